@@ -1,4 +1,4 @@
-"""What annotations make of a pod: native sidecars, and values that cannot be."""
+"""Effects of annotations on a pod: native sidecars, and invalid values."""
 
 import time
 
@@ -13,7 +13,7 @@ def new(name, **annotations):
     return {"apiVersion": "v1", "kind": "Pod", **pod(name, enabled="true", app_id=name, **annotations)}
 
 
-@check("a native sidecar: the API server takes it, it runs, and a watchdog does not take the pod for one without")
+@check("a native sidecar: the API server accepts it, it runs, and a watchdog recognises it")
 def native(world):
     found = world.injected("native", enable_native_sidecar="true", config="appconfig")
     same(world.api.warnings, [], "warnings")
@@ -24,22 +24,22 @@ def native(world):
     probe = sidecar["startupProbe"]["httpGet"]
     world.answers("daprd-native", f"http://{world.cluster.address(found)}:{probe['port']}{probe['path']}")
     holds("store" in world.components("native"), "it has no components")
-    # Reviewed again, it has its sidecar.
+    # A second review does not add another sidecar.
     again = {"apiVersion": "v1", "kind": "Pod", "spec": found["spec"], "metadata": {
         "name": "native-again", "labels": found["metadata"]["labels"], "annotations": found["metadata"]["annotations"]}}
     same(len(world.api.post(PODS, again, token=world.controller)["spec"]["initContainers"]), 1, "init containers")
-    # The watchdog looks each second by now.
+    # By now the watchdog polls every second.
     asked = world.cluster.audit.stat().st_size
 
     def looks():
         return sum(call["verb"] == "list" and "/pods" in call["requestURI"] for call in world.cluster.calls(asked)) >= 2
-    wait("the watchdog has looked", looks)
+    wait("the watchdog has polled", looks)
     time.sleep(1)
     same(world.api.get(f"{PODS}/native")["metadata"]["uid"], found["metadata"]["uid"], "the pod")
     world.dismiss("native")
 
 
-@check("a value of which no container can be made is refused by its annotation, one that no sidecar takes does not count")
+@check("an annotation that is invalid in a container is refused by name, one that sidecars do not accept is ignored")
 def values(world):
     for name, value in (("metrics_port", 99999), ("sidecar_seccomp_profile_type", "Localhost"),
                         ("sidecar_liveness_probe_period_seconds", -1), ("sidecar_memory_limit", "-1Gi"),
@@ -59,6 +59,6 @@ def values(world):
     holds("dapr.io/app-protocol" in told and "dapr.io/log-level" in told, f"warnings: {told!r}")
     args = next(one for one in found["spec"]["containers"] if one["name"] == "daprd")["args"]
     holds("soap" not in args and "loud" not in args, f"{args}")
-    # Zero is a default of Kubernetes.
+    # Zero means the default of Kubernetes.
     same(containers(world.api.post(PODS, new("zero", sidecar_liveness_probe_period_seconds=0), token=world.controller)),
          ["app", "daprd"], "with a zero")

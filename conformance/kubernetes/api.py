@@ -1,4 +1,4 @@
-"""Calls of an API server, and waiting for what it is to say."""
+"""Calls of an API server, and waiting for conditions."""
 
 import contextlib
 import http.client
@@ -6,14 +6,14 @@ import json
 import ssl
 import time
 
-# Of the bridge that pods are at: the API server is here, DNS, and apps of pods.
+# The address of the pods' bridge: the API server is here, DNS, and apps of pods.
 ADDRESS = "10.244.0.1"
 TIMEOUT = 90
 ADMIN = "admin-of-these-checks"
 
 
 class Refused(Exception):
-    """An answer of the API server that is no success: `status`, `answer`."""
+    """An error response of the API server: `status`, `answer`."""
 
     def __init__(self, what, status, answer):
         message = answer.get("message", answer) if isinstance(answer, dict) else answer
@@ -37,17 +37,17 @@ def wait(what, condition, timeout=TIMEOUT):
 
 
 class Api:
-    """Calls of the API server, as its administrator or with the token of somebody."""
+    """Calls of the API server, as its administrator or with a token."""
 
     def __init__(self, port, authority):
         self.port, self.authority = port, authority
         self.resources = {}
-        # Of the last call.
+        # Warnings of the last call.
         self.warnings = []
 
     def call(self, method, path, body=None, content="application/json", token=ADMIN):
-        """The answer; what is no success raises `Refused`."""
-        # Idle connections are closed by the server: one for each call.
+        """Returns the response; raises `Refused` on an error."""
+        # The server closes idle connections, so each call opens a new one.
         context = ssl.create_default_context(cafile=self.authority)
         headers = {"authorization": f"Bearer {token}", "content-type": content, "accept": "application/json"}
         with contextlib.closing(http.client.HTTPSConnection(ADDRESS, self.port, context=context, timeout=30)) as connection:
@@ -88,7 +88,7 @@ class Api:
         return False
 
     def collection(self, version, kind, namespace):
-        """The address of the collection of a kind; None where the cluster does not know it."""
+        """The path of the collection of a kind; None if the cluster does not know it."""
         prefix = f"/apis/{version}" if "/" in version else f"/api/{version}"
         if (version, kind) not in self.resources:
             try:
@@ -106,7 +106,7 @@ class Api:
         return f"{prefix}/namespaces/{namespace or 'default'}/{plural}" if namespaced else f"{prefix}/{plural}"
 
     def apply(self, manifest, trial=False):
-        """Applies an object as `kubectl apply --server-side` does, and refuses fields that its kind does not have."""
+        """Applies an object as `kubectl apply --server-side` does, and fails on unknown fields."""
         meta = manifest["metadata"]
         collection = self.collection(manifest["apiVersion"], manifest["kind"], meta.get("namespace"))
         if not collection:

@@ -20,18 +20,18 @@ from world import (PARTS, RESOURCES, SECRET, SYSTEM, WATCHDOG, Refused, adder, c
 
 # Kinds of other projects.
 FOREIGN = ("PodMonitor",)
-# Seconds of rest, and the calls in it: docs/reference/kubernetes.md promises two a minute of the operator, one in five minutes of
-# the injector, and none of the others.
+# Seconds of rest, and the expected calls in it: docs/reference/kubernetes.md promises two a minute by the operator, one in five
+# minutes by the injector, and none by the others.
 REST = 60
 AT_REST = {"dapr-operator": 2, "dapr-injector": 1, "dapr-sentry": 0, "dapr-scheduler": 0, "dapr-placement": 0}
 
 
-# They build on each other. Faults come before the last one.
+# The checks depend on each other. Outages come before the last one.
 CHECKS = []
 check = adder(CHECKS)
 
 
-@check("the API server takes the chart's definitions, tried and for real")
+@check("the API server accepts the chart's definitions, in a dry run and applied")
 def definitions(world):
     world.crds = world.render({"one": {}})["crds"]["objects"]
     problems = []
@@ -51,9 +51,9 @@ def definitions(world):
     world.served()
 
 
-@check("every object of the chart, for all kinds of values, is tried without a refusal or a warning")
+@check("a dry run of every object of the chart, for all kinds of values, has no error and no warning")
 def tried(world):
-    # Rights of the operator may be those of another namespace.
+    # The operator's permissions may be in another namespace.
     for name in (SYSTEM, "shop"):
         world.cluster.namespace(name)
     seen, problems = set(), []
@@ -73,7 +73,7 @@ def tried(world):
     holds(len(seen) > 80, f"only {len(seen)} objects")
 
 
-@check("the chart is applied as it is by default")
+@check("the chart is applied with default values")
 def applied(world):
     world.default = world.objects({})
     for one in world.default:
@@ -82,7 +82,7 @@ def applied(world):
     holds({("Deployment", "dapr-operator"), ("StatefulSet", "dapr-scheduler-server")} <= found, f"{found}")
 
 
-@check("the control plane starts with the arguments, accounts and rights of the chart, all parts at once")
+@check("all parts of the control plane start together with the arguments, accounts and permissions of the chart")
 def started(world):
     world.begin("shop", "other")
     names = [world.create(part, world.default) for part in PARTS]
@@ -96,7 +96,7 @@ def started(world):
         world.healthy(name)
 
 
-@check("sentry fills the trust bundle: the secret, and what is public in the config map")
+@check("sentry fills the trust bundle: the secret, and the public part in the config map")
 def bundle(world):
     secret = world.api.get(SECRET)["data"]
     same(set(secret), {"ca.crt", "issuer.crt", "issuer.key", "ca-rotation.json"}, "keys of the secret")
@@ -105,18 +105,18 @@ def bundle(world):
     same(set(public), {"ca.crt"}, "keys of the config map")
 
 
-@check("the API server is told whom to trust: the webhook of pods, and that of subscriptions")
+@check("the API server gets the CA bundles of both webhooks, for pods and for subscriptions")
 def registered(world):
     wait("both name the root certificate", world.registered)
 
 
-@check("one operator leads, another waits without calls and leads as soon as the first ends")
+@check("one operator leads, another waits without calls and takes over as soon as the first ends")
 def leases(world):
     first = wait("the first leads", world.holder)
     second = world.create("operator", world.default, 1)
     world.run(second)
     world.healthy(second)
-    same(world.holder(), first, "who leads beside another")
+    same(world.holder(), first, "the leader, with another operator running")
     wait("it watches the lease", lambda: any(
         call["verb"] == "watch" and "/leases" in call["requestURI"] and call["user"]["username"].endswith(":dapr-operator")
         for call in world.cluster.calls()))
@@ -151,7 +151,7 @@ def injected(world):
     world.first = found
 
 
-@check("pods that are only tried, that want no sidecar, or that have theirs, stay as they are")
+@check("pods in a dry run, without annotation, or with a sidecar are not changed")
 def untouched(world):
     pods = "/api/v1/namespaces/shop/pods"
     trial = {"apiVersion": "v1", "kind": "Pod", **pod("trial", enabled="true")}
@@ -168,7 +168,7 @@ def untouched(world):
     same(found["spec"]["containers"], world.first["spec"]["containers"], "containers of a pod that has its sidecar")
 
 
-@check("wrong annotations: a bad app id is refused with the reason, what does not count is a warning")
+@check("wrong annotations: a bad app id is refused with the reason, an ignored one causes a warning")
 def wrong(world):
     pods = "/api/v1/namespaces/shop/pods"
     for app_id in ("Not_A_Name", "x" * 60):
@@ -184,7 +184,7 @@ def wrong(world):
     holds("whole number" in told and "dapr.io/app-protocol" in told, f"warnings: {told!r}")
 
 
-@check("who may create pods, but not with sidecars, gets none")
+@check("an account without permission for sidecars gets pods without them")
 def strangers(world):
     world.cluster.account("shop", "deployer")
     meta = {"name": "deployer", "namespace": "shop"}
@@ -198,15 +198,15 @@ def strangers(world):
     asked = {"apiVersion": "v1", "kind": "Pod", **pod("strange", enabled="true")}
 
     def create():
-        # The rights are known to the API server a moment later.
+        # Permissions reach the API server's cache a moment later.
         return world.api.post("/api/v1/namespaces/shop/pods", asked, token=token)
     same(containers(wait("the pod is created", create)), ["app"], "containers")
-    holds(world.logged("dapr-sidecar-injector-0", "system:serviceaccount:shop:deployer"), "the log does not say why")
+    holds(world.logged("dapr-sidecar-injector-0", "system:serviceaccount:shop:deployer"), "the log has no reason")
 
 
-@check("sidecars of these pods run: identity, configuration, components, secrets and subscriptions by the operator")
+@check("sidecars of these pods run: with identity, and configuration, components, secrets and subscriptions from the operator")
 def served(world):
-    # Its name is in a secret, its contents are not.
+    # The name is in a secret, the contents are not.
     colours = world.fleet.dir / "colours.json"
     colours.write_text(json.dumps({"colour": "green"}))
     world.api.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "places", "namespace": "shop"},
@@ -224,26 +224,26 @@ def served(world):
     same([(one["topic"], one["rules"][0]["path"]) for one in found], [("orders", "/orders")], "subscriptions")
 
 
-@check("scopes and namespaces hold")
+@check("scopes and namespaces are enforced")
 def scopes(world):
     world.deploy("stranger", "other", app=False)
-    # The store of the cluster's secrets is there without a component.
+    # The built-in store of the cluster's secrets needs no component.
     same(world.components("orders"), {"kubernetes", "store", "events", "keys"}, "components of orders")
     same(world.components("billing"), {"kubernetes", "store", "events", "keys", "private"}, "components of billing")
     same(world.components("stranger"), {"kubernetes", "elsewhere"}, "components of another namespace")
 
 
-@check("a reference to a secret is resolved, and one to a missing secret keeps the component away with its name")
+@check("secret references are resolved; a missing secret keeps its component from loading, and is logged")
 def secrets(world):
     status, _, told = world.sidecars["orders"].ask("GET", "/v1.0/secrets/keys/colour")
-    same((status, told), (200, {"colour": "green"}), "a secret of the store that is named in a secret")
+    same((status, told), (200, {"colour": "green"}), "a secret of the store whose name is in a secret")
     world.api.apply(component("lost", "state.in-memory", value={"secretKeyRef": {"name": "nowhere", "key": "x"}}))
-    wait("the operator says which", lambda: world.logged("dapr-operator-0", "shop/nowhere"))
+    wait("the operator logs its name", lambda: world.logged("dapr-operator-0", "shop/nowhere"))
     world.api.delete(f"{RESOURCES}/shop/components/lost")
-    holds("lost" not in world.components("orders"), "the component is there")
+    holds("lost" not in world.components("orders"), "the component is loaded")
 
 
-@check("an app reads secrets of the cluster with the chart's role, and without it is told which right is missing")
+@check("an app reads secrets of the cluster with the chart's role; without it the error names the missing permission")
 def readers(world):
     def ask(path):
         status, _, told = world.sidecars["orders"].ask("GET", f"/v1.0/secrets/kubernetes/{path}")
@@ -255,30 +255,30 @@ def readers(world):
         for part in parts:
             holds(part in told["message"], f"{path}: {told['message']}")
     refused("places", "the Secret places in the namespace shop", "get secrets in the namespace shop")
-    # The chart makes the role in one namespace.
+    # The chart creates the role in one namespace.
     role = [one for one in world.objects({"dapr_rbac": {"secretReader": {"namespace": "shop"}}})
             if one["metadata"]["name"] in ("secret-reader", "dapr-secret-reader")]
-    same(sorted(one["kind"] for one in role), ["Role", "RoleBinding"], "what the chart makes")
+    same(sorted(one["kind"] for one in role), ["Role", "RoleBinding"], "objects of the chart")
     for one in role:
         world.api.apply(one)
 
     def granted():
         status, told = ask("places")
         return told if status == 200 else None
-    # The rights are known to the API server a moment later.
+    # Permissions reach the API server's cache a moment later.
     same(wait("the secret is read", granted), {"file": str(world.fleet.dir / "colours.json")}, "the secret")
     refused("nowhere", "the Secret nowhere in the namespace shop")
-    # Of this namespace alone, and one by one.
+    # Only secrets of this namespace, and no list.
     refused(f"dapr-trust-bundle?metadata.namespace={SYSTEM}", f"get secrets in the namespace {SYSTEM}")
     refused("bulk", "list secrets in the namespace shop")
 
 
-@check("changes are reloaded: components made, scoped and deleted, and a subscription that then delivers")
+@check("changes are reloaded: components created, scoped and deleted, and a new subscription that delivers")
 def reloaded(world):
     world.api.apply(component("late", "state.in-memory"))
     wait("a new component", lambda: "late" in world.components("orders") and "late" in world.components("billing"))
     world.api.merge(f"{RESOURCES}/shop/components/late", {"scopes": ["billing"]})
-    wait("it is another app's now", lambda: "late" not in world.components("orders"))
+    wait("it is scoped to another app now", lambda: "late" not in world.components("orders"))
     holds("late" in world.components("billing"), "billing has lost it")
     world.api.delete(f"{RESOURCES}/shop/components/late")
     wait("it is gone", lambda: "late" not in world.components("billing"))
@@ -289,7 +289,7 @@ def reloaded(world):
         wait(f"{topic} is delivered", lambda topic=topic: world.apps["orders"].seen[f"/{topic}"])
 
 
-@check("certificates are for the pod's own app id and audience only")
+@check("certificates are issued only for the pod's app id and audience")
 def refused(world):
     found = world.injected("thief")
     world.sidecar("thief", found, ["--app-id", "orders"], ready=False)
@@ -302,7 +302,7 @@ def refused(world):
     world.fleet.kill("daprd-thief")
 
 
-@check("an annotated deployment gets its service, changes of it, and again what others delete or edit; sidecars call by it")
+@check("an annotated deployment gets a service, which is updated and restored after edits and deletion; sidecars use it for calls")
 def services(world):
     path = "/apis/apps/v1/namespaces/shop/deployments"
     deployment, service = world.expose("orders", grpc_port=6001)
@@ -317,21 +317,21 @@ def services(world):
                    "dapr-metrics": (9090, 9090)}, "ports")
     world.api.merge(f"{path}/orders", {"spec": {"template": {"metadata": {"annotations": {"dapr.io/grpc-port": "6002"}}}}})
     wait("the other port", lambda: ports()["dapr-grpc"] == (6002, 6002))
-    # Who edits or deletes it, changes nothing of the workload.
+    # Edits and deletion of the service do not change the workload.
     address = "/api/v1/namespaces/shop/services/orders-dapr"
     world.api.merge(address, {"spec": {"selector": {"app": "another"}}, "metadata": {"labels": {"dapr.io/enabled": None}}})
 
     def corrected():
         found = world.api.get(address)
         return found["spec"]["selector"] == {"app": "orders"} and found["metadata"]["labels"] == {"dapr.io/enabled": "true"}
-    wait("what was edited is corrected", corrected)
+    wait("the edit is reverted", corrected)
     before = world.api.get(address)["metadata"]["uid"]
     world.api.delete(address)
 
     def again():
         return not world.api.missing(address) and world.api.get(address)["metadata"]["uid"] != before
-    wait("a deleted one is made again", again)
-    same(ports()["dapr-grpc"], (6002, 6002), "the port of the one that was made again")
+    wait("a deleted service is recreated", again)
+    same(ports()["dapr-grpc"], (6002, 6002), "the port of the recreated service")
     world.cluster.publish()
     status, _, told = world.sidecars["billing"].ask("POST", "/v1.0/invoke/orders/method/hello", {"a": 1})
     same((status, told), (200, {"a": 1}), "a call by the name of the service")
@@ -353,13 +353,13 @@ def converted(world):
     same({item["metadata"]["name"] for item in world.api.get(one)["items"]}, {"old", "new"}, "listed as version 1")
 
 
-@check("jobs of a namespace end with it")
+@check("jobs of a namespace are deleted with it")
 def namespaces(world):
     stranger = world.sidecars["stranger"]
     same(stranger.ask("POST", "/v1.0-alpha1/jobs/later", {"dueTime": "1h", "data": "x"})[0], 204, "schedule")
     same(stranger.ask("GET", "/v1.0-alpha1/jobs/later")[0], 200, "the job")
     world.api.delete("/api/v1/namespaces/other")
-    # Its controller would remove what is in it first.
+    # The namespace controller, which does not run here, would first delete its contents.
     found = world.api.get("/api/v1/namespaces/other")
     found["spec"]["finalizers"] = []
     world.api.call("PUT", "/api/v1/namespaces/other/finalize", found)
@@ -367,10 +367,10 @@ def namespaces(world):
     world.dismiss("stranger")
 
 
-@check(f"at rest no part calls the API server more often than docs/reference/kubernetes.md says ({REST} s)")
+@check(f"at rest, no part calls the API server more often than docs/reference/kubernetes.md promises ({REST} s)")
 def rest(world):
-    # What the checks before set going, such as each scheduler's question for a deleted namespace, is over.
-    wait("the API server is left alone", lambda: world.cluster.idle(3))
+    # Follow-up calls of earlier checks, such as each scheduler's for a deleted namespace, are over.
+    wait("the API server is idle", lambda: world.cluster.idle(3))
     since = world.cluster.audit.stat().st_size
     time.sleep(REST)
     counted, asked = collections.Counter(), collections.Counter()
@@ -384,7 +384,7 @@ def rest(world):
         holds(counted[account] <= most, f"{account}: {counted[account]} calls in {REST} s, want {most} at the most")
 
 
-@check("the definitions and the chart are applied again, now with a watchdog: it deletes a pod that lacks its sidecar alone")
+@check("definitions and chart are applied again, now with a watchdog: it deletes only the pod without its sidecar")
 def upgraded(world):
     objects = world.objects(WATCHDOG)
     for one in objects + world.crds:
@@ -401,7 +401,7 @@ def upgraded(world):
         holds(not world.api.missing(f"/api/v1/namespaces/shop/pods/{name}"), f"{name} was deleted too")
 
 
-@check("in all this no part of the control plane asked for what the chart does not allow it")
+@check("no part of the control plane made a call that the chart's roles do not allow")
 def rights(world):
     told, accounts = set(), set()
     for call in world.cluster.while_ready():

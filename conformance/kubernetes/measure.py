@@ -1,9 +1,8 @@
 """Measures the operator and the injector at scale. Run by scripts/measure-kubernetes.
 
-Each product has an API server, an etcd and a network of its own; the other product does not run meanwhile. CPU time is user
-plus system time of a process, from /proc; memory is what is resident, and the most that was since the step began. Calls of
-the API are those of its audit log. Simulated sidecars each have a connection with mTLS, list their components, and are told
-changes by a stream.
+Each product has a separate API server, etcd and network; the products run one after the other. CPU time is user plus system time of
+a process, from /proc. Memory is resident memory, and its maximum since the start of the step. API calls are counted in the audit
+log. Each simulated sidecar has a connection with mTLS, lists its components, and receives changes on a stream.
 """
 
 import argparse
@@ -28,20 +27,19 @@ from world import ADDRESS, CHART, RESOURCES, SYSTEM, component, holds, own_netwo
 TICK = os.sysconf("SC_CLK_TCK")
 PARTS = ("sentry", "operator", "injector")
 OPERATOR, INJECTOR = "dapr-operator-0", "dapr-sidecar-injector-0"
-# Of a component, in bytes of JSON, or a little more.
+# Approximate size of a component, in bytes of JSON.
 SIZE = 1400
 CONNECTIONS = 4
-# The interval of the watchdog, in seconds, and its rounds that are waited for.
+# The interval of the watchdog in seconds, and the number of rounds to wait for.
 WATCHDOG, ROUNDS = 5, 2
-# What is promised of ours, whatever the machine: calls of the API a minute at rest (docs/reference/kubernetes.md), and pods that are
-# deleted because something else has changed. The operator that leads renews its lease, the injector its
-# webhook's registration, each five minutes.
+# Limits for ours on any machine: API calls a minute at rest (docs/reference/kubernetes.md), and pods deleted because of unrelated
+# changes. The leading operator renews its lease, the injector its webhook registration, each every five minutes.
 MAX_CALLS = {"dapr-operator": 2, "dapr-injector": 1}
 MAX_DELETED = 0
 
 
 class Process:
-    """What the kernel knows of a process."""
+    """Resource usage of a process, from the kernel."""
 
     def __init__(self, process):
         self.path = pathlib.Path(f"/proc/{process.pid}")
@@ -56,7 +54,7 @@ class Process:
         return int((self.path / "status").read_text().split(f"{field}:")[1].split()[0]) * 1024 / 1e6
 
     def forget_peak(self):
-        """The most resident memory begins anew."""
+        """Resets the maximum of resident memory."""
         (self.path / "clear_refs").write_text("5")
 
 
@@ -68,7 +66,7 @@ class Measure:
         self.rows, self.missed = {}, []
 
     def note(self, what, unit, value, most=None):
-        """Keeps a figure; one of ours that is more than what is promised is a failure, after all others were measured."""
+        """Records a figure; ours over its limit is a failure, reported after all measurements."""
         self.rows[f"{what}, {unit}"] = value
         print(f"  {what}: {value:,.2f} {unit}", flush=True)
         if most is not None and value > most and self.options.one == "ours":
@@ -98,7 +96,7 @@ class Measure:
         wait("the API server trusts both webhooks", world.registered)
 
     def many(self, requests):
-        """Calls of the administrator, some at a time, each on a connection that stays open."""
+        """Concurrent calls of the administrator on persistent connections."""
         held, api = threading.local(), self.world.api
 
         def call(request):
@@ -116,7 +114,7 @@ class Measure:
                 pass
 
     def calls(self, since, account):
-        """How often a part called the API since an offset of its log, by what it asked."""
+        """The API calls of a part since an offset of the log, by request."""
         counted = collections.Counter()
         for call in self.world.cluster.calls(since):
             if call["user"]["username"] == f"system:serviceaccount:{SYSTEM}:{account}":
@@ -124,7 +122,7 @@ class Measure:
         return counted
 
     def rest(self, what, parts, is_promised=True):
-        """Calls and CPU time of parts a minute while nothing happens. In less than a minute a single call is too many."""
+        """API calls and CPU time of parts a minute at rest. In less than a minute a single call would exceed the limit."""
         is_promised = is_promised and self.options.rest >= 60
         since, seconds = self.world.cluster.audit.stat().st_size, self.options.rest
         before = {name: self.process(name).cpu() for name in parts}
@@ -139,7 +137,7 @@ class Measure:
                       (self.process(name).cpu() - before[name]) * 1e3 * 60 / seconds)
 
     def settled(self, name):
-        """The resident memory when it has stopped to change: of some seconds, the least."""
+        """The resident memory once it is stable: the minimum of some seconds."""
         found = []
         for _ in range(5):
             found.append(self.process(name).memory())
@@ -159,13 +157,13 @@ class Measure:
 
     @staticmethod
     def quiet(process):
-        """Whether a process uses no CPU time to speak of for a second."""
+        """Whether a process uses almost no CPU time for a second."""
         before = process.cpu()
         time.sleep(1)
         return process.cpu() - before <= 0.05
 
     def sidecars(self):
-        """Sidecars that begin, live on, and are told changes."""
+        """Sidecars that start, stay connected, and receive changes."""
         world, count = self.world, self.options.sidecars
         operator = self.process(OPERATOR)
         address = f"{world.cluster.address(world.pods[OPERATOR])}:6500"
@@ -196,9 +194,9 @@ class Measure:
         self.note(f"operator, {count} sidecars gone: memory", "MB", self.settled(OPERATOR))
 
     def change(self, fleet, name, until_all=False):
-        """Makes a component; seconds until half of the sidecars and all of them have been told."""
+        """Creates a component; returns the seconds until half of the sidecars and all of them have it."""
         for attempt in range(10 if until_all else 1):
-            # A stream may not be open yet: then this is not of its time.
+            # If a stream is not open yet, the time would include that.
             each = f"{name}-{attempt}"
             fleet.told[each] = {}
             began = time.perf_counter()
@@ -208,7 +206,7 @@ class Measure:
         raise AssertionError(f"{name} did not come to all: {len(fleet.told[each])} of {fleet.count}")
 
     def reviews(self):
-        """Reviews of a pod, as the API server asks for them."""
+        """Admission reviews of a pod, as the API server sends them."""
         world, count = self.world, self.options.reviews
         host, port = world.cluster.address(world.pods[INJECTOR]), 4000
         injector = self.process(INJECTOR)
@@ -219,7 +217,7 @@ class Measure:
             "operation": "CREATE", "userInfo": {"username": "admin", "uid": "1", "groups": ["system:masters"]},
             "object": {"apiVersion": "v1", "kind": "Pod", **spec}}}).encode()
         context = ssl.create_default_context(cadata=world.anchors())
-        context.check_hostname = False  # it is connected to by its address
+        context.check_hostname = False  # the connection uses its address
 
         def ask(number):
             times = []
@@ -245,7 +243,7 @@ class Measure:
         self.note("injector, under reviews: most memory", "MB", injector.memory("VmHWM"))
 
     def pods(self):
-        """Pods with sidecars, that nobody runs."""
+        """Pods with sidecars, without processes."""
         count, path = self.options.pods, "/api/v1/namespaces/shop/pods"
         for process in (OPERATOR, INJECTOR):
             self.process(process).forget_peak()
@@ -263,7 +261,7 @@ class Measure:
         self.rest(f"{count:,} pods", {OPERATOR: "dapr-operator", INJECTOR: "dapr-injector"})
 
     def watchdog(self):
-        """An operator that looks for pods without sidecars, and something changes that has nothing to do with them."""
+        """An operator that watches for pods without sidecars, and an unrelated change."""
         world, count = self.world, self.options.pods
         path = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/dapr-sidecar-injector/status"
         world.api.merge(path, {"status": {"replicas": 1, "readyReplicas": 1}})
@@ -273,12 +271,12 @@ class Measure:
         world.run(OPERATOR)
         world.healthy(OPERATOR)
         world.api.post(f"{RESOURCES}/shop/components", component("unrelated", "state.in-memory"))
-        # It may read pods by lists, or by a watch that it keeps.
+        # It may list pods, or keep a watch.
         wait("it looks for pods", lambda: any(what.endswith("/pods") for what in self.calls(since, "dapr-operator")))
         time.sleep(WATCHDOG * ROUNDS)
         operator = self.process(OPERATOR)
         self.note(f"operator with watchdog, {count:,} pods: most memory", "MB", operator.memory("VmHWM"))
-        # A watchdog asks for pods at its interval.
+        # A watchdog lists pods at its interval.
         self.rest(f"watchdog each {WATCHDOG} s, {count:,} pods", {OPERATOR: "dapr-operator"}, is_promised=False)
         left = world.api.get("/api/v1/namespaces/shop/pods?limit=1")
         self.note("pods deleted after an unrelated change", "",
@@ -286,14 +284,14 @@ class Measure:
 
 
 def placed(name, number):
-    """A pod that is on a node, as far as the API server knows."""
+    """A pod that is bound to a node."""
     made = pod(name, enabled="true", app_id=name, app_port=80)
     made["spec"]["nodeName"] = f"node-{number % 50}"
     return {"apiVersion": "v1", "kind": "Pod", **made}
 
 
 def one(options):
-    """Measures one product, in a network of its own, and writes the figures."""
+    """Measures one product in a separate network, and writes the figures."""
     own_network("scripts/measure-kubernetes")
     chart = CHART if options.one == "ours" else options.their_chart
     with session(options.ours, options.server, options.render, chart) as world:
@@ -304,7 +302,7 @@ def one(options):
                 getattr(measure, part)()
         finally:
             pathlib.Path(options.out).write_text(json.dumps(measure.rows))
-            # How Dapr's processes end is their own affair.
+            # How Dapr's processes end is not checked.
             for name in [name for name in world.fleet.processes if not name.startswith("app-")]:
                 world.fleet.end(name)
             if options.one != "ours":
@@ -315,7 +313,7 @@ def one(options):
 
 
 def table(found):
-    """Markdown: a row for each figure, with the ratio where there are two products."""
+    """Markdown: a row for each figure, with the ratio if there are two products."""
     rows = list(dict.fromkeys(what for figures in found.values() for what in figures))
     lines = ["| | " + " | ".join({"ours": "Outrigger", "theirs": "Dapr"}[name] for name in found)
              + (" | ratio |" if len(found) > 1 else " |")]
@@ -344,7 +342,7 @@ def main():
     parser.add_argument("--changes", type=int, default=20)
     parser.add_argument("--reviews", type=int, default=2000)
     parser.add_argument("--pods", type=int, default=5000)
-    parser.add_argument("--rest", type=int, default=60, help="seconds in which calls are counted while nothing happens")
+    parser.add_argument("--rest", type=int, default=60, help="seconds at rest in which calls are counted")
     parser.add_argument("--markdown", help="a file for the table")
     for name in ("--server", "--render", "--their-chart", "--one", "--out"):
         parser.add_argument(name, help=argparse.SUPPRESS)

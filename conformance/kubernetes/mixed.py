@@ -9,7 +9,7 @@ from world import (CHART, PARTS, RESOURCES, SECRET, SYSTEM, chart, component, co
                    session, wait)
 
 SIDES = {"ours": "theirs", "theirs": "ours"}
-# What the rights of a part are, beside its service account: Dapr's need more than ours.
+# The permissions of a part, in addition to its service account: Dapr's need more than ours.
 RIGHTS = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 OWNERS = {"sentry": ("dapr-sentry",), "operator": ("dapr-operator", "dapr-operator-admin"), "injector": ("dapr-injector",),
           "placement": ("dapr-placement",), "scheduler": ("dapr-scheduler",)}
@@ -17,18 +17,18 @@ SCHEDULERS = 3
 
 
 class Mixed:
-    """A control plane whose parts are of either product."""
+    """A control plane with parts of both products."""
 
     def __init__(self, world, folders, charts):
         self.world, self.folders = world, folders
         self.objects = {side: chart.render(world.program, path, {"one": {}})["one"]["objects"]
                         for side, path in charts.items()}
-        # Processes of the control plane and sidecars, each with its side.
+        # Processes of the control plane and sidecars, each with its product.
         self.running = {}
         self.number = 0
 
     def prepare(self):
-        """What a cluster has before the control plane, and what apps share."""
+        """Objects that precede the control plane, and resources shared by apps."""
         self.world.cluster.namespace(SYSTEM)
         self.world.define()
         for one in self.objects["ours"]:
@@ -40,7 +40,7 @@ class Mixed:
         self.world.api.apply(component("store", "state.in-memory", actorStateStore="true"))
 
     def forget_authority(self):
-        """Leaves the trust bundle empty: the next sentry begins anew."""
+        """Empties the trust bundle, so that the next sentry creates a new CA."""
         for path in (SECRET, SECRET.replace("/secrets/", "/configmaps/")):
             self.world.api.delete(path)
         for one in self.objects["ours"]:
@@ -48,7 +48,7 @@ class Mixed:
                 self.world.api.apply(one)
 
     def start(self, sides):
-        """Starts a control plane; `sides` has the side of each part."""
+        """Starts a control plane; `sides` has the product of each part."""
         world, names = self.world, {}
         for part, side in sides.items():
             self._allow(part, side)
@@ -65,18 +65,18 @@ class Mixed:
         wait("the API server trusts both webhooks", world.registered)
 
     def _allow(self, part, side):
-        """Gives a part the rights that the chart of its product gives it."""
+        """Grants a part the permissions of its product's chart."""
         for one in self.objects[side]:
             if one["kind"] not in RIGHTS or one["metadata"]["name"] not in OWNERS[part]:
                 continue
             path = self.world.api.collection(one["apiVersion"], one["kind"], one["metadata"].get("namespace"))
-            # Who is bound to what cannot be changed.
+            # Role bindings cannot be changed, only replaced.
             if one["kind"].endswith("Binding") and not self.world.api.missing(f"{path}/{one['metadata']['name']}"):
                 self.world.api.delete(f"{path}/{one['metadata']['name']}")
             self.world.api.apply(one)
 
     def end(self):
-        """Ends what runs, sidecars first. How Dapr's processes end is their own affair."""
+        """Stops all processes, sidecars first. How Dapr's processes end is not checked."""
         fleet = self.world.fleet
         names = {name: side for name, side in self.running.items() if name in fleet.processes}
         for sidecars in (True, False):
@@ -93,7 +93,7 @@ class Mixed:
         self.running.clear()
 
     def deploy(self, side, actors):
-        """An app with a sidecar of one side; its name."""
+        """Creates an app with a sidecar of one product; returns its name."""
         name = f"{side}-{self.number}"
         self.world.expose(name)
         self.running[f"daprd-{name}"] = side
@@ -101,7 +101,7 @@ class Mixed:
         return name
 
     def check(self, sides):
-        """Everything that sidecars of both products need a control plane for."""
+        """Checks everything that sidecars of both products need from a control plane."""
         world, self.number = self.world, self.number + 1
         try:
             self.start(sides)
@@ -122,7 +122,7 @@ class Mixed:
                 world.api.delete(f"/api/v1/namespaces/shop/pods/{name}?gracePeriodSeconds=0")
 
     def _change(self, names):
-        """A component that is made, and then deleted."""
+        """A component is created, then deleted."""
         late = f"late-{self.number}"
         self.world.api.apply(component(late, "state.in-memory"))
         for name in names:
@@ -132,14 +132,14 @@ class Mixed:
             wait(f"{name} has lost the component", lambda name=name: late not in self.world.components(name))
 
     def _job(self, name):
-        """A job that is due at once."""
+        """A job is due at once."""
         sidecar, path = self.world.sidecars[name], "/v1.0-alpha1/jobs/now"
         wait(f"the scheduler takes a job of {name}",
              lambda: sidecar.ask("POST", path, {"dueTime": "1s", "data": "x", "overwrite": True})[0] == 204)
         wait(f"the job of {name} is triggered", lambda: self.world.apps[name].seen["/job/now"])
 
     def _actor(self, kind, host, caller):
-        """A turn of an actor of one app, called beside the other."""
+        """A turn of an actor of one app, called through the other's sidecar."""
         path = f"/v1.0/actors/{kind}/one/method/turn"
         wait(f"{caller} reaches an actor of {host}",
              lambda: self.world.sidecars[caller].ask("PUT", path, {"a": 1})[0] == 200)
@@ -147,7 +147,7 @@ class Mixed:
 
 
 def combinations():
-    """For each product its control plane alone, then with each part taken by the other one's."""
+    """For each product, its pure control plane, then with each part replaced by the other product's."""
     for side, other in SIDES.items():
         yield f"all parts {side}", {part: side for part in PARTS}
         for odd in PARTS:

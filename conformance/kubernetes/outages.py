@@ -1,4 +1,4 @@
-"""Faults of a cluster: what the API server, its etcd, the control plane, the trust bundle and clocks may do to sidecars."""
+"""Faults of a cluster: API server, etcd, control plane, trust bundle and clocks."""
 
 import base64
 import calendar
@@ -12,7 +12,7 @@ check = adder(CHECKS)
 WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/dapr-sidecar-injector"
 PODS = "/api/v1/namespaces/shop/pods"
 RENEWED = "renewed the workload identity"
-# Seconds by which clocks are wrong: certificates begin 15 minutes before they are made.
+# Seconds by which clocks are wrong: certificates are valid from 15 minutes before their issue.
 WRONG = 600
 
 
@@ -21,8 +21,8 @@ def new_pod(name):
 
 
 def renewed(world):
-    """Writes what sentry published into the volumes of the control plane, and waits until each part has a certificate of it
-    and the API server knows it. Of the control plane only etcd members have to be restarted."""
+    """Refreshes the trust bundle in the volumes of the control plane, and waits until each part has a certificate of the new CA
+    and the API server has the CA bundle. Only etcd members have to be restarted."""
     names = [name for name in world.fleet.processes if name.startswith("dapr-") and name != "dapr-sentry-0"]
     before = {name: world.said(name, RENEWED) for name in names}
     world.cluster.refresh()
@@ -38,15 +38,15 @@ def renewed(world):
 
 
 def refuses_to_start(world, text):
-    """Starts sentry again, which ends at once and says a text."""
+    """Restarts sentry, which must end at once and log a text."""
     world.fleet.end("dapr-sentry-0")
     world.run("dapr-sentry-0")
     wait("it ends", lambda: world.fleet.processes["dapr-sentry-0"].poll() not in (None, 0))
     world.fleet.processes.pop("dapr-sentry-0")
-    holds(world.said("dapr-sentry-0", text), f"the log does not say {text!r}")
+    holds(world.said("dapr-sentry-0", text), f"the log lacks {text!r}")
 
 
-@check("the API server restarts: sidecars live on, and changes arrive afterwards")
+@check("the API server restarts: sidecars keep working, and changes arrive afterwards")
 def outage(world):
     with world.cluster.away():
         status, _, _ = world.sidecars["orders"].ask("POST", "/v1.0/publish/events/orders", {"of": "outage"})
@@ -61,7 +61,7 @@ def outage(world):
     wait("somebody leads", world.holder)
 
 
-@check("the operator is killed: sidecars live on, and what changed meanwhile arrives when it is started again")
+@check("the operator is killed: sidecars keep working, and changes arrive after its restart")
 def killed(world):
     world.fleet.kill("dapr-operator-0")
     world.api.apply(component("meanwhile", "state.in-memory"))
@@ -75,13 +75,13 @@ def killed(world):
     holds("meanwhile" in world.components("newcomer"), "a new sidecar is not served")
 
 
-@check("a watch has expired: what was made, changed and deleted meanwhile is found by listing again")
+@check("a watch has expired: missed creations, changes and deletions are found by a new list")
 def expired(world):
     for name in ("ending", "changing"):
         world.api.apply(component(name, "state.in-memory"))
     wait("both arrive", lambda: {"ending", "changing"} <= world.components("orders"))
     begun = world.cluster.audit.stat().st_size
-    # The operator's API server is away, as one of several may be, and forgets what it was told before.
+    # The operator's API server is down, as one of several may be, and has lost its watch history.
     with world.cluster.elsewhere():
         components = f"{RESOURCES}/shop/components"
         wait("the other one serves components", lambda: world.api.get(components)["items"])
@@ -94,13 +94,13 @@ def expired(world):
         found = world.components("orders")
         return "beginning" in found and not found & {"ending", "changing"}
     wait("all of it arrives", arrived)
-    holds("changing" in world.components("billing"), "billing has lost what is its own now")
+    holds("changing" in world.components("billing"), "billing has lost its component")
     listed = [call for call in world.cluster.calls(begun) if call["verb"] == "list"
               and call["user"]["username"].endswith(":dapr-operator") and "/components" in call["requestURI"]]
-    holds(listed, "components were not listed again: no watch had expired")
+    holds(listed, "components were not listed again, so no watch had expired")
 
 
-@check("etcd answers slowly: pods get their sidecars, these their certificates, changes arrive, and the same operator leads")
+@check("etcd is slow: pods get sidecars, sidecars get certificates, changes arrive, and the operator keeps leading")
 def slow(world):
     wait("the operator leads again", lambda: world.said("dapr-operator-0", "leads (operator.dapr.io)"))
     leader = world.holder()
@@ -112,7 +112,7 @@ def slow(world):
     same(world.holder(), leader, "who leads")
 
 
-@check("etcd does not answer: sidecars live on, and what changes afterwards arrives")
+@check("etcd is down: sidecars keep working, and later changes arrive")
 def frozen(world):
     with world.cluster.frozen():
         wait("the API server is not ready", lambda: not world.cluster.ready())
@@ -123,10 +123,10 @@ def frozen(world):
     wait("a change arrives", lambda: "thawed" in world.components("orders"))
 
 
-@check("the injector is killed: pods come without sidecars and are deleted by the watchdog, or are refused, as the chart says")
+@check("the injector is killed: pods are created without sidecars and deleted by the watchdog, or refused, depending on the chart's policy")
 def uninjected(world):
     world.fleet.kill("dapr-sidecar-injector-0")
-    same(containers(world.api.post(PODS, new_pod("bare"), token=world.controller)), ["app"], "a pod where that is ignored")
+    same(containers(world.api.post(PODS, new_pod("bare"), token=world.controller)), ["app"], "a pod with the policy Ignore")
     wait("the watchdog deletes it", lambda: world.api.missing(f"{PODS}/bare"))
 
     def policy(value):
@@ -148,7 +148,7 @@ def uninjected(world):
         except Refused as told:
             same(told.status, 500, "status")
         else:
-            raise AssertionError("a pod was taken")
+            raise AssertionError("a pod was accepted")
         holds(world.api.missing(f"{PODS}/barred"), "the pod was stored")
         world.run("dapr-sidecar-injector-0")
         world.healthy("dapr-sidecar-injector-0")
@@ -160,13 +160,13 @@ def uninjected(world):
 
 
 def is_off(world, name, clock):
-    """Fails unless the first line of the log of a process that was just started has the time that its clock should have."""
+    """Checks the shifted clock of a process by the time of its first log line."""
     log = (world.fleet.dir / f"{name}.log").read_text(errors="replace")
     off = calendar.timegm(time.strptime(re.search(r'time="([0-9T:-]+)', log)[1], "%Y-%m-%dT%H:%M:%S")) - time.time()
     holds(abs(off - clock) < WRONG / 2, f"its clock is {off:.0f} s off")
 
 
-@check(f"sidecars with clocks that are {WRONG} s behind and ahead get their certificates, and call each other")
+@check(f"sidecars with clocks {WRONG} s behind and ahead get certificates and call each other")
 def clocks(world):
     for name, clock in (("behind", -WRONG), ("ahead", WRONG)):
         world.expose(name)
@@ -176,7 +176,7 @@ def clocks(world):
         wait(f"{one} calls {other}", lambda one=one, other=other: world.call(one, other) == 200)
 
 
-@check(f"an operator with a clock that is {WRONG} s ahead gets its certificate, leads, and serves sidecars whose clocks are others")
+@check(f"an operator with a clock {WRONG} s ahead gets its certificate, leads, and serves sidecars with other clocks")
 def hasty(world):
     name = "dapr-operator-0"
     world.fleet.end(name)
@@ -194,7 +194,7 @@ def hasty(world):
         world.healthy(name)
 
 
-@check("sentry's secret is deleted: it goes on, says so when it restarts, and begins anew when the chart is applied again")
+@check("sentry's secret is deleted: sentry continues, reports it at a restart, and creates a new CA when the chart is applied again")
 def lost(world):
     before = world.anchors()
     same(world.sidecars["orders"].ask("POST", "/v1.0-alpha1/jobs/kept", {"dueTime": "1h", "data": "x"})[0], 204, "schedule")
@@ -215,14 +215,14 @@ def lost(world):
     same(world.sidecars["restored"].ask("GET", "/v1.0-alpha1/jobs/kept")[0], 200, "a job from before")
 
 
-@check("sentry's secret is replaced: by what does not fit it is refused, by the files of another CA it begins anew")
+@check("sentry's secret is replaced: invalid contents are refused, another CA is used")
 def replaced(world):
     kept = world.api.get(SECRET)["data"]
     other = another_authority(world)
     world.api.merge(SECRET, {"data": {"issuer.key": other["issuer.key"]}})
     world.deploy("unmoved", app=False)
     refuses_to_start(world, f"Secret/{SYSTEM}/dapr-trust-bundle")
-    # Both roots, as while one takes the place of the other: certificates of the one before go on.
+    # Both roots, as during a rotation: certificates of the old one stay valid.
     roots = base64.b64decode(other["ca.crt"]) + base64.b64decode(kept["ca.crt"])
     world.api.merge(SECRET, {"data": {**other, "ca.crt": base64.b64encode(roots).decode()}})
     world.run("dapr-sentry-0")
@@ -236,7 +236,7 @@ def replaced(world):
 
 
 def another_authority(world):
-    """The files that a sentry elsewhere makes for the same trust domain, as data of a secret."""
+    """Files of another sentry for the same trust domain, as data of a secret."""
     folder = world.fleet.dir / "elsewhere"
     folder.mkdir()
     config = world.fleet.dir / "elsewhere.yaml"

@@ -1,4 +1,4 @@
-"""Replicas of placement that elect by a Lease: who leads, what that asks of the API server, and with which rights."""
+"""Placement replicas with leader election by a Lease: leadership, API calls and permissions."""
 
 import datetime
 import time
@@ -11,18 +11,18 @@ check = adder(CHECKS)
 LEASE = "placement.dapr.io"
 ACCOUNT = "dapr-placement"
 NAMES = [f"{PARTS['placement']}-{number}" for number in range(3)]
-# What docs/reference/placement.md promises of a leader that dies, in seconds, with some more for a machine that is busy; and sooner than
-# a lease is over that nobody gave back.
+# The failover time promised in docs/reference/placement.md for a dead leader, in seconds, plus slack for a busy machine; and a time
+# below the expiry of a lease that was not released.
 FOLLOWED = (7, 20)
 AT_ONCE = 7
-# Seconds between two renewals, at the least.
+# Minimum seconds between two renewals.
 RENEWAL = 4
-# Types of actors, each of an app of that name.
+# Actor types, each of an app of that name.
 HOSTS = ("cats", "dogs", "birds", "fish")
 
 
 def leader(world):
-    """The only replica that says that it leads, where the lease says so too."""
+    """The only replica that reports to lead, if the lease agrees."""
     found = []
     for name in NAMES:
         if name in world.fleet.processes:
@@ -39,7 +39,7 @@ def begin(world, name):
 
 
 def hosts(world, kind):
-    """A new app with a type of actors: its own sidecar and those of the types before reach one."""
+    """Creates an app with a new actor type; its sidecar and the earlier ones reach an actor."""
     world.deploy(kind, actors=[kind], config="appconfig")
     for caller in HOSTS[:HOSTS.index(kind) + 1]:
         path = f"/v1.0/actors/{kind}/of-{caller}/method/turn"
@@ -49,7 +49,7 @@ def hosts(world, kind):
 
 
 def rights(world):
-    """What the account of placement may do here, but for what everybody may: verbs, resources and names."""
+    """The permissions of placement's account, except those of all accounts: verbs, resources and names."""
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": SYSTEM}}
     told = world.api.post("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", review,
                           token=world.cluster.token(SYSTEM, ACCOUNT))
@@ -59,20 +59,20 @@ def rights(world):
 
 
 def asked(world, since=0):
-    """Calls of the account of placement, but for those of `rights`."""
+    """Calls of placement's account, except those of `rights`."""
     user = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
     return [call for call in world.cluster.calls(since)
             if call["user"]["username"] == user and "selfsubject" not in call["requestURI"]]
 
 
-@check("placement by a lease: of three replicas one leads, and sidecars reach actors by its table")
+@check("placement with a lease: one of three replicas leads, and sidecars reach actors by its table")
 def elected(world):
     objects = world.objects({"dapr_placement": {"ha": True, "leaderElection": "lease"}}, ACCOUNT)
-    # Replicas that elect in different ways do not know of each other.
+    # Replicas with different election modes do not know each other.
     world.fleet.end(NAMES[0])
     for one in objects:
         world.api.apply(one)
-    wait("its rights are known to the API server", lambda: rights(world))
+    wait("its permissions have reached the API server", lambda: rights(world))
     for number, name in enumerate(NAMES):
         same(world.create("placement", objects, number), name, "a pod")
     world.cluster.publish()
@@ -85,7 +85,7 @@ def elected(world):
     hosts(world, "cats")
 
 
-@check("the leader is killed: another leads once its lease is over, and tells sidecars of a new type of actors")
+@check("the leader is killed: another one leads once its lease expires, and publishes a new actor type")
 def killed(world):
     first = wait("one leads", lambda: leader(world))
     world.fleet.kill(first)
@@ -97,7 +97,7 @@ def killed(world):
     hosts(world, "dogs")
 
 
-@check("the leader is told to stop: another leads at once, and tells sidecars of a new type of actors")
+@check("the leader is stopped: another one leads at once, and publishes a new actor type")
 def stopped(world):
     first = wait("one leads", lambda: leader(world))
     began = time.monotonic()
@@ -109,24 +109,24 @@ def stopped(world):
     hosts(world, "birds")
 
 
-@check("at rest the leader renews its lease as often as docs/reference/placement.md says, and the others ask nothing")
+@check("at rest, the leader renews its lease as often as docs/reference/placement.md says, and the others make no calls")
 def rest(world):
     first = wait("one leads", lambda: leader(world))
-    # One that has just begun looks at the lease, and opens its watch.
+    # A replica that has just started reads the lease and opens its watch.
     since = world.cluster.audit.stat().st_size
     wait("two renewals, and nothing between", lambda: [call["verb"] for call in asked(world, since)][-2:] == ["update"] * 2)
     since = world.cluster.audit.stat().st_size
     wait("five renewals", lambda: len(asked(world, since)) >= 5)
     calls = asked(world, since)
-    same({(call["verb"], call["requestURI"].rpartition("/")[2]) for call in calls}, {("update", LEASE)}, "what they ask")
+    same({(call["verb"], call["requestURI"].rpartition("/")[2]) for call in calls}, {("update", LEASE)}, "their calls")
     times = [datetime.datetime.fromisoformat(call["requestReceivedTimestamp"].replace("Z", "+00:00")) for call in calls]
     took = (times[-1] - times[0]).total_seconds()
-    # What the way of a call takes is not always the same.
+    # Allows for variation of the calls' latency.
     holds(took > RENEWAL * (len(times) - 1) - 0.5, f"{len(times)} renewals within {took:.1f} s")
     same(leader(world), first, "who leads")
 
 
-@check("placement has the rights on its lease that it uses, and no other right")
+@check("placement has exactly the permissions on its lease that it uses")
 def enough(world):
     leases = "leases.coordination.k8s.io"
     wanted = {("create", leases), *((verb, leases, LEASE) for verb in ("get", "watch", "update"))}
@@ -134,7 +134,7 @@ def enough(world):
     same({call["verb"] for call in asked(world)}, {verb for verb, *_ in wanted}, "verbs of its calls")
 
 
-@check("back to Raft, when all replicas with a lease have ended: the one that there is leads, and asks the API server nothing")
+@check("back to Raft after all replicas with a lease have ended: the new one leads, and makes no API calls")
 def back(world):
     for name in NAMES:
         world.remove(name)

@@ -1,4 +1,4 @@
-"""What else the operator does for apps: HTTP endpoints, policies, and services of rollouts."""
+"""Other tasks of the operator: HTTP endpoints, policies, and services of rollouts."""
 
 from cluster import ADDRESS
 from world import PARTS, RESOURCES, WATCHDOG, App, adder, holds, pod, same, wait
@@ -9,7 +9,7 @@ ENDPOINT = f"{RESOURCES}/shop/httpendpoints/outside"
 POLICIES = f"{RESOURCES}/shop/resiliencies/policies"
 ROLLOUTS = "/apis/argoproj.io/v1alpha1/namespaces/shop/rollouts"
 OPERATOR = f"{PARTS['operator']}-0"
-# As much of Argo's definition as the API server needs to take rollouts.
+# The part of Argo's definition that the API server needs for rollouts.
 DEFINITION = {
     "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "rollouts.argoproj.io"},
     "spec": {"group": "argoproj.io", "scope": "Namespaced",
@@ -23,7 +23,7 @@ def address(app, path):
 
 
 def token(key):
-    """Headers of an endpoint, of which the value is in a secret."""
+    """Headers of an endpoint, with the value in a secret."""
     return [{"name": "x-token", "secretKeyRef": {"name": "tokens", "key": key}}]
 
 
@@ -31,7 +31,7 @@ def invoke(world, caller, path="outside/method/x"):
     return world.sidecars[caller].ask("POST", f"/v1.0/invoke/{path}", {"a": 1})
 
 
-@check("an HTTP endpoint reaches the apps in its scopes, with a header from a secret, and so does a change of both")
+@check("apps in its scopes get an HTTP endpoint with a header from a secret, and changes of both")
 def endpoints(world):
     outside = App()
     world.api.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tokens", "namespace": "shop"},
@@ -52,7 +52,7 @@ def endpoints(world):
 
 
 def attempts(world):
-    """How often a call of the customer reaches the app that fails."""
+    """How often a call of the customer reaches the failing app."""
     seen = world.apps["failing"].seen["/fails"]
     before = len(seen)
     same(invoke(world, "customer", "failing/method/fails")[0], 500, "a call that fails")
@@ -72,7 +72,7 @@ def policies(world):
     same(attempts(world), 3, "calls of the app")
 
 
-@check("what the operator tells of in no stream is found within a minute: a changed policy, and that an HTTP endpoint is gone")
+@check("changes that the operator does not stream arrive within a minute: a changed policy, and a deleted HTTP endpoint")
 def listed_again(world):
     world.api.merge(POLICIES, {"spec": {"policies": {"retries": {"few": {"maxRetries": 1}}}}})
     world.api.delete(ENDPOINT)
@@ -88,18 +88,18 @@ def rollout(world, name, spec):
                                      "spec": spec})
 
 
-@check("where services of Argo's rollouts are wanted: without their definition deployments get theirs, with it rollouts too")
+@check("with services for Argo rollouts enabled: without their definition deployments get services, with it rollouts too")
 def rollouts(world):
     begun = world.cluster.audit.stat().st_size
     world.again("operator", world.objects({"global": {"argoRolloutServiceReconciler": {"enabled": True}}, **WATCHDOG},
                                           "dapr-operator"))
-    wait("it asks for rollouts in vain", lambda: any(
+    wait("a request for rollouts has failed", lambda: any(
         "/rollouts" in call["requestURI"] and call.get("responseStatus", {}).get("code") == 404
         for call in world.cluster.calls(begun)))
     world.expose("beside")
     world.api.apply(DEFINITION)
     wait("rollouts are served", lambda: world.api.collection("argoproj.io/v1alpha1", "Rollout", "shop"))
-    # Its pods are those of a deployment.
+    # Its pods are created like those of a deployment.
     rollout(world, "of-another", {"workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "beside"}})
     template = pod("cart", enabled="true", app_id="cart")
     meta = {key: template["metadata"][key] for key in ("labels", "annotations")}

@@ -1,4 +1,4 @@
-"""Simulated sidecars: clients of the operator's API, with an identity, each on a connection of its own."""
+"""Simulated sidecars: clients of the operator's API with an identity, each on its own connection."""
 
 import asyncio
 import base64
@@ -10,15 +10,15 @@ import time
 import grpc
 
 SERVICE = "/dapr.proto.operator.v1.Operator"
-# What the operator's certificate is for, beside its identity.
+# Names in the operator's certificate besides its identity.
 HOST = "dapr-webhook.dapr-system.svc"
-# Connections that are being made at once.
+# Connections being opened concurrently.
 AT_ONCE = 16
 TIMEOUT = 300
 
 
 def identity(world, namespace, folder):
-    """A certificate as sidecars have one, by the issuer in sentry's secret: the roots, the key, the chain, as PEM."""
+    """A sidecar certificate of the issuer in sentry's secret: roots, key and chain as PEM."""
     data = world.api.get("/api/v1/namespaces/dapr-system/secrets/dapr-trust-bundle")["data"]
     for name in ("ca.crt", "issuer.crt", "issuer.key"):
         (folder / name).write_bytes(base64.b64decode(data[name]))
@@ -44,18 +44,18 @@ def text(field, value):
 
 
 class Fleet:
-    """Sidecars that have listed their components, and are told changes; a context manager."""
+    """Sidecars that have listed their components and receive changes; a context manager."""
 
     def __init__(self, address, identity, namespace, count):
         self.address, self.identity, self.namespace, self.count = address, identity, namespace, count
-        # Of each change, by the name of its component: when which sidecar knew it.
+        # For each change, by component name: when each sidecar received it.
         self.told, self.lengths, self.problems = {}, [], []
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
         self.tasks = []
 
     def __enter__(self):
-        """Returns when every sidecar has its list; their streams are open, or about to be."""
+        """Returns once every sidecar has its list; their streams are open or opening."""
         asyncio.run_coroutine_threadsafe(self._begin(), self.loop).result(TIMEOUT)
         return self
 
@@ -64,7 +64,7 @@ class Fleet:
             for task in self.tasks:
                 task.cancel()
             await asyncio.gather(*self.tasks, return_exceptions=True)
-            # What the library still does for its connections, which end when nobody has them any more.
+            # Pending cleanup of the library for unreferenced connections.
             self.tasks.clear()
             gc.collect()
             await asyncio.sleep(1)
@@ -105,7 +105,7 @@ class Fleet:
                 seen.setdefault(number, now)
 
     def await_all(self, name, timeout=TIMEOUT):
-        """Waits until all have been told a change; the moments at which half of them and all were. None if not in time."""
+        """Waits until all have received a change; returns the times of half and of all, or None on a timeout."""
         deadline = time.monotonic() + timeout
         while len(self.told[name]) < self.count:
             if self.problems:

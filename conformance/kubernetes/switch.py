@@ -1,4 +1,4 @@
-"""A release of Dapr's chart becomes one of ours, and Dapr's again. Run by the script `switch`.
+"""A release of Dapr's chart is upgraded to ours, and back. Run by the script `switch`.
 
 usage: switch.py HELM KUBE_APISERVER RENDER DAPR_CHART [TEXT]
 """
@@ -13,12 +13,13 @@ from cluster import ADDRESS, ADMIN
 from world import CHART, SECRET, SYSTEM, chart, holds, own_network, perform, same, session
 
 RELEASE = "dapr"
-# What a release of Dapr lays down in the cluster while it runs: an upgrade that replaces it takes trust away from a fleet.
+# Objects that a running Dapr release writes to the cluster. Replacing them in an upgrade would invalidate the trust of
+# running sidecars.
 TRUST = {"ca.crt": "the roots", "issuer.crt": "the issuer", "issuer.key": "its key"}
 HOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/dapr-sidecar-injector"
-# Fields of the API server.
+# Fields set by the API server.
 VOLATILE = ("resourceVersion", "generation", "managedFields", "creationTimestamp", "uid")
-# Both charts take them, and they are about as different as values get.
+# Values for both charts, as varied as possible.
 CASES = {
     "by default": {},
     "highly available": {"global": {"ha": {"enabled": True}}},
@@ -32,7 +33,7 @@ CASES = {
 
 
 class Releases:
-    """Helm, in front of the cluster of the checks."""
+    """Helm, with the cluster of the checks."""
 
     def __init__(self, world, program, theirs):
         self.world, self.program, self.theirs = world, program, theirs
@@ -46,11 +47,11 @@ class Releases:
             "contexts": [{"name": "checks", "context": {"cluster": "checks", "user": "admin"}}]}))
         self.config.chmod(0o600)
         self.values = folder / "values.json"
-        # HOME too: without one, what Helm knows of the API server is kept in the working directory.
+        # HOME too: otherwise Helm caches API discovery in the working directory.
         self.homes = {"HOME": str(folder), **{f"HELM_{name}_HOME": str(folder / "helm") for name in ("CACHE", "CONFIG", "DATA")}}
 
     def helm(self, *words):
-        """What Helm prints; a failure is an error with its text."""
+        """Runs Helm; returns its output or raises with it."""
         done = subprocess.run([self.program, *words, "--namespace", SYSTEM, "--kubeconfig", str(self.config)],
                               env={"PATH": "/usr/bin:/bin", **self.homes}, capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
@@ -58,7 +59,7 @@ class Releases:
         return done.stdout
 
     def objects(self, path, values):
-        """The objects of a chart as the API server has them, by kind and name."""
+        """The objects of a release on the API server, by kind and name."""
         found = {}
         for one in chart.render(self.world.program, path, {"one": values})["one"]["objects"]:
             meta = one["metadata"]
@@ -67,7 +68,7 @@ class Releases:
         return found
 
     def run(self):
-        """What Dapr's services write into the release's objects when they run."""
+        """Simulates what running Dapr services write to the release's objects."""
         data = {name: base64.b64encode(text.encode()).decode() for name, text in TRUST.items()}
         self.world.api.merge(SECRET, {"data": data})
         self.world.api.merge(SECRET.replace("/secrets/", "/configmaps/"), {"data": {"ca.crt": TRUST["ca.crt"]}})
@@ -77,14 +78,14 @@ class Releases:
                             "application/json-patch+json")
 
     def trusted(self, when):
-        """Trust is what it was."""
+        """Checks that the trust bundle is unchanged."""
         found = self.world.api.get(SECRET)["data"]
         same({name: base64.b64decode(text).decode() for name, text in found.items()}, TRUST, f"the trust bundle {when}")
         same(self.world.api.get(SECRET.replace("/secrets/", "/configmaps/"))["data"], {"ca.crt": TRUST["ca.crt"]},
              f"the roots {when}")
 
     def check(self, values):
-        """There and back."""
+        """Upgrades to ours and back."""
         self.values.write_text(json.dumps(values))
         self.helm("install", RELEASE, self.theirs, "--create-namespace", "--values", str(self.values))
         try:
@@ -96,15 +97,15 @@ class Releases:
             self.trusted("after the upgrade")
             self.kept(before, self.objects(CHART, values))
             self.helm("rollback", RELEASE, "1")
-            self.trusted("after the way back")
+            self.trusted("after switching back")
             after = self.objects(self.theirs, values)
             for key, one in before.items():
-                same(lasting(after[key]), lasting(one), f"{' '.join(key)} after the way back")
+                same(lasting(after[key]), lasting(one), f"{' '.join(key)} after switching back")
         finally:
             self.helm("uninstall", RELEASE)
 
     def kept(self, before, after):
-        """What others depend on is there as before, and images are ours."""
+        """Checks that dependencies of apps are unchanged, and that images are ours."""
         for (kind, name), one in before.items():
             if kind in ("Service", "Deployment", "StatefulSet", "MutatingWebhookConfiguration", "ServiceAccount"):
                 holds((kind, name) in after, f"{kind} {name} is gone")
@@ -120,7 +121,7 @@ class Releases:
 
 
 def lasting(found):
-    """An object without what the API server writes by itself."""
+    """An object without fields set by the API server."""
     found = json.loads(json.dumps(found))
     for field in VOLATILE:
         found["metadata"].pop(field, None)
@@ -131,7 +132,7 @@ def lasting(found):
 def main():
     program, server, renderer, theirs, *text = sys.argv[1:]
     own_network("conformance/kubernetes/switch")
-    # No process of ours runs: the folder of binaries is any.
+    # No process of ours runs, so any folder of binaries will do.
     with session(pathlib.Path(renderer).parent, server, renderer) as world:
         releases = Releases(world, program, theirs)
         checks = [(f"Dapr's release {name} becomes ours, and Dapr's again", lambda _, values=values: releases.check(values))

@@ -1,4 +1,4 @@
-"""Tokens that sentry issues beside certificates: their keys in the cluster, OIDC, and sidecars that get one."""
+"""Tokens that sentry issues with certificates: their keys in the cluster, OIDC, and sidecars with tokens."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ check = adder(CHECKS)
 ISSUER = "tokens.example.com"
 VALUES = {"dapr_sentry": {"jwt": {"enabled": True, "issuer": f"https://{ISSUER}"},
                           "oidc": {"enabled": True, "allowedHosts": [ISSUER], "tls": {"enabled": False}}}}
-# How long tokens last, for which the chart has no value: a day by default.
+# Lifetime of tokens, for which the chart has no value; the default is a day.
 SHORT = "--jwt-ttl=20s"
 CERTIFICATES = {"ca.crt", "issuer.crt", "issuer.key", "ca-rotation.json"}
 RENEWED = "renewed the workload identity"
@@ -23,7 +23,7 @@ def public(world):
 
 
 def fetch(world, path, host=ISSUER):
-    """What OIDC answers by the service of sentry: the status, and the JSON."""
+    """The OIDC response through sentry's service: status and JSON."""
     address = world.api.get(f"/api/v1/namespaces/{SYSTEM}/services/dapr-sentry")["spec"]["clusterIP"]
     try:
         with urllib.request.urlopen(urllib.request.Request(f"http://{address}:9080{path}", headers={"host": host}),
@@ -34,7 +34,7 @@ def fetch(world, path, host=ISSUER):
             return error.code, None
 
 
-@check("sentry with tokens keeps its CA: their key is in the secret alone, their key set in the config map too")
+@check("enabling tokens keeps the CA: the private key is only in the secret, the key set also in the config map")
 def kept(world):
     before = world.api.get(SECRET)["data"]
     world.again("sentry", world.objects(VALUES, "dapr-sentry"), [SHORT])
@@ -48,7 +48,7 @@ def kept(world):
          "its only key")
 
 
-@check("OIDC leads to the key set by the service of sentry, under the names that the chart allows")
+@check("OIDC discovery leads to the key set through sentry's service, with the host names that the chart allows")
 def discovered(world):
     status, told = fetch(world, "/.well-known/openid-configuration")
     same(status, 200, "status")
@@ -57,20 +57,20 @@ def discovered(world):
     same(fetch(world, "/jwks.json", "elsewhere.example.com")[0], 403, "another name")
 
 
-@check("a sidecar gets a token with its certificate, and renews both before the token is over")
+@check("a sidecar gets a token with its certificate, and renews both before the token expires")
 def renewed(world):
-    # Its certificate alone would last for hours.
+    # The certificate is valid for hours.
     world.deploy("bearer", app=False, config="appconfig", sentry_request_jwt_audiences="shop")
     wait("it renews", lambda: world.said("daprd-bearer", RENEWED) >= 2, 40)
     holds(not world.logged("daprd-bearer", "error renewing"), "one failed")
 
 
-@check("sentry without tokens again keeps its CA, and sidecars go on by their certificates alone")
+@check("disabling tokens keeps the CA, and sidecars continue with certificates only")
 def given_up(world):
     before = world.anchors()
     world.again("sentry", [one for one in world.default if one["metadata"]["name"] == "dapr-sentry"])
     same(world.anchors(), before, "the root certificate")
     since = world.said("daprd-bearer", RENEWED)
-    wait("the token is given up", lambda: world.said("daprd-bearer", RENEWED) > since)
+    wait("the token is dropped", lambda: world.said("daprd-bearer", RENEWED) > since)
     holds(world.fleet.processes["daprd-bearer"].poll() is None, "the sidecar has ended")
     world.dismiss("bearer")

@@ -1,4 +1,4 @@
-"""Changes that have nothing to do with an app: none of them restarts its sidecar, or opens one of its components again."""
+"""Changes unrelated to an app neither restart its sidecar nor reopen its components."""
 
 from world import RESOURCES, adder, component, holds, same, wait
 
@@ -13,7 +13,7 @@ def pods(world):
 
 
 def running(world):
-    """The processes of the sidecars, which have to be alive."""
+    """The processes of the sidecars, which must be running."""
     processes = {name: world.fleet.processes[f"daprd-{name}"] for name in APPS}
     ended = [name for name, process in processes.items() if process.poll() is not None]
     same(ended, [], "sidecars that have ended")
@@ -26,7 +26,7 @@ def configuration(name, namespace, value):
 
 
 def change(world):
-    """Labels of everything, and resources of other apps, namespaces and names: made, changed and deleted."""
+    """Creates, changes and deletes labels, and resources of other apps, namespaces and names."""
     world.cluster.namespace("elsewhere")
     note = {"metadata": {"labels": {"changed": "by-nobody"}}}
     world.api.merge("/api/v1/namespaces/shop", note)
@@ -45,16 +45,16 @@ def change(world):
         world.api.delete(f"{RESOURCES}/{place}")
 
 
-@check("an unrelated change restarts no sidecar and no pod, and opens no component again")
+@check("an unrelated change restarts no sidecar and no pod, and reopens no component")
 def unrelated(world):
-    # What is in memory is gone when the store is opened again.
+    # An in-memory store loses its data when it is reopened.
     for name in APPS:
         status, _, _ = world.sidecars[name].ask("POST", "/v1.0/state/store", [{"key": "kept", "value": name}])
         same(status, 204, f"saving by {name}")
     processes, before = running(world), pods(world)
     loaded = {name: world.said(f"daprd-{name}", LOADED) for name in APPS}
     change(world)
-    # Changes come in their order: whoever has this one has been told the others.
+    # Changes are ordered: a sidecar with this one has all earlier ones.
     world.api.apply(component("last", "state.in-memory"))
     for name in APPS:
         wait(f"{name} has the last change", lambda name=name: "last" in world.components(name))

@@ -1,4 +1,4 @@
-"""What checks and measurements against a real API server share: the chart, the control plane as pods, apps and sidecars."""
+"""Shared by checks and measurements with a real API server: the chart, the control plane as pods, apps and sidecars."""
 
 import base64
 import collections
@@ -26,7 +26,7 @@ PARTS = {"sentry": "dapr-sentry", "operator": "dapr-operator", "injector": "dapr
 KINDS = ("Component", "Configuration", "HTTPEndpoint", "Resiliency", "Subscription")
 RESOURCES = "/apis/dapr.io/v1alpha1/namespaces"
 SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/dapr-trust-bundle"
-# Values of the operator once the chart was applied again.
+# The operator's values when the chart is applied again.
 WATCHDOG = {"dapr_operator": {"watchInterval": "1s"}}
 
 
@@ -41,10 +41,10 @@ def holds(condition, what):
 
 
 class App:
-    """An app that keeps what it is sent, hosts actors of some types, and fails at some paths."""
+    """An app that records requests, hosts actors of some types, and fails at some paths."""
 
     def __init__(self, actors=(), failing=()):
-        # By path: bodies, and headers.
+        # Bodies and headers, by path.
         self.seen, self.headers = collections.defaultdict(list), collections.defaultdict(list)
         app = self
         config = json.dumps({"entities": list(actors)}).encode()
@@ -116,7 +116,7 @@ class Sidecar(fleets.Sidecar):
 
 
 class World:
-    """What the checks share."""
+    """The state shared by the checks."""
 
     def __init__(self, fleet, cluster, program, path=CHART):
         self.fleet, self.cluster, self.api, self.program, self.chart = fleet, cluster, cluster.api, program, path
@@ -127,7 +127,7 @@ class World:
         return chart.render(self.program, self.chart, cases)
 
     def objects(self, values, of=""):
-        """What the chart makes of some values; all of it, or what has a name that begins so."""
+        """The objects of the chart for some values; optionally only those with a name prefix."""
         return [one for one in self.render({"one": values})["one"]["objects"] if one["metadata"]["name"].startswith(of)]
 
     def define(self):
@@ -137,13 +137,13 @@ class World:
         self.served()
 
     def served(self):
-        """Waits until the API server serves every kind."""
+        """Waits until the API server serves every kind of the objects."""
         for kind in KINDS:
             wait(f"{kind} is served", lambda kind=kind: self.api.collection(
                 "dapr.io/v2alpha1" if kind == "Subscription" else "dapr.io/v1alpha1", kind, "default"))
 
     def begin(self, *namespaces):
-        """Namespaces of apps, and the controller that creates pods, which the injector looks for when it starts."""
+        """Creates the namespaces of apps, and the account of the controller that creates pods, which the injector looks up at start."""
         self.cluster.account("kube-system", "replicaset-controller")
         self.controller = self.cluster.token("kube-system", "replicaset-controller")
         for name in namespaces:
@@ -152,7 +152,7 @@ class World:
     # The control plane
 
     def create(self, part, objects, number=0):
-        """The pod of a workload of the chart, as its controller makes it."""
+        """The pod of a workload of the chart, as its controller creates it."""
         workload = next(one for one in objects if one["kind"] in WORKLOADS and one["metadata"]["name"] == PARTS[part])
         template = workload["spec"]["template"]
         name = f"{PARTS[part]}-{number}"
@@ -166,13 +166,13 @@ class World:
         return name
 
     def run(self, name, binaries=None, clock=0, more=()):
-        """Starts the process of a pod of the control plane; `binaries` is its folder if that is another one, its clock is
-        some seconds ahead, and `more` are arguments beside its own."""
+        """Starts the process of a control plane pod. `binaries` overrides its folder, `clock` shifts its clock by seconds, and
+        `more` are additional arguments."""
         found = self.pods[name]
         self.cluster.start(name, found, found["spec"]["containers"][0]["name"], more, binaries=binaries, clock=clock)
 
     def again(self, part, objects, more=()):
-        """Ends the pod of a part that has one, and starts another by other objects of the chart, which are applied."""
+        """Applies other objects of the chart and replaces the pod of a part."""
         name = f"{PARTS[part]}-0"
         self.fleet.end(name)
         for one in objects:
@@ -183,7 +183,7 @@ class World:
         self.healthy(name)
 
     def remove(self, name):
-        """Ends the process of a pod of the control plane, and deletes the pod."""
+        """Stops the process of a control plane pod, and deletes the pod."""
         if name in self.fleet.processes:
             self.fleet.end(name)
         self.cluster.discard(name)
@@ -192,7 +192,7 @@ class World:
         self.api.delete(f"/api/v1/namespaces/{SYSTEM}/pods/{name}?gracePeriodSeconds=0")
 
     def healthy(self, name, binaries=None):
-        """Waits until it is; one that ends is started again twice, as a kubelet does."""
+        """Waits until it is ready; restarts it up to twice, as a kubelet does."""
         for left in (2, 1, 0):
             try:
                 return self.answers(name, f"http://{self.cluster.address(self.pods[name])}:8080/healthz")
@@ -204,7 +204,7 @@ class World:
                 self.run(name, binaries)
 
     def answers(self, name, url):
-        """Waits until a process answers at an address with success."""
+        """Waits until a process responds with success at an address."""
         def answered():
             with urllib.request.urlopen(url, timeout=2) as answer:
                 return 200 <= answer.status < 300
@@ -213,15 +213,15 @@ class World:
     # Sidecars
 
     def deploy(self, name, namespace="shop", app=True, actors=(), failing=(), binaries=None, clock=0, **annotations):
-        """Creates an app's pod as the controller of replica sets does, and starts its sidecar: one of `binaries` if that
-        is another folder, with a clock that is some seconds ahead."""
+        """Creates an app's pod like the controller of replica sets, and starts its sidecar. `binaries` overrides its folder,
+        and `clock` shifts its clock by seconds."""
         if app:
             self.apps[name] = App(actors, failing)
             annotations["app_port"] = self.apps[name].port
         self.sidecar(name, self.injected(name, namespace, **annotations), binaries=binaries, clock=clock)
 
     def injected(self, name, namespace="shop", **annotations):
-        """Creates an app's pod as the controller of replica sets does. Its app, and who calls its sidecar, are outside."""
+        """Creates an app's pod like the controller of replica sets. Its app and the callers of its sidecar are outside."""
         annotations = {"enabled": "true", "app_id": name, "sidecar_listen_addresses": "0.0.0.0",
                        "app_channel_address": ADDRESS, **annotations}
         return self.api.post(f"/api/v1/namespaces/{namespace}/pods",
@@ -235,8 +235,8 @@ class World:
             self.cluster.forget(f"daprd-{name}")
 
     def expose(self, name, namespace="shop", **annotations):
-        """Creates the deployment of an app, waits for the service that the operator makes of it, and makes it known: both
-        as the API server has them. Pods of the deployment are created by `deploy`."""
+        """Creates the deployment of an app and waits for the service that the operator creates; registers both as the API
+        server has them. `deploy` creates pods of the deployment."""
         template = pod(name, namespace, enabled="true", app_id=name, **annotations)
         meta = {"labels": template["metadata"]["labels"], "annotations": template["metadata"]["annotations"]}
         deployment = self.api.post(f"/apis/apps/v1/namespaces/{namespace}/deployments", {
@@ -248,7 +248,7 @@ class World:
         return deployment, service
 
     def sidecar(self, name, found, more=(), ready=True, **options):
-        """Starts the sidecar of a pod; options are those of `Cluster.start`."""
+        """Starts the sidecar of a pod, with options of `Cluster.start`."""
         self.cluster.start(f"daprd-{name}", found, "daprd", more, **options)
         self.sidecars[name] = Sidecar(self.cluster.address(found))
         if ready:
@@ -264,11 +264,11 @@ class World:
         return {one["name"] for one in self.metadata(name).get("httpEndpoints", [])}
 
     def call(self, caller, callee):
-        """The status of a call of an app by another one's sidecar."""
+        """The status of a call of an app through another one's sidecar."""
         return self.sidecars[caller].ask("POST", f"/v1.0/invoke/{callee}/method/hello", {"a": 1})[0]
 
     def said(self, name, text):
-        """How often the log of a process has a text."""
+        """How often a text occurs in the log of a process."""
         return (self.fleet.dir / f"{name}.log").read_text(errors="replace").count(text)
 
     def logged(self, name, text):
@@ -279,7 +279,7 @@ class World:
         return self.api.get(f"/api/v1/namespaces/{SYSTEM}/configmaps/dapr-trust-bundle").get("data", {}).get("ca.crt")
 
     def registered(self):
-        """Whether the API server is told the root certificate, for both webhooks."""
+        """Whether the API server has the root certificate for both webhooks."""
         def names(config):
             return base64.b64decode(config.get("caBundle") or "").strip() == self.anchors().strip().encode()
         hook = self.api.get("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/dapr-sidecar-injector")
@@ -294,7 +294,7 @@ class World:
 
 
 def adder(checks):
-    """What adds a check to a list: its name, and a function of the world."""
+    """A decorator that adds a check to a list: a name and a function of the world."""
     def check(name):
         def add(function):
             checks.append((name, function))
@@ -305,7 +305,7 @@ def adder(checks):
 
 @contextlib.contextmanager
 def session(binaries, server, program, path=CHART):
-    """A cluster in this network, which has to be one of its own, and what ends all of it."""
+    """A cluster in this separate network, and the stack that ends it."""
     with fleets.Fleet(binaries, sentry=False) as fleet, Cluster(fleet, server, binaries) as cluster:
         yield World(fleet, cluster, program, path)
         for name in [name for name in fleet.processes if not name.startswith("app-")]:
@@ -313,20 +313,20 @@ def session(binaries, server, program, path=CHART):
 
 
 def own_network(script):
-    """Starts the script again in a network of its own, if it is not in one."""
+    """Restarts the script in a separate network, if it is not in one."""
     network.own()
     if network.outside():
-        sys.exit(f"{script}: this machine gives processes no network of their own (unshare --net)")
+        sys.exit(f"{script}: separate networks are not available on this machine (unshare --net)")
 
 
 def perform(world, checks):
-    """Makes checks (a name, and a function of the world), and prints what came of each: how many passed and failed."""
+    """Runs checks (a name and a function of the world), prints each result, and returns the numbers of passed and failed ones."""
     passed = failed = 0
     for number, (name, function) in enumerate(checks, 1):
         began = time.monotonic()
         try:
             function(world)
-        except Exception as error:  # whatever it is, the other checks go on
+        except Exception as error:  # the other checks continue
             failed += 1
             print(f"FAILED {number:2} {name}: {type(error).__name__} {error}", flush=True)
         else:
