@@ -21,7 +21,7 @@ const (
 )
 
 var bindingChecks = []check{
-	{"a file is made, read and removed", func(ctx context.Context, dapr client.Client) error {
+	{"a file is created, read and deleted", func(ctx context.Context, dapr client.Client) error {
 		name := map[string]string{"fileName": "log/one.txt"}
 		made, err := invokeBinding(ctx, dapr, "create", []byte("ahoy, there"), name)
 		if err := first(err, same("answer", string(made), `{"fileName":"log/one.txt"}`)); err != nil {
@@ -37,7 +37,7 @@ var bindingChecks = []check{
 		_, err = invokeBinding(ctx, dapr, "get", nil, name)
 		return refused("a file that was removed", err, codes.Internal, "file not found")
 	}},
-	{"a call without an answer to wait for", func(ctx context.Context, dapr client.Client) error {
+	{"a call without a response", func(ctx context.Context, dapr client.Client) error {
 		name := map[string]string{"fileName": "two.txt"}
 		err := dapr.InvokeOutputBinding(ctx, &client.InvokeBindingRequest{
 			Name: files, Operation: "create", Data: []byte("two"), Metadata: name})

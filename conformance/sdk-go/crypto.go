@@ -27,7 +27,7 @@ var cryptoChecks = []check{
 		}
 		return nil
 	}},
-	{"what was tampered with is refused", func(ctx context.Context, dapr client.Client) error {
+	{"a modified document is refused", func(ctx context.Context, dapr client.Client) error {
 		sealed, err := encrypt(ctx, dapr, []byte("ahoy"), "aes-gcm")
 		if err != nil {
 			return err

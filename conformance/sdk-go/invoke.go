@@ -37,7 +37,7 @@ var invokeChecks = []check{
 		_, grpc := dapr.InvokeMethodWithContent(ctx, setting("GRPC_APP"), "echo", "post", content)
 		return first(refused("over HTTP", http, codes.Unknown, "Internal Server Error"), refused("over gRPC", grpc, codes.Unknown, ""))
 	}},
-	{"an app that is not there", func(ctx context.Context, dapr client.Client) error {
+	{"an unknown app", func(ctx context.Context, dapr client.Client) error {
 		_, err := dapr.InvokeMethod(ctx, "nobody", "echo", "get")
 		return refused("call", err, codes.Internal, "failed to invoke, id: nobody")
 	}},

@@ -60,7 +60,7 @@ var jobChecks = []check{
 		}
 		return gone(ctx, dapr, "kept")
 	}},
-	{"an app is triggered as often as it is due", func(ctx context.Context, caller client.Client) error {
+	{"an app gets every due trigger", func(ctx context.Context, caller client.Client) error {
 		dapr, err := beside("GRPC_PORT")
 		if err != nil {
 			return err
@@ -88,7 +88,7 @@ var jobChecks = []check{
 		}
 		return nil
 	}},
-	{"what fails is tried again", func(ctx context.Context, caller client.Client) error {
+	{"failed jobs are retried", func(ctx context.Context, caller client.Client) error {
 		dapr, err := beside("GRPC_PORT")
 		if err != nil {
 			return err

@@ -22,7 +22,7 @@ const broker = "broker"
 var apps = []string{"HTTP_APP", "GRPC_APP"}
 
 var pubsubChecks = []check{
-	{"both apps take what is published, whatever it is", func(ctx context.Context, dapr client.Client) error {
+	{"both apps receive events of every kind", func(ctx context.Context, dapr client.Client) error {
 		key := uuid.NewString()
 		text := client.PublishEventWithContentType("text/plain")
 		err := first(
@@ -109,7 +109,7 @@ var pubsubChecks = []check{
 		}
 		return nil
 	}},
-	{"what an app wants again comes again", func(ctx context.Context, dapr client.Client) error {
+	{"events are redelivered on retry", func(ctx context.Context, dapr client.Client) error {
 		key := uuid.NewString()
 		text := client.PublishEventWithContentType("text/plain")
 		if err := dapr.PublishEvent(ctx, broker, "tried", key, text); err != nil {

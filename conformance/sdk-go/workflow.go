@@ -43,7 +43,7 @@ var workflowChecks = []check{
 		err := ended(ctx, dapr, "sleeper", 1, `"woken"`)
 		return first(err, same("slept", time.Since(before) >= time.Second, true))
 	}},
-	{"events, and none in time", func(ctx context.Context, dapr client.Client) error {
+	{"events, and a timeout without one", func(ctx context.Context, dapr client.Client) error {
 		client, id, err := begin(ctx, dapr, "asks", 600)
 		if err != nil {
 			return err

@@ -1,4 +1,4 @@
-"""Invocations over HTTP: how what apps answer reaches a caller."""
+"""Invocations over HTTP: how responses of apps reach a caller."""
 
 import gzip
 

@@ -410,7 +410,7 @@ def cors():
 
 
 def jobs():
-    """There is no scheduler: what is wrong with a request is said before that."""
+    """Without a scheduler; errors of the request are reported first."""
     path = "/v1.0-alpha1/jobs/one"
     for body in (
         "",

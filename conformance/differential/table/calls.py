@@ -1,4 +1,4 @@
-"""Invocations over gRPC: InvokeService, and calls that are proxied."""
+"""Invocations over gRPC: InvokeService, and proxied calls."""
 
 import gzip
 

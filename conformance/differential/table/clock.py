@@ -1,4 +1,4 @@
-"""Jobs, actors and workflows: what a scheduler and placement are needed for."""
+"""Jobs, actors and workflows, which need a scheduler and placement."""
 
 import json
 import urllib.parse
@@ -244,12 +244,12 @@ def start(name, query="?instanceID=@key@", body=b""):
 
 
 def has(status):
-    """Asks until an instance has a status."""
+    """Polls until an instance has a status."""
     return Until(workflow("", "GET"), f'"{status}"')
 
 
 def workflows():
-    """The worker of `hub` knows these: `echo` gives back its input, `waits` the event `go`, `fails` fails."""
+    """Workflows of `hub`'s worker: `echo` returns its input, `waits` waits for the event `go`, `fails` fails."""
     read = workflow("", "GET")
     yield "echo", (start("echo", body=b'{"b": 1, "a": "<"}'), has("COMPLETED"), workflow("purge"), read)
     yield "echo of nothing", (start("echo"), has("COMPLETED"))
@@ -262,7 +262,7 @@ def workflows():
                         workflow("resume"), has("COMPLETED"))
     yield "terminated", (start("waits"), has("RUNNING"), workflow("terminate"), has("TERMINATED"), workflow("terminate"),
                          workflow("pause"), workflow("purge"), read)
-    # Not purged: with Dapr it is a race who is first.
+    # Not purged, because with Dapr the outcome is a race.
     yield "raised after its end", (start("waits"), has("RUNNING"), workflow("terminate"), has("TERMINATED"),
                                    workflow("raiseEvent/go"), workflow("pause"))
     yield "purged while it runs", (start("waits"), has("RUNNING"), workflow("purge"), read, workflow("terminate"), has("TERMINATED"))

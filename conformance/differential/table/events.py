@@ -1,4 +1,4 @@
-"""Publish, one by one and in bulk, and how events reach apps over HTTP and gRPC."""
+"""Publishing, single and in bulk, and delivery to apps over HTTP and gRPC."""
 
 import json
 
@@ -105,7 +105,7 @@ def over_grpc(topic="plain", body=b"ahoy", kind="text/plain", sidecar="grpc-hub"
 
 
 def events():
-    """What is published is delivered to the one app that has subscribed, before the case ends."""
+    """Published events are delivered to the only subscribed app before the case ends."""
     for kind, body in BODIES:
         yield f"{kind!r} {body[:20]!r}", (publish(body=body, kind=kind), Wait(1))
         yield f"{kind!r} {body[:20]!r}, gRPC", (over_grpc(body=body, kind=kind), Wait(1))
@@ -116,7 +116,7 @@ def events():
             yield f"CloudEvent {name}, gRPC", (over_grpc(body=body, kind=CLOUD), Wait(1))
         yield f"CloudEvent {name}, raw", (publish("raw", body, CLOUD, "rawPayload=true"), Wait(1))
     for name, query in OVERRIDES.items():
-        # What is refused is not delivered.
+        # Refused events are not delivered.
         waits = () if name == "raw, odd" else (Wait(1),)
         yield f"with {name}", (publish(query=query), *waits)
         yield f"CloudEvent with {name}", (publish(body=json.dumps(EVENT).encode(), kind=CLOUD, query=query), *waits)
@@ -150,7 +150,7 @@ def event_deliveries():
     for status in (201, 204, 404):
         yield f"answered with {status}", (publish(), Wait(1)), Reply(status)
     for status in (404, 500):
-        # What failed goes to the dead letters, whatever is said of those.
+        # A failed event is dead-lettered, whatever the response to its dead letter.
         yield f"to the dead letters after {status}", (publish("failing", kind="application/json", body=b'{"a": 1}'), Wait(2)), Reply(status)
     yield "dropped to the dead letters", (publish("failing"), Wait(2)), Reply(headers=JSON, body=b'{"status": "DROP"}')
 

@@ -1,4 +1,4 @@
-"""Invocations over HTTP: what is asked, and how it reaches an app."""
+"""Invocations over HTTP: how requests reach an app."""
 
 from differential.apps import Reply
 from differential.cases import Case, Http
@@ -204,7 +204,7 @@ def bodies():
 
 
 def by_header():
-    """The app's id beside the path."""
+    """The app id outside of the path."""
     basic = ("authorization", "Basic ZGFwci1hcHAtaWQ6cmVtb3Rl")  # dapr-app-id:remote
     for name, sidecar, target, fields in (
         ("own", "http", "/a/b?c=d", (("dapr-app-id", "@http@"),)),
@@ -270,7 +270,7 @@ def targets_that_fail():
 
 
 def oddly_written():
-    """Requests that have to be sent as they are."""
+    """Raw requests."""
     at = "/v1.0/invoke/@http@/method/a"
     for name, raw in (
         ("an absolute target", f"GET http://sidecar{at} HTTP/1.1\r\nhost: other\r\nconnection: close\r\n\r\n"),
@@ -331,7 +331,7 @@ def oddly_written():
 
 
 def repeats():
-    """An app that breaks off: what is sent again."""
+    """An app that disconnects: retries."""
     broken = Reply(raw=b"")
     for method in ("GET", "POST"):
         body = None if method == "GET" else b"ahoy"
@@ -342,7 +342,7 @@ def repeats():
 
 
 def sequences():
-    """Several calls of one app, so that connections are used again."""
+    """Several calls of one app, so that connections are reused."""
     for target in TO_HTTP_APPS:
         steps = (
             call(target),

@@ -264,7 +264,7 @@ def of_transactions(store):
         yield f"transaction of {name}", (transaction(store, *operations), get(store))
     yield "transaction with metadata of null", (transaction(store, upsert(1, metadata={"a": None})), get(store))
     for name, more in (("request", {}), ("key", {"request": {"value": 1}})):
-        # What the one product stores under the empty key is away for later cases.
+        # Hides data that one product stores under the empty key from later cases.
         steps = [{"operation": operation, **more} for operation in ("upsert", "delete")]
         yield f"transaction of no {name}", [transaction(store, step) for step in steps]
     for body in (

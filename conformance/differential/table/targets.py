@@ -4,7 +4,7 @@ from differential.apps import GrpcReply, Reply
 from differential.cases import Case, Grpc, Http
 from differential.product import TOKEN
 
-# The sidecar that is asked, the path in front of the method, headers that it needs.
+# The called sidecar, the path before the method, and additional headers.
 HTTP = {
     "own": ("http", "/v1.0/invoke/@http@/method/", ()),
     "remote": ("bare", "/v1.0/invoke/@http@/method/", ()),

@@ -14,8 +14,8 @@ import java.util.List;
 class Jobs {
   static final List<World.Check> CHECKS = List.of(
       new World.Check("jobs", "a job lives from schedule to delete", Jobs::life),
-      new World.Check("jobs", "the app is triggered as often as it is due", Jobs::triggered),
-      new World.Check("jobs", "what fails is tried again", Jobs::fails),
+      new World.Check("jobs", "the app gets every due trigger", Jobs::triggered),
+      new World.Check("jobs", "failed jobs are retried", Jobs::fails),
       new World.Check("jobs", "errors", Jobs::errors));
 
   private static void life() throws Exception {

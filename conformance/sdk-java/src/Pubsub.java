@@ -20,10 +20,10 @@ class Pubsub {
   private static final DaprPreviewClient PREVIEW = new DaprClientBuilder().buildPreviewClient();
 
   static final List<World.Check> CHECKS = List.of(
-      new World.Check("pubsub", "the app takes what is published", Pubsub::published),
+      new World.Check("pubsub", "the app receives events", Pubsub::published),
       new World.Check("pubsub", "an envelope of the publisher", Pubsub::envelope),
       new World.Check("pubsub", "dead letters", Pubsub::deadLetters),
-      new World.Check("pubsub", "what the app wants again comes again", Pubsub::again),
+      new World.Check("pubsub", "events are redelivered on retry", Pubsub::again),
       new World.Check("pubsub", "bulks", Pubsub::bulks),
       new World.Check("pubsub", "a stream", Pubsub::stream),
       new World.Check("pubsub", "errors", Pubsub::errors));

@@ -27,7 +27,7 @@ public class Workflows {
       new World.Check("workflow", "a fan-out", () -> World.same("output", output(Fan.class, 50), "2450")),
       new World.Check("workflow", "many at once", Workflows::many),
       new World.Check("workflow", "a timer", Workflows::timer),
-      new World.Check("workflow", "events, and none in time", Workflows::events),
+      new World.Check("workflow", "events, and a timeout without one", Workflows::events),
       new World.Check("workflow", "a child", () -> World.same("output", output(Parent.class, 3), "24")),
       new World.Check("workflow", "pause, resume, terminate", Workflows::pause),
       new World.Check("workflow", "purge", Workflows::purge),

@@ -15,7 +15,7 @@ module.exports = {
       }
     }
   },
-  async "an app that is not there"() {
+  async "an unknown app"() {
     await assert.rejects(clients[HTTP].invoker.invoke("nobody", "echo", HttpMethod.POST, {}), /ERR_DIRECT_INVOKE/);
     await assert.rejects(clients[GRPC].invoker.invoke("nobody", "echo", HttpMethod.POST, {}), /failed to invoke, id: nobody/);
   },

@@ -8,7 +8,7 @@ const { APPS, clients, taken } = require("../world");
 const BROKER = "events";
 
 module.exports = {
-  async "both apps take what is published, whatever it is"() {
+  async "both apps receive events of every kind"() {
     for (const { pubsub } of Object.values(clients)) {
       const key = randomUUID();
       assert.equal((await pubsub.publish(BROKER, "ships", key)).error, undefined);
@@ -37,7 +37,7 @@ module.exports = {
     // Each app drops it, and receives what both have dropped.
     for (const app of APPS) await taken(app, "dead", 2, (data) => data === "poison");
   },
-  async "what an app wants again comes again"() {
+  async "events are redelivered on retry"() {
     await Object.values(clients)[0].pubsub.publish(BROKER, "tried", "once more");
     for (const app of APPS) assert.equal((await taken(app, "tried", 3)).length, 3);
   },

@@ -111,13 +111,13 @@ module.exports = {
     assert.equal(await output(sleeper, 1), '"woken"');
     assert.ok(Date.now() - before >= 1000);
   },
-  async "events, and none in time"() {
+  async "events, and a timeout without one"() {
     const id = await start(asks, 600);
     await client.raiseEvent(id, "answer", { yes: true });
     assert.deepEqual(JSON.parse((await end(id)).serializedOutput), { yes: true });
     assert.equal(await output(asks, 1), '"nothing"');
   },
-  async "children, which the end of their parent leaves alone"() {
+  async "children that outlive their parent"() {
     assert.equal(await output(parent, 3), "24");
     const id = await start(waits);
     await is(`${id}-child`, Status.RUNNING);
