@@ -381,7 +381,7 @@ impl Route<'_> {
 
 fn spent() -> InvokeError {
     InvokeError::Peer(Status::internal(
-        "the body of the request was sent already and cannot be sent again",
+        "the request body was already sent and cannot be replayed",
     ))
 }
 

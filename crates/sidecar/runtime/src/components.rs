@@ -265,7 +265,8 @@ impl Components {
         let changes = change::between(&current, &allowed);
         self.retain_left_out(wanted);
         for component in &changes.refused {
-            let why = "a state store of actors does not change while the sidecar runs; a restart loads it";
+            let why =
+                "the actor state store cannot change while the sidecar runs; restart it to load the change";
             self.leave_out(component, ComponentState::Skipped, why.to_owned(), None);
         }
         if changes.is_empty() {
@@ -336,7 +337,7 @@ impl Components {
     fn park(&self, component: &Component) {
         tracing::warn!(
             target: LOG,
-            "{}: component {} references a secret store that isn't loaded: {}; it is not loaded either: add that store, \
+            "{}: component {} references a secret store that isn't loaded: {}; the component waits for it: add that store, \
              or correct auth.secretStore",
             component.source,
             component.log_name(),

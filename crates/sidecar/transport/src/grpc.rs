@@ -73,7 +73,7 @@ pub fn frame(message: &impl Message) -> Bytes {
 #[inline]
 pub fn unframe(mut body: Bytes) -> Result<Bytes, Status> {
     if body.is_empty() {
-        return Err(Status::internal("the peer answered OK without a message"));
+        return Err(Status::internal("the peer returned OK without a message"));
     }
     let problem = match Prefix::read(&body) {
         None => "truncated gRPC message",

@@ -124,7 +124,7 @@ where
             Poll::Pending => {
                 let late = self
                     .reading
-                    .poll(UNREAD_TIMEOUT, "nothing more of the answer came", cx);
+                    .poll(UNREAD_TIMEOUT, "no more of the response arrived", cx);
                 Poll::Ready(Some(Err(ready!(late).into())))
             }
         }

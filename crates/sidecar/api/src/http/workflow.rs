@@ -186,7 +186,7 @@ impl HttpApi {
         let (id, event) = (context.parameter(1)?, context.parameter(2)?);
         let event = event.parse().map_err(|_| {
             ApiError::malformed(format!(
-                "eventID: '{event}' is not the number of an event of the history"
+                "eventID: '{event}' is not the number of an event in the history"
             ))
         })?;
         let query = context.request.uri().query().unwrap_or_default();
@@ -241,7 +241,7 @@ fn listing(query: &str) -> Result<Listing, ApiError> {
         match &*name {
             "pageSize" => {
                 let size = value.parse().ok().filter(|size| *size > 0);
-                listing.size = Some(size.ok_or_else(|| wrong("is not a whole number from 1 on"))?);
+                listing.size = Some(size.ok_or_else(|| wrong("is not a positive whole number"))?);
             }
             "continuationToken" => listing.token = Some(value.into_owned()).filter(|token| !token.is_empty()),
             "runtimeStatus" => {

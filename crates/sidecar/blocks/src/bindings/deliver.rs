@@ -154,8 +154,7 @@ impl Delivery {
         if !states.is_empty() {
             tracing::warn!(
                 target: LOG,
-                "the app's answer to an event of the binding {} has states, which are not saved: save them with the \
-                 state API",
+                "states in the app's response to an event of binding {} ignored: save them with the state API",
                 self.input.name
             );
         }
@@ -188,8 +187,8 @@ impl Delivery {
         let Ok(Ok(permit)) = permit else {
             tracing::error!(
                 target: LOG,
-                "the {} output bindings of the app's answer to an event of {} are not called: those of {MAX_FOLLOWED} answers \
-                 before it have not answered yet; give them a timeout",
+                "{} output bindings in the app's response to an event of {} not called, because those of {MAX_FOLLOWED} earlier \
+                 responses are still pending; give them a timeout",
                 names.len(),
                 self.input.name
             );

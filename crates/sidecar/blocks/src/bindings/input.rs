@@ -177,8 +177,8 @@ impl Input {
             }
             Err(error) => tracing::warn!(
                 target: LOG,
-                "the app cannot be asked whether it wants events of the binding {}: {error}; it gets none (set \
-                 direction: input in the component to skip this question)",
+                "failed to ask the app whether it wants events of binding {}: {error}; it gets none (set direction: \
+                 input in the component to skip this question)",
                 self.name
             ),
         }

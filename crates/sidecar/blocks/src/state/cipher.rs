@@ -47,7 +47,7 @@ pub enum CipherError {
     )]
     UnknownKey(String),
     /// The value was modified, or the key has the same name but another value.
-    #[error("could not decrypt data: it was changed, or the key {0} is another one")]
+    #[error("could not decrypt data: it was modified, or the key {0} has another value")]
     Damaged(String),
     /// The random source failed.
     #[error("could not encrypt data: no random numbers")]

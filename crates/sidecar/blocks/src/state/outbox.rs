@@ -196,8 +196,8 @@ impl Outbox {
         }
         if !self.standing.has(&self.place()).await {
             return Err(format!(
-                "the sidecar has no subscription to the internal topic {topic} of pubsub {pubsub} yet: see whether the \
-                 broker answers"
+                "the sidecar has no subscription to the internal topic {topic} of pubsub {pubsub} yet: check that the \
+                 broker is reachable"
             ));
         }
         let forwarded = self.pubsubs.forward(pubsub, topic, events).await;

@@ -341,7 +341,7 @@ impl BulkResponse {
             Statuses::Each(statuses) => statuses
                 .get(id)
                 .cloned()
-                .unwrap_or_else(|| failed("the app's answer has no status for it", None)),
+                .unwrap_or_else(|| failed("the app's response has no status for it", None)),
         }
     }
 }

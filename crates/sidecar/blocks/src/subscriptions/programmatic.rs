@@ -76,7 +76,7 @@ fn without_broker(wanted: &[AppSubscription], brokers: &[String]) -> Option<Stri
     missing.truncate(SHOWN);
     Some(format!(
         "the app subscribes to topics of pub/sub components that are not loaded: {missing:?}{more}: it gets no events of \
-         them until they are ({hint}add them, or correct pubsubname in what the app says)"
+         them until they are ({hint}add them, or correct pubsubname in the app's subscriptions)"
     ))
 }
 

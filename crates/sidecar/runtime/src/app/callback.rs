@@ -86,7 +86,7 @@ impl AppChannel {
 /// Decodes the app's response; fails if it has more fields than a request may have.
 fn read<R: Message + Default>(path: &str, answer: Bytes) -> Result<R, Status> {
     let unreadable = |error: &dyn std::fmt::Display| {
-        Status::internal(format!("the app's answer to {path} cannot be read: {error}"))
+        Status::internal(format!("failed to parse the app's response to {path}: {error}"))
     };
     fields::check(&answer, nested(path)).map_err(|error| unreadable(&error))?;
     R::decode(answer).map_err(|error| unreadable(&error))

@@ -89,7 +89,7 @@ fn success(answer: Unary) -> Reply {
             (Bytes::from(data.value), content_type, data.type_url)
         }
         Err(error) => {
-            let text = format!("the app's OnInvoke answer is not an InvokeResponse: {error}");
+            let text = format!("the app's OnInvoke response is not an InvokeResponse: {error}");
             return failure(tonic::Status::internal(text).into());
         }
     };

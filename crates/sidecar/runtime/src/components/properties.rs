@@ -82,8 +82,8 @@ fn repeated(component: &Component) -> Vec<String> {
     repeated
         .map(|(name, times)| {
             format!(
-                "{}: component {}: the property {name} is given {times} times: the last one counts, which is here; \
-                 remove the others",
+                "{}: component {}: property {name} is set {times} times, and the last one, here, wins; remove the \
+                 others",
                 component.source.of(name),
                 component.log_name()
             )
@@ -200,8 +200,8 @@ mod tests {
         assert_eq!(
             repeated(&component),
             [
-                ":13: component s (state.redis/v1): the property redisHost is given 2 times: the last one counts, \
-                 which is here; remove the others"
+                ":13: component s (state.redis/v1): property redisHost is set 2 times, and the last one, here, wins; \
+                 remove the others"
             ]
         );
         assert_eq!(component.property("redisHost"), Some("c"));

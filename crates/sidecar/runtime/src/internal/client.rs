@@ -141,7 +141,7 @@ pub async fn call_remote(
 ) -> Result<Reply, RemoteError> {
     let Some(body) = request.body() else {
         return Err(
-            Status::internal("the request body was sent once and is too large to be sent again").into(),
+            Status::internal("the request body was already sent and is too large to be replayed").into(),
         );
     };
     let mut http = grpc::request(CALL_LOCAL_STREAM, body);

@@ -299,7 +299,7 @@ impl MessageStream {
         }
         let late = self.stall.poll(
             UNREAD_TIMEOUT,
-            "the other sidecar stopped in the middle of a message",
+            "no more of a started message arrived from the other sidecar",
             cx,
         );
         let late = ready!(late);

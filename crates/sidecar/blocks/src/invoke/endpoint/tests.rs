@@ -45,7 +45,7 @@ async fn times_out_stalled_response() {
         .await
         .expect("the read has no timeout");
     let error = rest.unwrap_err();
-    assert!(error.contains("nothing more of the answer came"), "{error}");
+    assert!(error.contains("no more of the response arrived"), "{error}");
     assert!(waited >= UNREAD_TIMEOUT, "{waited:?}");
 }
 

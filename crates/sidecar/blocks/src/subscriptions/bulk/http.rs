@@ -170,7 +170,7 @@ fn read(count: usize, status: u16, body: &[u8]) -> BulkResponse {
                 BulkResponse::each(said)
             }
             Err(error) => {
-                let text = format!("the app's answer to a bulk of {count} cannot be read: {error}");
+                let text = format!("failed to parse the app's response to a bulk of {count}: {error}");
                 tracing::error!(target: LOG, "{text}");
                 BulkResponse::all(failed(text, None))
             }

@@ -216,7 +216,7 @@ impl StreamingBody {
             Poll::Pending if incoming.size_hint().exact().is_none() => return Poll::Pending,
             Poll::Pending => {
                 let reading = &mut self.reading;
-                let late = reading.poll(UNREAD_TIMEOUT, "the server sent no more of the answer", cx);
+                let late = reading.poll(UNREAD_TIMEOUT, "no more of the response arrived", cx);
                 Some(Err(std::task::ready!(late).into()))
             }
         };

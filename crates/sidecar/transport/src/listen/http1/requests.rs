@@ -329,7 +329,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
             // The response is pending, not the client.
             ReaderState::Head(_) if self.is_calling() => return Poll::Pending,
             ReaderState::Head(_) if self.served && self.ahead.is_empty() => (self.times.idle, "no request"),
-            ReaderState::Body(_) => (self.times.body, "the client sent no more of a request's body"),
+            ReaderState::Body(_) => (self.times.body, "no more of the request body arrived"),
             _ => (self.times.head, "no complete head of a request"),
         };
         let late = ready!(self.reading.poll(limit, what, cx));
