@@ -4,7 +4,7 @@ go 1.24.13
 
 tool github.com/dapr/cli
 
-// The others are what the module proxy serves next to the versions that 1.16.5 names.
+// The others are the versions on the module proxy that are closest to those of 1.16.5.
 require (
 	github.com/dapr/cli v1.16.5
 	github.com/dapr/components-contrib v1.17.3
