@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn stalled_messages_fail_but_silent_streams_do_not() {
+    async fn times_out_stalled_messages_only() {
         let (half, whole) = (&b"\0\0\0\0\x09half"[..], &b"\0\0\0\0\x04full"[..]);
         for method in [
             "GetSecret",

@@ -302,7 +302,7 @@ async fn begun(mut body: Body) -> (Body, i32) {
                         joined.extend_from_slice(&std::mem::take(&mut first));
                         joined.extend_from_slice(&data);
                     }
-                    if is_begun(&first) || is_begun(&joined) {
+                    if has_started(&first) || has_started(&joined) {
                         break (body, 0);
                     }
                 }
@@ -323,7 +323,7 @@ async fn begun(mut body: Body) -> (Body, i32) {
 }
 
 /// Whether a response has begun: a whole message, or more than the buffer limit.
-fn is_begun(held: &[u8]) -> bool {
+fn has_started(held: &[u8]) -> bool {
     held.len() > REPLAY_LIMIT || grpc::has_message(held)
 }
 
@@ -370,7 +370,7 @@ impl<F: FnOnce(Code)> FinishOnce<F> {
                 let Some(trailers) = frame.trailers_ref() else {
                     return;
                 };
-                self.finish(if grpc::says_ok(trailers) {
+                self.finish(if grpc::has_ok_status(trailers) {
                     Code::Ok
                 } else {
                     Status::from_header_map(trailers).map_or(Code::Unknown, |s| s.code())

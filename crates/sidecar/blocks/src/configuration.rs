@@ -220,7 +220,7 @@ impl Configurations {
             keys,
             cause,
         };
-        if let Err(full) = self.watches.check_room() {
+        if let Err(full) = self.watches.check_limit() {
             return Err(failed(request.keys, Cause::Own(full)));
         }
         let attempt = || store.component.subscribe(&request);

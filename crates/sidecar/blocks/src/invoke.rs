@@ -19,7 +19,7 @@ use outrigger_runtime::internal::{OpenRequest, RemoteError, call_remote, open_re
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::resilience::{Attempt, Attempts, BreakerOpen, Deadline, Resilience};
 use outrigger_transport::body::{Body, BoxError, Failure, REPLAY_LIMIT, Reason, TooMuchUnfinished};
-use outrigger_transport::conn::mostly_has_body;
+use outrigger_transport::conn::usually_has_body;
 use outrigger_transport::headers::strip_identities;
 use outrigger_transport::peer::{Failed, PeerError, Peers};
 use outrigger_transport::stall::is_of_events;
@@ -208,8 +208,8 @@ impl Invoker {
             _ => Key::app(route.id, &method),
         };
         buffer_small(&mut call.body).await?;
-        if call.body.known_length().is_none() && !call.verb.as_ref().is_some_and(mostly_has_body) {
-            Box::pin(look_for_body(&mut call.body)).await;
+        if call.body.known_length().is_none() && !call.verb.as_ref().is_some_and(usually_has_body) {
+            Box::pin(detect_empty_body(&mut call.body)).await;
         }
         let terms = CallSettings {
             policy: rules.policy.as_deref(),
@@ -462,7 +462,7 @@ const BODY_START_WAIT: Duration = Duration::from_millis(200);
 
 /// Some clients announce a body with every request and send none. If the body ends within a moment, the app
 /// gets a request without one.
-async fn look_for_body(body: &mut Body) {
+async fn detect_empty_body(body: &mut Body) {
     let mut source = std::mem::take(body);
     *body = match tokio::time::timeout(BODY_START_WAIT, source.frame()).await {
         Ok(None) => Body::Empty,

@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn bulk_get_metadata_counts_for_each_key() {
+    fn bulk_get_counts_metadata_per_key() {
         let metadata = Pairs::from([("a".to_owned(), "x".repeat(1023))]);
         assert!(check_metadata(MAX_METADATA / 1024, &metadata).is_ok());
         let refused = check_metadata(MAX_METADATA / 1024 + 1, &metadata).unwrap_err();

@@ -462,7 +462,7 @@ impl Components {
             true => "ignoreErrors is set, and the sidecar runs without it",
             false => "the sidecar ends",
         };
-        tracing::error!(target: LOG, "{}; {effect}", error.told());
+        tracing::error!(target: LOG, "{}; {effect}", error.describe());
         // The same in the text that tools match.
         tracing::debug!(target: LOG, "Failed to init component {}: {error}", component.log_name());
         let (why, place) = (error.cause().to_owned(), error.place().to_owned());

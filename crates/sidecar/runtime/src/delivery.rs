@@ -440,7 +440,7 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
                 Err(refused) => {
                     let (_, behind) = self.queue.finish(next.id, event.reject(), Instant::now());
                     self.settle(next.id, Some(refused.into()));
-                    self.settle_behind(behind);
+                    self.settle_following(behind);
                 }
             }
         }
@@ -467,7 +467,7 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         } else if end == AttemptEnd::Undecided {
             self.pause_key(id, None);
         }
-        self.settle_behind(behind);
+        self.settle_following(behind);
     }
 
     /// Replies for an event and keeps its key paused until the source decides.
@@ -486,13 +486,13 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
             None => AttemptEnd::Reject,
         };
         let (settlement, behind) = self.queue.finish(id, end, Instant::now());
-        self.settle_behind(behind);
+        self.settle_following(behind);
         if let Some(noted) = return_key {
             let _unheard = noted.send(settlement != Some(Settlement::Release));
         }
     }
 
-    fn settle_behind(&mut self, behind: Vec<Id>) {
+    fn settle_following(&mut self, behind: Vec<Id>) {
         for id in behind {
             self.settle(id, Some(Undelivered::Blocked));
         }

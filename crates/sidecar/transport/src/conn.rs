@@ -22,16 +22,16 @@ pub const MAX_FIELDS: usize = 500;
 
 /// Whether requests of a method usually have a body and must state an empty one (RFC 9110 section 8.6).
 #[inline]
-pub fn mostly_has_body(method: &Method) -> bool {
+pub fn usually_has_body(method: &Method) -> bool {
     [Method::POST, Method::PUT, Method::PATCH].contains(method)
 }
 
 /// Sets the framing headers that hyper omits. hyper sends no length for an empty body, which some methods
 /// require (RFC 9110 section 8.6), and treats a GET body of unknown length as empty.
 #[inline]
-pub fn tell_framing(request: &mut Request<Body>) {
+pub fn set_framing(request: &mut Request<Body>) {
     let (method, length) = (request.method(), request.body().known_length());
-    if length == Some(0) && mostly_has_body(method) {
+    if length == Some(0) && usually_has_body(method) {
         request.headers_mut().insert(CONTENT_LENGTH, 0.into());
     } else if length.is_none()
         && [Method::GET, Method::HEAD].contains(method)

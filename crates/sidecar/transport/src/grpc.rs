@@ -149,7 +149,7 @@ pub fn ok_trailers() -> HeaderMap {
 
 /// Whether headers or trailers hold a plain success status. A status with details is left to [`Status`].
 #[inline]
-pub fn says_ok(headers: &HeaderMap) -> bool {
+pub fn has_ok_status(headers: &HeaderMap) -> bool {
     headers.get(GRPC_STATUS).is_some_and(|status| status == OK)
 }
 

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn converts_binary_and_reserved_names_to_http() {
+    fn converts_names_to_http() {
         let http = internal_to_http(map(&[
             ("x-data-bin", "AAAA"),
             ("content-type", "application/grpc"),

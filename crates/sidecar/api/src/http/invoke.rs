@@ -118,7 +118,7 @@ impl HttpApi {
     /// The response of an app. With `head_only` the body is omitted but the app's content length stays.
     fn reply(&self, reply: Reply, head_only: bool) -> Response<Body> {
         let length = if head_only {
-            told_length(&reply.headers)
+            content_length(&reply.headers)
         } else {
             None
         };
@@ -152,7 +152,7 @@ impl HttpApi {
 }
 
 /// The single content length in the headers.
-fn told_length(headers: &HeaderMap) -> Option<u64> {
+fn content_length(headers: &HeaderMap) -> Option<u64> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let length = lengths.next()?.to_str().ok()?.parse().ok()?;
     lengths.next().is_none().then_some(length)

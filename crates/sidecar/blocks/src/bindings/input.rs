@@ -158,7 +158,7 @@ impl Input {
     }
 
     /// Whether the app wants the events.
-    async fn wanted(&self, app: &AppChannel, limit: Duration) -> bool {
+    async fn is_wanted(&self, app: &AppChannel, limit: Duration) -> bool {
         if self.declared {
             return true;
         }
@@ -261,7 +261,7 @@ async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) -> 
     let mut stop = std::pin::pin!(stop);
     tokio::select! {
         () = &mut stop => return true,
-        wanted = input.wanted(app, bindings.dependencies.asking) => if !wanted {
+        wanted = input.is_wanted(app, bindings.dependencies.asking) => if !wanted {
             return false;
         },
     }

@@ -53,7 +53,7 @@ pub(super) struct Watches {
 
 impl Watches {
     /// Checks that one more may start; the error names the remedy.
-    pub(super) fn check_room(&self) -> Result<(), String> {
+    pub(super) fn check_limit(&self) -> Result<(), String> {
         if self.tasks.len() < MAX_SUBSCRIPTIONS {
             return Ok(());
         }

@@ -106,7 +106,7 @@ pub(super) fn outputs(response: Response) -> Vec<proto::ConversationResultAlpha2
         .map(|(index, choice)| {
             let message = proto::ConversationResultMessage {
                 content: choice.content,
-                tool_calls: choice.calls.into_iter().map(told_call).collect(),
+                tool_calls: choice.calls.into_iter().map(tool_call).collect(),
             };
             proto::ConversationResultAlpha2 {
                 choices: vec![proto::ConversationResultChoices {
@@ -121,7 +121,7 @@ pub(super) fn outputs(response: Response) -> Vec<proto::ConversationResultAlpha2
         .collect()
 }
 
-fn told_call(call: ToolCall) -> proto::ConversationToolCalls {
+fn tool_call(call: ToolCall) -> proto::ConversationToolCalls {
     proto::ConversationToolCalls {
         id: Some(call.id).filter(|id| !id.is_empty()),
         tool_types: Some(CallTypes::Function(proto::ConversationToolCallsOfFunction {

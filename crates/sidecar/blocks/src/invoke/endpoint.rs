@@ -14,7 +14,7 @@ use outrigger_runtime::call::{Call, Reply};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::middleware::Middlewares;
 use outrigger_transport::body::{Body, BoxError};
-use outrigger_transport::conn::{MAX_FIELDS, tell_framing};
+use outrigger_transport::conn::{MAX_FIELDS, set_framing};
 use outrigger_transport::stall::Due;
 use outrigger_webclient::within;
 use reqwest::{ClientBuilder, Url, redirect};
@@ -293,7 +293,7 @@ async fn transmit(
     url: String,
     mut request: Request<Body>,
 ) -> Result<Response<Body>, BoxError> {
-    tell_framing(&mut request);
+    set_framing(&mut request);
     let (mut head, body) = request.into_parts();
     let length = body.known_length();
     if let Some(length) = length.filter(|length| *length > 0) {

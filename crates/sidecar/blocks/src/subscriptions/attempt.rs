@@ -73,7 +73,7 @@ impl Target {
             event.headers(&self.wanted.pubsub),
             event.data.clone(),
             CLOUD_EVENT,
-            event.told_trace(span.as_parent()),
+            event.app_trace(span.as_parent()),
         );
         let started = Instant::now();
         let answer = post(app, call, self.dependencies().max_answer).await;
@@ -106,7 +106,7 @@ impl Target {
             }
         };
         let metadata = event.headers(&self.wanted.pubsub);
-        let trace = event.told_trace(span.as_parent());
+        let trace = event.app_trace(span.as_parent());
         let started = Instant::now();
         let answer = app
             .callback_with::<TopicEventResponse>(ON_EVENT, &request, metadata, &trace)

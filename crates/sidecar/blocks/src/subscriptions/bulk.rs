@@ -149,14 +149,14 @@ impl Collector {
             BatchRole::Lead(number) => {
                 tokio::select! {
                     // The batch was completed by others before the wait ended.
-                    said = &mut answered => return said.unwrap_or_else(|_| given_up()),
+                    said = &mut answered => return said.unwrap_or_else(|_| abandoned()),
                     () = self.complete.notified() => {}
                     () = tokio::time::sleep(self.bulk.wait) => {}
                     () = ending.cancelled() => {}
                 }
                 // The batch keeps filling until the app accepts a call.
                 let turn = tokio::select! {
-                    said = &mut answered => return said.unwrap_or_else(|_| given_up()),
+                    said = &mut answered => return said.unwrap_or_else(|_| abandoned()),
                     turn = app.turn() => turn,
                 };
                 (self.take(&path, number).into_iter().collect(), Some(turn))
@@ -168,7 +168,7 @@ impl Collector {
         join_all(calls).await;
         // The batch is already being sent, so the permit is released.
         drop(turn);
-        answered.await.unwrap_or_else(|_| given_up())
+        answered.await.unwrap_or_else(|_| abandoned())
     }
 
     fn join(&self, member: Member) -> BatchRole {
@@ -212,7 +212,7 @@ impl Collector {
     }
 }
 
-fn given_up() -> (Verdict, Outcome) {
+fn abandoned() -> (Verdict, Outcome) {
     failed("the bulk was abandoned", None)
 }
 
@@ -274,7 +274,7 @@ async fn call(
 fn trace(target: &Target, entries: &[Entry]) -> Option<Parent> {
     let naming = entries.iter().find(|entry| entry.event.names_trace);
     match naming.filter(|_| !target.wanted.raw) {
-        Some(entry) => Some(entry.event.told_trace(entry.span.as_parent())),
+        Some(entry) => Some(entry.event.app_trace(entry.span.as_parent())),
         None => Some(entries.first()?.span.as_parent().without_made_up()),
     }
 }
@@ -347,18 +347,18 @@ impl BulkResponse {
 }
 
 /// An event and its id in the bulk.
-type Shown = (String, Arc<Incoming>);
+type IdentifiedEvent = (String, Arc<Incoming>);
 
 /// Serialises the request; off the serving thread if it is large.
 async fn written<T: Send + 'static>(
     wanted: &Arc<AppSubscription>,
     entries: &[Entry],
-    write: impl FnOnce(&AppSubscription, &[Shown]) -> T + Send + 'static,
+    write: impl FnOnce(&AppSubscription, &[IdentifiedEvent]) -> T + Send + 'static,
 ) -> T {
     let shown = entries
         .iter()
         .map(|entry| (entry.id.clone(), Arc::clone(&entry.event)));
-    let shown: Vec<Shown> = shown.collect();
+    let shown: Vec<IdentifiedEvent> = shown.collect();
     let size = shown.iter().map(|(_, event)| event.data.len()).sum();
     let wanted = Arc::clone(wanted);
     offload(size, move || write(&wanted, &shown)).await

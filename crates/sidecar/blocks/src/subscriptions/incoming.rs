@@ -92,7 +92,7 @@ impl Incoming {
 
     /// The trace context sent to the app, derived from that of the delivery. As in Dapr, an untraced event
     /// has ids of zeros, but only if it has trace attributes.
-    pub(super) fn told_trace(&self, delivery: Parent) -> Parent {
+    pub(super) fn app_trace(&self, delivery: Parent) -> Parent {
         if self.names_trace {
             delivery.of_event()
         } else {

@@ -11,11 +11,11 @@ use super::{AppError, AppProtocol};
 const LOG: &str = "dapr.runtime";
 
 /// The app has responded to a call.
-const HEARD: u8 = 1;
+const RESPONDED: u8 = 1;
 /// A later connection was refused or lost, which has been logged.
-const AWAY: u8 = 2;
+const UNREACHABLE: u8 = 2;
 /// The peer speaks another protocol, which has been logged.
-const FOREIGN: u8 = 4;
+const WRONG_PROTOCOL: u8 = 4;
 
 /// Reachability of the app as seen by calls.
 pub(super) struct Reach {
@@ -41,7 +41,7 @@ impl Reach {
     pub(super) fn noted<T>(&self, sent: Result<T, SendError>) -> Result<T, AppError> {
         match sent {
             Ok(answer) => {
-                if self.state.load(Ordering::Relaxed) != HEARD {
+                if self.state.load(Ordering::Relaxed) != RESPONDED {
                     self.answered();
                 }
                 Ok(answer)
@@ -52,28 +52,28 @@ impl Reach {
 
     #[cold]
     fn answered(&self) {
-        if self.state.swap(HEARD, Ordering::Relaxed) & (AWAY | FOREIGN) != 0 {
+        if self.state.swap(RESPONDED, Ordering::Relaxed) & (UNREACHABLE | WRONG_PROTOCOL) != 0 {
             tracing::info!(target: LOG, "app is reachable");
         }
     }
 
     #[cold]
     fn failed(&self, source: SendError) -> AppError {
-        let heard = self.state.load(Ordering::Relaxed) & HEARD;
+        let heard = self.state.load(Ordering::Relaxed) & RESPONDED;
         let (trouble, hint, remedy) = match &source {
             SendError::Dial(error) => match error.kind {
                 DialErrorKind::Connect(_) | DialErrorKind::Timeout(_) => (
-                    AWAY,
+                    UNREACHABLE,
                     "",
                     " (start it, or correct --app-port and --app-channel-address)",
                 ),
-                _ => (FOREIGN, self.hint(), ""),
+                _ => (WRONG_PROTOCOL, self.hint(), ""),
             },
             SendError::Broken { .. } if !source.is_foreign() => (0, "", ""),
-            SendError::Broken { .. } if heard == 0 => (FOREIGN, self.hint(), ""),
+            SendError::Broken { .. } if heard == 0 => (WRONG_PROTOCOL, self.hint(), ""),
             // It has responded before, so it speaks the protocol.
             SendError::Broken { .. } if source.is_unavailable() => {
-                (AWAY, "", " (check that the app still runs)")
+                (UNREACHABLE, "", " (check that the app still runs)")
             }
             SendError::Broken { .. } => (0, "", ""),
         };

@@ -136,7 +136,7 @@ impl OpenError {
     }
 
     /// The error for humans, starting with the cause.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let Self {
             step,
             component,
@@ -240,7 +240,7 @@ pub fn show_unknown(components: &[Component], catalog: &Catalog) {
             Err(Some(error)) => OpenError::unknown(component, &error),
             Err(None) => no_category(component, catalog),
         };
-        tracing::error!(target: LOG, "{}", error.told());
+        tracing::error!(target: LOG, "{}", error.describe());
     }
 }
 

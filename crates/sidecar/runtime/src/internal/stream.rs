@@ -310,7 +310,7 @@ impl MessageStream {
     }
 
     fn check_trailers(&self, trailers: &HeaderMap) -> Result<(), Status> {
-        if self.direction == Direction::Request || outrigger_transport::grpc::says_ok(trailers) {
+        if self.direction == Direction::Request || outrigger_transport::grpc::has_ok_status(trailers) {
             return Ok(());
         }
         match Status::from_header_map(trailers) {

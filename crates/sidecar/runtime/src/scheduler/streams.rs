@@ -235,7 +235,7 @@ impl Stream {
                 next = triggers.message(), if reads != Intake::Nothing && has_room && has_memory => {
                     let Some(trigger) = next? else { return Ok(Ended::There) };
                     let is_late = reads != Intake::All;
-                    if !is_late || self.is_taken_late(&trigger) {
+                    if !is_late || self.accepts_late(&trigger) {
                         running.push(self.answer(trigger, is_late, answers.clone(), over.clone()));
                     }
                 }
@@ -276,7 +276,7 @@ impl Stream {
 
     /// Whether a trigger on a replaced stream is handled: reminders always, because they are routed to their
     /// actors, and jobs while the app accepts any. Others are redelivered when the stream ends.
-    fn is_taken_late(&self, trigger: &WatchJobsResponse) -> bool {
+    fn accepts_late(&self, trigger: &WatchJobsResponse) -> bool {
         match target(trigger) {
             Some(Type::Actor(_)) => true,
             Some(Type::Job(_)) => self.scheduler.accepts.borrow().jobs,

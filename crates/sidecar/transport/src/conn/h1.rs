@@ -19,7 +19,7 @@ use link::{Link, ResponseBody, StreamingBody};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::dial::DialErrorKind;
-use super::{DialError, Dialer, SendError, resend, tell_framing};
+use super::{DialError, Dialer, SendError, resend, set_framing};
 use crate::body::{Body, BoxError};
 
 /// Largest number of idle connections.
@@ -128,7 +128,7 @@ impl H1Pool {
     /// # Errors
     /// [`SendError`] if no connection could be opened or it broke before the response head.
     pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
-        tell_framing(&mut request);
+        set_framing(&mut request);
         loop {
             let (link, spare, is_last) = match self.take_idle() {
                 Some(link) => (link, resend::spare(&request), false),

@@ -17,7 +17,7 @@ const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// The upgrade that a request asks for. A request with a body is served as HTTP/1.1, which the protocol
 /// allows.
-pub(super) fn asked(request: &Request<Incoming>) -> Option<Upgrade> {
+pub(super) fn requested(request: &Request<Incoming>) -> Option<Upgrade> {
     let headers = request.headers();
     let asks = headers
         .get(UPGRADE)

@@ -96,7 +96,7 @@ impl HeldAnswers {
             waits: AtomicWaker::new(),
         });
         let mut held = self.held();
-        let ended = held.room(bytes, self.0.most, now);
+        let ended = held.make_room(bytes, self.0.most, now);
         held.count += 1;
         let id = held.count;
         held.bytes += bytes;
@@ -134,7 +134,7 @@ impl HeldAnswers {
 
 impl Held {
     /// Evicts responses until `bytes` more fit or none is left, in one pass over the list.
-    fn room(&mut self, bytes: usize, most: usize, now: u64) -> Vec<Arc<Answer>> {
+    fn make_room(&mut self, bytes: usize, most: usize, now: u64) -> Vec<Arc<Answer>> {
         if self.bytes.saturating_add(bytes) <= most {
             return Vec::new();
         }

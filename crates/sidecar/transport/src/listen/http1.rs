@@ -158,7 +158,7 @@ where
         }
         (_, result) => {
             requests.close(LINGER).await;
-            match requests.take_late() {
+            match requests.take_timeout() {
                 Some(late) => Err(late.into()),
                 None => Ok(result?),
             }
@@ -228,7 +228,7 @@ impl<H: Handler> Calls<H> {
         }
         self.client.prove();
         if let Some(slot) = &self.upgrade
-            && let Some(upgrade) = h2c::asked(&request)
+            && let Some(upgrade) = h2c::requested(&request)
         {
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(upgrade);
             return Box::pin(ready(Ok(calling.answer(h2c::switching_protocols()))));

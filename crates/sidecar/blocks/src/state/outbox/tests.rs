@@ -152,7 +152,7 @@ fn content_type_selects_payload_form() {
 }
 
 #[test]
-fn metadata_overrides_envelope_except_payload_and_id() {
+fn metadata_overrides_envelope_attributes() {
     let metadata = [
         ("data", "a"),
         ("id", "b"),

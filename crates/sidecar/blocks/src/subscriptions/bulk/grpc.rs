@@ -14,7 +14,7 @@ use outrigger_wire::runtime::v1::{
 };
 use tonic::{Code, Status};
 
-use super::{BulkResponse, Entry, Shown, dropped, written};
+use super::{BulkResponse, Entry, IdentifiedEvent, dropped, written};
 use crate::subscriptions::attempt::{failed, success};
 use crate::subscriptions::incoming::PUBSUB_NAME;
 use crate::subscriptions::spec::AppSubscription;
@@ -74,7 +74,7 @@ pub(super) async fn call(
     }
 }
 
-fn request(wanted: &AppSubscription, entries: &[Shown]) -> Result<TopicEventBulkRequest, String> {
+fn request(wanted: &AppSubscription, entries: &[IdentifiedEvent]) -> Result<TopicEventBulkRequest, String> {
     let first = entries.first().map(|(_, event)| event);
     let shown = entries.iter().map(|(id, event)| {
         let (body, default) = if wanted.raw {

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
-use super::{BulkResponse, Entry, Shown, dropped, written};
+use super::{BulkResponse, Entry, IdentifiedEvent, dropped, written};
 use crate::subscriptions::LOG;
 use crate::subscriptions::attempt::{self, NOT_FOUND, failed, success};
 use crate::subscriptions::incoming::PUBSUB_NAME;
@@ -124,7 +124,7 @@ async fn answered(count: usize, status: u16, body: Bytes) -> BulkResponse {
     offload(body.len(), move || read(count, status, &body)).await
 }
 
-fn request(wanted: &AppSubscription, entries: &[Shown]) -> Result<Bytes, serde_json::Error> {
+fn request(wanted: &AppSubscription, entries: &[IdentifiedEvent]) -> Result<Bytes, serde_json::Error> {
     let shown = entries.iter().map(|(id, event)| {
         let (body, default) = if wanted.raw {
             use base64::Engine as _;

@@ -94,7 +94,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
     }
 
     /// Why the connection timed out.
-    pub(super) fn take_late(&mut self) -> Option<io::Error> {
+    pub(super) fn take_timeout(&mut self) -> Option<io::Error> {
         self.late.take()
     }
 
@@ -147,7 +147,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
                         return Poll::Ready(Ok(()));
                     }
                 }
-                ReaderState::Whole(0) => self.at = self.behind()?,
+                ReaderState::Whole(0) => self.at = self.state_after_head()?,
                 ReaderState::Whole(left) => {
                     self.at = ReaderState::Whole(left - self.give(left, space));
                     return Poll::Ready(Ok(()));
@@ -180,7 +180,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
     }
 
     /// The state after a head: by now the service has the request.
-    fn behind(&mut self) -> io::Result<ReaderState> {
+    fn state_after_head(&mut self) -> io::Result<ReaderState> {
         self.served = true;
         self.reading.renew();
         let (framing, interim) = self.exchange.framing();
