@@ -264,8 +264,8 @@ impl Proxy {
     }
 }
 
-/// The status code of an attempt, as far as known: from the head or, with `wait`, from trailers that follow
-/// without a whole message. 0 until the call ends.
+/// The status code of an attempt, or 0 until the call ends. It comes from the head or, with `wait`, from
+/// trailers that follow without a whole message.
 async fn known_code(
     result: Result<Response<Body>, Status>,
     wait: bool,

@@ -135,7 +135,7 @@ impl Shutdown {
         self.graceful.cancelled().await;
     }
 
-    /// Handles signals while the returned handle is kept: the first one starts a graceful shutdown, a second
+    /// Handles signals while the returned handle is kept. The first one starts a graceful shutdown; a second
     /// one or a forced request ends the process at once.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The client of the schedulers, which store jobs and reminders and trigger them when due.
 //!
-//! A [`Scheduler`] knows all schedulers (`hosts`), spreads calls over them, and keeps trigger streams
+//! A [`Scheduler`] knows all schedulers (`hosts`) and spreads calls over them. It keeps trigger streams
 //! (`streams`) to each while there is a receiver: the jobs block while the app is healthy, the actors block
 //! while it hosts actors.
 

@@ -26,8 +26,8 @@ pub fn usually_has_body(method: &Method) -> bool {
     [Method::POST, Method::PUT, Method::PATCH].contains(method)
 }
 
-/// Sets the framing headers that hyper omits. hyper sends no length for an empty body, which some methods
-/// require (RFC 9110 section 8.6), and treats a GET body of unknown length as empty.
+/// Sets the framing headers that hyper omits. hyper sends no length for an empty body, although some methods
+/// require one (RFC 9110 section 8.6). It also treats a GET body of unknown length as empty.
 #[inline]
 pub fn set_framing(request: &mut Request<Body>) {
     let (method, length) = (request.method(), request.body().known_length());

@@ -3,7 +3,7 @@
 /// Implements a service with the methods of `$handler` of the same names.
 ///
 /// `#[tonic::async_trait]` adds lifetime bounds to each method. Under such bounds the compiler does not cache
-/// `Send` checks and repeats them for everything a service can reach; that took two fifths of the build time
+/// `Send` checks and repeats them for everything a service can reach. That took two fifths of the build time
 /// of this crate. The macro boxes the future in a nested function without bounds.
 macro_rules! boxed_methods {
     (impl $service:ident for $handler:ident {

@@ -207,7 +207,7 @@ impl FileKey {
         Ok((Self(key), prefix))
     }
 
-    /// An unwrapped key. If unwrapping failed or the length is wrong, a random key takes its place: no MAC
+    /// An unwrapped key. If unwrapping failed or the length is wrong, a random key takes its place. No MAC
     /// matches it, so the sender cannot learn whether the key exists.
     pub(super) fn of(unwrapped: Option<&[u8]>) -> Result<Self, NoKey> {
         let mut key = Zeroizing::new([0; KEY]);

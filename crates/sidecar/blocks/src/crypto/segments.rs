@@ -1,5 +1,5 @@
-//! The payload of a document: segments, each encrypted with a nonce of its position and a flag for the last
-//! one, so that removing, moving or truncating segments is detected.
+//! The payload of a document: segments, each encrypted with a nonce that contains its position and a flag for
+//! the last one. So removed, moved and truncated segments are detected.
 
 use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
 use bytes::{Bytes, BytesMut};

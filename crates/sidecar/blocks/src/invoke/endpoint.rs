@@ -360,9 +360,9 @@ fn endpoint(spec: EndpointSpec, permits: Option<Arc<Semaphore>>) -> Result<Endpo
     })
 }
 
-/// Decides on redirects of a named endpoint. Followed are only those within the endpoint's base URL, to which
-/// its headers and certificate belong, and only for requests repeated as `GET` (RFC 9110 section 15.4).
-/// Others go back to the caller.
+/// Decides on redirects of a named endpoint. The sidecar follows only those within the endpoint's base URL,
+/// to which its headers and certificate belong. It follows only those that repeat the request as `GET` (RFC
+/// 9110 section 15.4). Others go back to the caller.
 fn redirected(attempt: redirect::Attempt<'_>) -> redirect::Action {
     let followed = match (attempt.previous().first(), attempt.status()) {
         (Some(first), StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND | StatusCode::SEE_OTHER) => {

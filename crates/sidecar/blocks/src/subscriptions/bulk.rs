@@ -182,7 +182,7 @@ impl Collector {
         });
         batch.bytes += member.event.payload.len();
         batch.members.push(member);
-        // The event that would exceed the limit is already included.
+        // Further events stay at the broker.
         let is_whole = batch.members.len() >= self.bulk.count || batch.bytes >= MAX_BATCH_BYTES;
         let own = batch.number == number;
         if own {

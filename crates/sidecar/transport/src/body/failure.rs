@@ -28,7 +28,7 @@ impl Reason {
 }
 
 /// The failure of an outgoing body. The connection reports it as a connection error, which would count
-/// against the peer; with this record the call is neither retried nor held against the peer.
+/// against the peer. With this record the call is neither retried nor counted.
 #[derive(Clone, Default)]
 pub struct Failure(Option<Arc<OnceLock<Reason>>>);
 

@@ -40,8 +40,9 @@ impl Unanswered {
     }
 }
 
-/// A copy of a request that the server may process twice: its body is in memory, and its method is safe (RFC
-/// 9110 section 9.2.1) or it has an idempotency key. PUT does not qualify: it may be an actor turn.
+/// A copy of a request that the server may process twice. Its body must be in memory, and either its method
+/// is safe (RFC 9110 section 9.2.1) or it has an idempotency key. PUT does not qualify: it may be an actor
+/// turn.
 pub(super) fn spare(request: &Request<Body>) -> Option<Request<Body>> {
     if !request.method().is_safe() && !request.headers().contains_key("idempotency-key") {
         return None;

@@ -2,17 +2,16 @@
 //!
 //! A connection is one task: hyper's connection, with its timers replaced by one of ours. The module
 //! `requests` sits between hyper and the socket and explains why. A body that came with its head reaches the
-//! handler as bytes. A body that the handler left unread is drained up to a limit; beyond it the connection
-//! closes, after the client has had time to read the response.
+//! handler as bytes. The connection drains a body that the handler left unread, up to a limit. Beyond it the
+//! connection closes, after the client has had time to read the response.
 //!
 //! hyper refuses malformed heads, conflicting lengths and heads over the limit. If a request has both a
 //! length and chunks, hyper uses the chunks and closes the connection. This module refuses the rest: a
 //! missing or repeated Host, a transfer coding other than chunked, and a line of a chunked body that does not
 //! end with CR LF (`chunks`).
 //!
-//! Every wait for a peer has a timeout: for the first head, for the rest of a head, between requests, for the
-//! next piece of a body, and for a peer that does not read its response. Draining closes connections without
-//! a first request at once.
+//! Every wait for a peer has a timeout: the first head, the rest of a head, the next request, the next piece
+//! of a body, and the reading of a response. Draining closes connections without a first request at once.
 //!
 //! `outrigger_http2` takes over connections that begin with HTTP/2 or upgrade to it; the upgraded request is
 //! handed over as a value and becomes stream 1. The tests are byte-level conversations.

@@ -78,7 +78,7 @@ impl Link {
         let mut answer = pin!(self.sender.try_send_request(request));
         let mut first = true;
         let result = std::future::poll_fn(|cx| {
-            // There is no response yet while the request is still being sent for the first time.
+            // The first poll only sends the request, so there is no response to look for.
             let rounds = if std::mem::take(&mut first) { 1 } else { 2 };
             self.drive_until(rounds, cx, |quiet| answer.as_mut().poll(quiet))
         })

@@ -126,8 +126,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         self
     }
 
-    /// Closes the connection. It drains what the client still sends for a while: with unread bytes the kernel
-    /// would reset the connection, and the client would lose the last response.
+    /// Closes the connection. It drains incoming bytes for a while. With unread bytes the kernel would reset
+    /// the connection, and the client would lose the last response.
     pub(super) async fn close(&mut self, linger: Duration) {
         let gone = async {
             let mut space = [0; 1024];
