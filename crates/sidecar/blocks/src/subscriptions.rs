@@ -1,8 +1,8 @@
 //! Subscriptions: delivery of broker messages to the app.
 //!
 //! Subscriptions come from resources, from the app itself, and from streams that the app opens. Each
-//! subscription whose broker is loaded has a [`target`] that consumes and delivers messages.
-//! [`Subscriptions`] starts and stops targets as subscriptions, brokers and the app's health change.
+//! subscription whose broker is loaded has a `target` that consumes and delivers messages. [`Subscriptions`]
+//! starts and stops targets as subscriptions, brokers and the app's health change.
 
 mod attempt;
 mod bulk;

@@ -17,7 +17,7 @@ pub const REPLAY_LIMIT: usize = 64 * 1024;
 const REPLAY_FRAMES: usize = 512;
 
 /// A request body that gives each attempt a copy. Attempts buffer the frames of a streamed body by reference
-/// count, up to [`REPLAY_LIMIT`] and [`REPLAY_FRAMES`]. Past these limits, or once the source has failed, the
+/// count, up to [`REPLAY_LIMIT`] and `REPLAY_FRAMES`. Past these limits, or once the source has failed, the
 /// body cannot be replayed.
 #[derive(Clone)]
 pub struct Replayable(Source);
