@@ -125,7 +125,7 @@ pub enum Error {
     #[error("the peer did not answer a PING within {0:?}")]
     KeepAliveTimeout(Duration),
     /// A frame or a field block was begun and not completed.
-    #[error("a frame or a field block was not completed within {0:?}")]
+    #[error("incomplete frame or field block after {0:?}")]
     IncompleteFrame(Duration),
     /// Nothing of what we sent was read.
     #[error("the peer read nothing for {0:?}")]

@@ -51,7 +51,7 @@ fn once<T>(slot: &mut Option<T>, value: T) -> bool {
 impl Fields {
     pub(crate) fn add(&mut self, field: Field) {
         self.count += 1;
-        if self.are_too_many() {
+        if self.exceeds_count() {
             return;
         }
         let fits = match field {
@@ -76,7 +76,7 @@ impl Fields {
     }
 
     /// True when some were left out because of their number.
-    pub(crate) fn are_too_many(&self) -> bool {
+    pub(crate) fn exceeds_count(&self) -> bool {
         self.count > MAX_FIELDS
     }
 
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_has_its_address_and_its_fields() {
+    fn parses_request_head() {
         let mut list = pseudo();
         list.extend([header("te", "trailers"), header("x-a", "1"), header("x-a", "2")]);
         let head = request(list).unwrap();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_break_the_rules_are_malformed() {
+    fn rejects_invalid_heads() {
         for missing in [0, 1, 3] {
             let mut list = pseudo();
             list.remove(missing);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_that_clients_send_raw_are_escaped() {
+    fn escapes_raw_targets() {
         let uri = |path: &'static str| {
             let mut list = pseudo();
             list[3] = Field::Path(text(path));
@@ -331,14 +331,14 @@ mod tests {
     }
 
     #[test]
-    fn without_an_authority_the_path_stands_alone() {
+    fn accepts_missing_authority() {
         let mut list = pseudo();
         list.remove(2);
         assert_eq!(request(list).unwrap().uri(), "/a/b?c=d");
     }
 
     #[test]
-    fn trailers_have_no_pseudo_headers() {
+    fn rejects_pseudo_headers_in_trailers() {
         assert_eq!(
             fields(vec![header("grpc-status", "0")]).trailers().unwrap().len(),
             1
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn known_addresses_are_replaced_in_turn() {
+    fn uri_cache_evicts_round_robin() {
         let mut cache = UriCache::default();
         for round in 0..3 {
             for n in 0..=CACHED_URIS {
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn long_addresses_are_not_kept() {
+    fn uri_cache_skips_long_uris() {
         let mut cache = UriCache::default();
         let path = Bytes::from(format!("/{}", "x".repeat(CACHED_LENGTH)));
         assert!(cache.uri(text("https"), Some(text("app")), path).is_ok());
@@ -368,17 +368,17 @@ mod tests {
     }
 
     #[test]
-    fn fields_beyond_their_number_are_left_out_and_counted() {
+    fn drops_and_counts_excess_fields() {
         let mut all = fields(pseudo());
         for _ in 0..2 * MAX_FIELDS {
             all.add(header("x-a", "1"));
         }
-        assert!(all.are_too_many() && all.headers.len() < MAX_FIELDS);
+        assert!(all.exceeds_count() && all.headers.len() < MAX_FIELDS);
         assert!(all.memory(0) > 2 * MAX_FIELDS * FIELD_MEMORY);
     }
 
     #[test]
-    fn a_list_is_as_large_as_its_receiver_counts_it() {
+    fn list_size_matches_receiver() {
         let mut headers = HeaderMap::new();
         headers.append("x-a", HeaderValue::from_static("1"));
         headers.append("x-a", HeaderValue::from_static("23"));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_one_number() {
+    fn content_length_is_single_number() {
         let mut headers = HeaderMap::new();
         assert_eq!(content_length(&headers), Ok(None));
         headers.append(CONTENT_LENGTH, HeaderValue::from_static("12"));

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_are_read_as_they_were_written() {
+    fn frame_header_round_trips() {
         let head = Head {
             length: 0x01_02_03,
             kind: Kind::Continuation,
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reserved_bit_of_a_stream_is_ignored() {
+    fn ignores_reserved_stream_bit() {
         let head = Head::read(&[0, 0, 0, 42, 0, 0x80, 0, 0, 1]).unwrap();
         assert_eq!((head.stream, head.kind), (1, Kind::Unknown));
     }

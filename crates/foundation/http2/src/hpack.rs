@@ -66,10 +66,10 @@ pub enum HpackError {
     #[error("the header tables have no entry {0}")]
     Index(usize),
     /// More than our settings allow.
-    #[error("the header table is to grow to {0} bytes, more than allowed")]
+    #[error("header table size update to {0} bytes exceeds the limit")]
     TableSize(usize),
     /// A size update after a field.
-    #[error("the size of the header table changes in the middle of a header block")]
+    #[error("header table size update in the middle of a header block")]
     LateUpdate,
 }
 

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_in_proportion_to_streams_and_data_is_free() {
+    fn proportional_frames_are_free() {
         let mut budget = Budget::default();
         for _ in 0..100_000 {
             budget.credit_data(16 * 1024);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_cannot_be_saved_without_end() {
+    fn free_frames_are_capped() {
         let mut budget = Budget::default();
         for _ in 0..100_000 {
             budget.credit_stream();

@@ -8,7 +8,7 @@ const STEP: usize = 8;
 
 /// Why a call is refused where all connections together have too many.
 pub const TOO_MANY_CALLS: &str =
-    "the process has as many calls in flight as it may have: try again later (see OUTRIGGER_MEMORY_BUDGET)";
+    "too many calls in flight in this process: retry later (see OUTRIGGER_MEMORY_BUDGET)";
 
 /// The part of one connection in the streams that all connections have open.
 #[derive(Debug)]

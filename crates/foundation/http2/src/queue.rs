@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_leave_in_the_order_they_came() {
+    fn pieces_leave_in_order() {
         let mut queue = Queue::default();
         assert!(queue.is_plain() && queue.is_empty());
         queue.push(Bytes::from_static(b"a"));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_byte_take_about_a_byte() {
+    fn one_byte_pieces_are_merged() {
         let mut queue = Queue::default();
         for _ in 0..1 << 20 {
             queue.push_copy(b"x");
@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_or_changed(sizes in prop::collection::vec((0usize..6000, any::<bool>(), any::<bool>()), 0..40)) {
+        fn queue_preserves_bytes(sizes in prop::collection::vec((0usize..6000, any::<bool>(), any::<bool>()), 0..40)) {
             let (mut queue, mut sent, mut got) = (Queue::default(), Vec::new(), Vec::new());
             for (n, (size, copied, read)) in sizes.into_iter().enumerate() {
                 let piece: Vec<u8> = (0..size).map(|at| (at * 7 + n) as u8).collect();

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_taken_and_unknown_ones_ignored() {
+    fn applies_known_settings() {
         let mut peer = PeerSettings::default();
         let payload = [
             setting(1, 0),
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_bounds_have_the_codes_of_the_protocol() {
+    fn rejects_out_of_range_settings() {
         assert_eq!(refused(2, 2), Reason::PROTOCOL_ERROR);
         assert_eq!(refused(4, 1 << 31), Reason::FLOW_CONTROL_ERROR);
         assert_eq!(refused(5, 16_383), Reason::PROTOCOL_ERROR);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_announce_is_a_settings_frame_and_a_window() {
+    fn announces_settings_and_window() {
         let mut out = BytesMut::new();
         let config = Config {
             stream_window: 1 << 18,

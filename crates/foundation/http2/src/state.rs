@@ -291,7 +291,7 @@ impl State {
     }
 
     /// Charges a frame for which all streams are looked at.
-    fn charge_for_all(&mut self, detail: &'static str) -> Result<(), ConnectionError> {
+    fn charge_all_streams(&mut self, detail: &'static str) -> Result<(), ConnectionError> {
         let streams = self.streams.len() / STREAMS_PER_FRAME;
         let cost = u32::try_from(streams).unwrap_or(u32::MAX).saturating_add(1);
         within(self.budget.charge(cost), detail)

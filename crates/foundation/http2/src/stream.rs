@@ -276,7 +276,7 @@ mod tests {
     use crate::error::Reason;
 
     #[test]
-    fn each_side_closes_by_itself_and_a_failure_closes_both() {
+    fn sides_close_independently() {
         let failed = RecvEnd::Failed(StreamError::Reset(Reason::CANCEL));
         let mut state = StreamState::Open;
         state.close_send();

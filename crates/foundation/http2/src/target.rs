@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_cannot_be_carried_is_escaped() {
+    fn escapes_only_rejected_bytes() {
         let same = "/a{b}|^[c]\\\"é?x={'a':1}`|^\\?é&%22";
         assert_eq!(escaped(same.as_bytes()), same);
         let raw = br#"/<a>`b`#c?filter={"a":1}&<>`#?"#;
@@ -75,14 +75,14 @@ mod tests {
     }
 
     #[test]
-    fn strings_may_hold_anything() {
+    fn escapes_arbitrary_strings() {
         assert_eq!(escape_all("/a?b c\n\u{7f}<é>"), "/a?b%20c%0A%7F%3Cé%3E");
         assert!(matches!(escape_all("/a?b=é"), Cow::Borrowed(_)));
         assert_eq!(escape(b"/a\tb?c\r"), &b"/a\tb?c\r"[..]);
     }
 
     #[test]
-    fn whatever_is_no_control_character_can_be_carried() {
+    fn accepts_all_but_control_characters() {
         for byte in (b'!'..=b'~').chain(0x80..=0xff) {
             for target in [&[b'/', byte, b'a'][..], &[b'/', b'?', byte, b'a']] {
                 let escaped = escaped(target);

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn frames_leave_in_order_whether_gathered_or_not() {
+    async fn frames_keep_order() {
         let (mut near, mut far) = tokio::io::duplex(1024);
         let mut out = WriteBuffer::default();
         out.ping(*b"first...");
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_socket_keeps_the_rest_for_later() {
+    fn full_socket_keeps_rest() {
         let (mut near, mut far) = tokio::io::duplex(100);
         let mut out = WriteBuffer::default();
         out.data(1, vec![b'x'; 3 * LARGE].into(), true);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_nobody_reads_are_noticed() {
+    fn detects_unread_replies() {
         let mut out = WriteBuffer::default();
         while !out.is_flooded() {
             out.ping_ack(&[0; 8]);

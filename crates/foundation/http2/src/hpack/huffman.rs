@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_those_of_the_rfc() {
+    fn codes_match_rfc() {
         // Appendix B: one symbol of each length.
         for (symbol, expected) in [
             (u16::from(b'a'), (0x3, 5)),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_of_the_rfc() {
+    fn decodes_rfc_examples() {
         // Appendix C.4.1 and C.6.1.
         let coded = [
             0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff,
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_padding_and_the_end_of_the_string_are_refused() {
+    fn rejects_invalid_padding_and_eos() {
         for coded in [
             // Eight bits of padding, then more.
             &[0xff][..],
@@ -323,12 +323,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn strings_are_decoded_as_they_were_encoded(text: Vec<u8>) {
+        fn strings_round_trip(text: Vec<u8>) {
             prop_assert_eq!(decoded(&encode(&text)).unwrap(), text);
         }
 
         #[test]
-        fn there_is_one_code_only_for_a_string(coded: Vec<u8>) {
+        fn encoding_is_unique(coded: Vec<u8>) {
             if let Ok(text) = decoded(&coded) {
                 prop_assert_eq!(encode(&text), coded);
             }

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_of_the_rfc() {
+    fn decodes_rfc_examples() {
         // Appendix C.1.
         assert_eq!(written(10, 0xe0, 5)[..], [0xea]);
         assert_eq!(written(1337, 0, 5)[..], [0x1f, 0x9a, 0x0a]);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_too_short_is_refused() {
+    fn rejects_overlong_and_truncated() {
         for (bytes, error) in [
             (&[][..], HpackError::Truncated),
             (&[0x7f], HpackError::Truncated),
@@ -107,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn integers_are_read_as_they_were_written(value in 0usize..1 << 35, bits in 1u32..=8, pattern: u8) {
+        fn integers_round_trip(value in 0usize..1 << 35, bits in 1u32..=8, pattern: u8) {
             let pattern = pattern & !mask(bits);
             let mut out = written(value, pattern, bits);
             prop_assert_eq!(out[0] & !mask(bits), pattern);

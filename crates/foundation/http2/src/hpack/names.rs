@@ -177,7 +177,7 @@ mod tests {
     use crate::hpack::table::{Name, Table};
 
     #[test]
-    fn names_are_found_with_their_index_in_the_static_table() {
+    fn finds_static_table_indices() {
         let table = Table::new();
         for (name, index, treatment) in NAMES {
             let header = HeaderName::from_static(name);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_soon() {
+    fn lookups_take_few_probes() {
         for (name, ..) in NAMES {
             let place = hash(name.as_bytes());
             let at = NAMES.iter().position(|(other, ..)| *other == name).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_of_dapr_repeats_and_unknown_names_do_not() {
+    fn indexes_dapr_metadata_only() {
         let treatment = |name| known(&HeaderName::from_static(name)).treatment;
         assert_eq!(treatment("dapr-app-id"), REPEATED);
         assert_eq!(treatment("dapr-api-token"), Treatment::Secret);

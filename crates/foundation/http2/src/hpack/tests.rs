@@ -53,7 +53,7 @@ fn encode(encoder: &mut Encoder, fields: &[Field]) -> BytesMut {
 }
 
 #[test]
-fn fields_that_break_the_rules_are_malformed_and_the_others_stay() {
+fn decodes_past_malformed_fields() {
     for (name, value) in [
         (&b"Content-Type"[..], &b"x"[..]),
         (b"", b"x"),
@@ -88,7 +88,7 @@ fn fields_that_break_the_rules_are_malformed_and_the_others_stay() {
 }
 
 #[test]
-fn every_pseudo_header_is_known() {
+fn decodes_all_pseudo_headers() {
     for (name, value, field) in [
         (
             &b":method"[..],
@@ -106,7 +106,7 @@ fn every_pseudo_header_is_known() {
 }
 
 #[test]
-fn a_malformed_entry_keeps_its_place_and_its_name() {
+fn malformed_entries_stay_indexed() {
     // `x: \0` into the table, `:bad: x` into the table; then both again, and the name `x` with another value.
     let block = b"\x40\x01x\x01\0\x40\x04:bad\x01x\xbe\xbf\x0f\x30\x01y";
     let malformed = vec![Field::Malformed; 4];
@@ -114,7 +114,7 @@ fn a_malformed_entry_keeps_its_place_and_its_name() {
 }
 
 #[test]
-fn blocks_that_make_no_sense_are_refused() {
+fn rejects_invalid_blocks() {
     for (block, error) in [
         (&b"\x80"[..], HpackError::Index(0)),
         (b"\xbe", HpackError::Index(62)),
@@ -136,7 +136,7 @@ fn blocks_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn size_updates_evict() {
+fn size_updates_evict_entries() {
     let mut decoder = Decoder::new(4096);
     decode(&mut decoder, b"\x40\x01a\x01b\x40\x01c\x01d", NO_LIMIT).unwrap();
     assert_eq!(decoder.table().size(), 68);
@@ -155,14 +155,14 @@ fn size_updates_evict() {
 }
 
 #[test]
-fn an_entry_may_take_its_name_from_the_one_it_evicts() {
+fn entry_reuses_evicted_name() {
     let mut decoder = Decoder::new(4096);
     let (_, fields) = decode(&mut decoder, b"\x3f\x03\x40\x01a\x01b\x7e\x01c\xbe", NO_LIMIT).unwrap();
     assert_eq!(fields, [header("a", "b"), header("a", "c"), header("a", "c")]);
 }
 
 #[test]
-fn past_the_limit_nothing_is_emitted_but_the_size_and_the_table_stay_right() {
+fn limit_stops_output_not_accounting() {
     let large = "v".repeat(3000);
     let mut encoded = vec![0x40, 1, b'a', 0x7f, 0xb9, 0x16];
     encoded.extend_from_slice(large.as_bytes());
@@ -184,7 +184,7 @@ fn past_the_limit_nothing_is_emitted_but_the_size_and_the_table_stay_right() {
 }
 
 #[test]
-fn what_is_never_to_be_indexed_stays_sensitive() {
+fn never_indexed_stays_sensitive() {
     let mut encoder = Encoder::new();
     let mut secret = HeaderValue::from_static("s3cret");
     secret.set_sensitive(true);
@@ -211,7 +211,7 @@ fn what_is_never_to_be_indexed_stays_sensitive() {
 }
 
 #[test]
-fn a_call_that_repeats_takes_a_byte_a_field() {
+fn repeated_call_costs_byte_per_field() {
     let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new(4096));
     let call = [
         Field::Method(Method::POST),
@@ -233,7 +233,7 @@ fn a_call_that_repeats_takes_a_byte_a_field() {
 }
 
 #[test]
-fn fields_that_follow_out_of_order_are_found() {
+fn finds_reordered_fields() {
     let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new(4096));
     let fields = ["te", "server", "dapr-a", "dapr-b", "user-agent"].map(|name| header(name, "same"));
     let path = Field::Path("same".into());
@@ -253,7 +253,7 @@ fn fields_that_follow_out_of_order_are_found() {
 }
 
 #[test]
-fn values_that_differ_do_not_fill_the_table() {
+fn differing_values_are_not_indexed() {
     let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new(4096));
     for turn in 0..100 {
         let fields = [
@@ -275,7 +275,7 @@ fn values_that_differ_do_not_fill_the_table() {
 }
 
 #[test]
-fn table_sizes_of_the_other_side_are_announced() {
+fn announces_peer_table_sizes() {
     let block = |sizes: &[usize]| {
         let mut encoder = Encoder::new();
         sizes.iter().for_each(|size| encoder.set_max_table(*size));
@@ -290,7 +290,7 @@ fn table_sizes_of_the_other_side_are_announced() {
 }
 
 #[test]
-fn values_keep_neither_the_block_nor_more_than_they_need() {
+fn values_do_not_retain_block() {
     let block = Bytes::from([literal(b"a", b"one"), b"\x40\x01b\x03two".to_vec()].concat());
     let mut fields = Vec::new();
     Decoder::new(4096)
@@ -341,7 +341,7 @@ fn blocks() -> impl Strategy<Value = Vec<(Vec<usize>, Vec<Field>)>> {
 
 proptest! {
     #[test]
-    fn fields_are_decoded_as_they_were_encoded(blocks in blocks()) {
+    fn fields_round_trip(blocks in blocks()) {
         let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new(4096));
         for (sizes, fields) in blocks {
             sizes.iter().for_each(|size| encoder.set_max_table(*size));
@@ -354,7 +354,7 @@ proptest! {
     }
 
     #[test]
-    fn strings_in_huffman_code_are_those_in_plain(value in "[ -~]{0,100}") {
+    fn huffman_and_plain_strings_agree(value in "[ -~]{0,100}") {
         let coded = huffman::encode(value.as_bytes());
         let mut block = vec![0, 0x81, 0x1f, 0x80 | u8::try_from(coded.len()).unwrap()];
         block.extend_from_slice(&coded);
@@ -364,12 +364,12 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_do_harm(blocks: Vec<Vec<u8>>, limit in 0usize..500) {
+    fn decodes_arbitrary_bytes(blocks: Vec<Vec<u8>>, limit in 0usize..500) {
         harmless(&blocks, limit)?;
     }
 
     #[test]
-    fn no_damage_does_harm(
+    fn decodes_corrupted_blocks(
         blocks in blocks(),
         damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         limit in 0usize..2000,

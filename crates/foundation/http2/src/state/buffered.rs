@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_much_makes_room_for_who_holds_little() {
+    fn large_holders_make_room() {
         let memory = memory();
         let [mut large, mut other] = [(), ()].map(|()| Buffered::new(Some(memory)));
         large.add(7 * FREE);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_twice_the_limit_each_has_what_is_free() {
+    fn hard_limit_leaves_allowance() {
         let memory = memory();
         let [mut large, mut other, empty] = [(), (), ()].map(|()| Buffered::new(Some(memory)));
         large.add(2 * LIMIT - 2 * FREE);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_piece_is_held_until_its_end_is_written() {
+    fn large_pieces_count_until_written() {
         let mut buffered = Buffered::new(None);
         buffered.add(3 * STEP);
         buffered.remove_at(STEP - 1, 100);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_follows_in_steps() {
+    fn total_updates_in_steps() {
         let memory = memory();
         let mut buffered = Buffered::new(Some(memory));
         buffered.add(STEP - 1);

@@ -79,7 +79,7 @@ impl State {
     }
 
     fn change_windows(&mut self, change: i64) -> Result<(), ConnectionError> {
-        self.charge_for_all("too many changes of SETTINGS_INITIAL_WINDOW_SIZE")?;
+        self.charge_all_streams("too many changes of SETTINGS_INITIAL_WINDOW_SIZE")?;
         let mut able = Vec::new();
         for (id, stream) in &mut self.streams {
             #[cfg(test)]
@@ -135,7 +135,7 @@ impl State {
         let last = u32::from_be_bytes([l3, l2, l1, l0]) & MAX_WINDOW;
         let error = StreamError::GoAway(Reason(u32::from_be_bytes([r3, r2, r1, r0])));
         self.set_phase(Phase::Closing);
-        self.charge_for_all("too many GOAWAY frames")?;
+        self.charge_all_streams("too many GOAWAY frames")?;
         let refused: Vec<u32> = self.streams.keys().copied().filter(|n| *n > last).collect();
         for id in refused {
             self.fail_stream(id, error);

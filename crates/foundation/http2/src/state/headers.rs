@@ -76,7 +76,7 @@ impl State {
         let block = FieldBlock {
             ended,
             memory,
-            too_large: size > limit || memory > left || fields.are_too_many(),
+            too_large: size > limit || memory > left || fields.exceeds_count(),
             fields,
         };
         if self.role == Role::Client {

@@ -100,7 +100,7 @@ impl State {
     /// Takes one frame, or what there is of it; returns what follows.
     fn frame<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], ConnectionError> {
         if !self.incomplete.frame.is_empty() {
-            return self.rest_of_frame(bytes);
+            return self.continue_frame(bytes);
         }
         let Some(head) = self.head(bytes)? else {
             self.incomplete.frame.extend_from_slice(bytes);
@@ -120,7 +120,7 @@ impl State {
     }
 
     /// As [`Self::frame`], for one of which a part came before.
-    fn rest_of_frame<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], ConnectionError> {
+    fn continue_frame<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], ConnectionError> {
         let mut frame = std::mem::take(&mut self.incomplete.frame);
         let mut bytes = fill(&mut frame, HEAD, bytes);
         if let Some(head) = self.head(&frame)? {

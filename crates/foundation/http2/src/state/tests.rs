@@ -85,7 +85,7 @@ fn written(state: &mut State) -> Vec<u32> {
 }
 
 /// A server with as many answers as there may be streams, each of 100 bytes, which wait for the connection's window.
-fn waiting_for_window() -> Arc<SharedState> {
+fn blocked_by_connection_window() -> Arc<SharedState> {
     let core = greeted(&CONFIG);
     for stream in streams() {
         core.state().receive(&request(stream, flag::END_STREAM)).unwrap();
@@ -105,8 +105,8 @@ fn waiting_for_window() -> Arc<SharedState> {
 }
 
 #[test]
-fn a_stream_s_window_is_no_reason_to_look_at_the_others() {
-    let core = waiting_for_window();
+fn stream_window_visits_one_stream() {
+    let core = blocked_by_connection_window();
     let mut state = core.state();
     let frames = 1000;
     for n in 0..frames {
@@ -117,8 +117,8 @@ fn a_stream_s_window_is_no_reason_to_look_at_the_others() {
 }
 
 #[test]
-fn the_connection_s_window_lets_out_what_fits_and_leaves_the_others_alone() {
-    let core = waiting_for_window();
+fn connection_window_visits_sending_streams() {
+    let core = blocked_by_connection_window();
     let mut state = core.state();
     let frames = 5000;
     for _ in 0..frames {
@@ -140,7 +140,7 @@ fn the_connection_s_window_lets_out_what_fits_and_leaves_the_others_alone() {
 }
 
 #[test]
-fn streams_that_are_over_do_not_stay_among_those_that_wait() {
+fn closed_streams_leave_window_queue() {
     let core = greeted(&CONFIG);
     core.state().send_window = 0;
     for n in 0..50_000 {
@@ -173,9 +173,9 @@ fn until_broken(core: &Arc<SharedState>, frame: impl Fn(u32) -> Vec<u8>) -> u32 
 }
 
 #[test]
-fn windows_that_let_nothing_out_are_charged() {
+fn charges_useless_window_updates() {
     // Of a stream that waits for the connection, of one that is over, and of the connection where nobody waits.
-    until_broken(&waiting_for_window(), |_| window(1, 1));
+    until_broken(&blocked_by_connection_window(), |_| window(1, 1));
     let core = greeted(&CONFIG);
     let words = [request(1, flag::END_STREAM), reset(1)].concat();
     core.state().receive(&words).unwrap();
@@ -184,8 +184,8 @@ fn windows_that_let_nothing_out_are_charged() {
 }
 
 #[test]
-fn initial_windows_are_charged_by_the_streams_that_they_change() {
-    let core = waiting_for_window();
+fn charges_initial_window_per_stream() {
+    let core = blocked_by_connection_window();
     let change = |n: u32| {
         let value = (1 + n % 2).to_be_bytes();
         frame(Kind::Settings, 0, 0, &[&[0, 4], &value[..]].concat())
@@ -200,7 +200,7 @@ fn initial_windows_are_charged_by_the_streams_that_they_change() {
 }
 
 #[test]
-fn a_client_that_makes_room_for_what_it_reads_is_not_charged() {
+fn useful_window_updates_are_free() {
     let core = greeted(&CONFIG);
     core.state().receive(&request(1, flag::END_STREAM)).unwrap();
     handed_over(&core);
@@ -216,7 +216,7 @@ fn a_client_that_makes_room_for_what_it_reads_is_not_charged() {
 }
 
 #[test]
-fn requests_that_are_reset_before_anybody_saw_them_are_not_handed_over() {
+fn drops_requests_reset_before_dispatch() {
     let core = greeted(&CONFIG);
     let words: Vec<u8> = streams()
         .flat_map(|stream| request(stream, 0))
@@ -231,7 +231,7 @@ fn requests_that_are_reset_before_anybody_saw_them_are_not_handed_over() {
 }
 
 #[test]
-fn a_turn_hands_over_so_many_requests_and_keeps_the_rest_for_the_next() {
+fn turn_dispatches_limited_requests() {
     let core = greeted(&CONFIG);
     for stream in streams() {
         core.state().receive(&request(stream, flag::END_STREAM)).unwrap();
@@ -245,7 +245,7 @@ fn a_turn_hands_over_so_many_requests_and_keeps_the_rest_for_the_next() {
 }
 
 #[test]
-fn where_a_stream_is_in_the_table_cannot_be_known() {
+fn stream_hashes_are_unpredictable() {
     let [one, other] = [greeted(&CONFIG), greeted(&CONFIG)].map(|core| {
         let state = core.state();
         (0..8u32)
@@ -261,7 +261,7 @@ fn where_a_stream_is_in_the_table_cannot_be_known() {
 }
 
 #[test]
-fn frames_of_a_byte_take_a_byte_and_what_they_take_more_counts_as_unread() {
+fn one_byte_frames_charge_slack() {
     let core = greeted(&CONFIG);
     core.state().receive(&request(1, 0)).unwrap();
     let Incoming::Stream(body) = handed_over(&core).remove(0).request.into_body() else {
@@ -291,8 +291,8 @@ fn frames_of_a_byte_take_a_byte_and_what_they_take_more_counts_as_unread() {
 }
 
 #[test]
-fn pieces_of_a_byte_that_wait_to_be_sent_take_a_byte() {
-    let core = waiting_for_window();
+fn queued_one_byte_pieces_are_merged() {
+    let core = blocked_by_connection_window();
     core.state().receive(&reset(1)).unwrap();
     core.state()
         .receive(&request(2 * STREAMS + 1, flag::END_STREAM))
@@ -310,7 +310,7 @@ fn pieces_of_a_byte_that_wait_to_be_sent_take_a_byte() {
 }
 
 #[test]
-fn when_much_waits_to_be_sent_a_stream_has_one_piece_of_it() {
+fn full_send_buffers_allow_one_piece() {
     let core = greeted(&Config {
         send_buffers: 1000,
         ..CONFIG
@@ -361,7 +361,7 @@ fn read_all(state: &mut State) {
 }
 
 #[test]
-fn what_a_client_does_not_read_of_many_large_answers_is_bounded() {
+fn bounds_unread_large_responses() {
     let core = greeted(&CONFIG);
     // A gRPC message of the usual largest size: as many may always wait.
     let answer = Bytes::from(vec![0; (4 << 20) + 5]);
@@ -370,7 +370,7 @@ fn what_a_client_does_not_read_of_many_large_answers_is_bounded() {
 }
 
 #[test]
-fn what_a_client_does_not_read_of_few_huge_answers_is_bounded() {
+fn bounds_unread_huge_responses() {
     let core = greeted(&CONFIG);
     // The largest answer to a bulk get of state.
     let answer = Bytes::from(vec![0; 64 << 20]);
@@ -388,7 +388,7 @@ fn what_a_client_does_not_read_of_few_huge_answers_is_bounded() {
 }
 
 #[test]
-fn what_the_clients_of_all_connections_do_not_read_is_bounded() {
+fn bounds_unread_across_connections() {
     const MAX_MEMORY: usize = 8 << 20;
     let memory: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(MAX_MEMORY)));
     let config = Config {
@@ -397,7 +397,7 @@ fn what_the_clients_of_all_connections_do_not_read_is_bounded() {
     };
     let answer = Bytes::from(vec![0; 1 << 20]);
     let [first, second, third] = [(), (), ()].map(|()| greeted(&config));
-    assert_eq!(waiting_answers(&first, &answer), 8, "there was room for so many");
+    assert_eq!(waiting_answers(&first, &answer), 8, "unexpected number of queued responses");
     assert_eq!(waiting_answers(&second, &answer), 4, "half of it");
     assert_eq!(waiting_answers(&third, &answer), 2, "a third");
     assert_eq!(memory.held(), 14 * answer.len());
@@ -430,7 +430,7 @@ fn crowded() -> (Arc<SharedState>, &'static SharedLimit) {
 }
 
 #[test]
-fn an_answer_is_held_until_what_left_of_it_is_written() {
+fn response_memory_counts_until_written() {
     // Sent whole but for the socket, which takes nothing, and reset in the middle.
     for reset_early in [false, true] {
         let (core, memory) = crowded();
@@ -456,7 +456,7 @@ fn an_answer_is_held_until_what_left_of_it_is_written() {
 }
 
 #[test]
-fn a_connection_that_takes_nothing_makes_room() {
+fn stalled_connection_makes_room() {
     let (core, _) = crowded();
     let mut state = core.state();
     let (begun, stalled) = (Instant::now(), CROWDED_STALL);
@@ -471,7 +471,7 @@ fn a_connection_that_takes_nothing_makes_room() {
 }
 
 /// Whether an answer goes on of which so many bytes are read every four seconds, where others need the room.
-fn keeps_its_room(each: u32) -> bool {
+fn survives_reading(each: u32) -> bool {
     let (core, _) = crowded();
     let mut state = core.state();
     let mut now = Instant::now();
@@ -486,13 +486,13 @@ fn keeps_its_room(each: u32) -> bool {
 }
 
 #[test]
-fn who_reads_a_byte_now_and_then_makes_room() {
-    assert!(keeps_its_room(128 << 10));
-    assert!(!keeps_its_room(1));
+fn drip_reader_makes_room() {
+    assert!(survives_reading(128 << 10));
+    assert!(!survives_reading(1));
 }
 
 #[test]
-fn data_without_end_on_a_stream_that_was_reset_ends_the_connection() {
+fn endless_data_on_reset_stream_fails() {
     let core = greeted(&CONFIG);
     core.state().receive(&request(1, 0)).unwrap();
     handed_over(&core);
@@ -513,7 +513,7 @@ impl std::task::Wake for WakeCount {
 }
 
 #[test]
-fn a_stream_that_ends_wakes_one_of_those_that_wait_for_it() {
+fn closed_stream_wakes_one_waiter() {
     let core = SharedState::new(&CONFIG, Role::Client);
     let mut state = core.state();
     // One stream at a time.

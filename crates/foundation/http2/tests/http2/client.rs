@@ -99,7 +99,7 @@ async fn mirrored() -> SendRequest<DuplexStream> {
 }
 
 #[tokio::test]
-async fn both_ends_of_ours_agree_on_bodies_of_any_size() {
+async fn echoes_bodies_of_any_size() {
     let client = mirrored().await;
     for size in [0, 1, 16_384, 70_000, 2 << 20] {
         let sent = Bytes::from(vec![b'x'; size]);
@@ -110,7 +110,7 @@ async fn both_ends_of_ours_agree_on_bodies_of_any_size() {
 }
 
 #[tokio::test]
-async fn trailers_arrive() {
+async fn receives_trailers() {
     let client = mirrored().await;
     let answer = soon(client.send(post("/", Full::new(Bytes::from_static(b"body"))), impossible)).await;
     let Incoming::Stream(body) = answer.unwrap().into_body() else {
@@ -121,7 +121,7 @@ async fn trailers_arrive() {
 }
 
 #[tokio::test]
-async fn more_requests_than_the_server_allows_wait_for_their_turn() {
+async fn queues_requests_above_stream_limit() {
     let client = Arc::new(mirrored().await);
     // The first answer brings the server's settings.
     soon(client.send(post("/", Empty::new()), impossible))
@@ -143,7 +143,7 @@ async fn more_requests_than_the_server_allows_wait_for_their_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_is_not_lost_to_a_request_that_was_given_up_while_it_waited() {
+async fn cancelled_waiter_passes_turn_on() {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let client = Arc::new(dialled(near).await);
     let (free, freed) = tokio::sync::oneshot::channel::<()>();
@@ -184,7 +184,7 @@ async fn a_turn_is_not_lost_to_a_request_that_was_given_up_while_it_waited() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_leaves_nothing_behind() {
+async fn cancelled_request_frees_stream() {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let client = dialled(near).await;
     let serving = tokio::spawn(async move {
@@ -202,7 +202,7 @@ async fn a_request_that_is_given_up_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_body_that_fails_resets_the_request_with_its_reason() {
+async fn failed_body_resets_with_reason() {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let client = dialled(near).await;
     let serving = tokio::spawn(async move {
@@ -227,7 +227,7 @@ async fn a_body_that_fails_resets_the_request_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_server_that_goes_away_answers_what_it_took_and_refuses_the_rest() {
+async fn goaway_completes_accepted_refuses_rest() {
     let (near, mut far) = tokio::io::duplex(64 * 1024);
     let client = dialled(near).await;
     let both = async {
@@ -257,7 +257,7 @@ async fn a_server_that_goes_away_answers_what_it_took_and_refuses_the_rest() {
 }
 
 #[tokio::test]
-async fn a_connection_ends_when_nobody_holds_it() {
+async fn connection_ends_without_handles() {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let (client, connection) = connect(near, &CONFIG, None);
     let running = tokio::spawn(connection);
@@ -272,7 +272,7 @@ async fn a_connection_ends_when_nobody_holds_it() {
 }
 
 #[tokio::test]
-async fn an_informational_answer_is_not_the_answer() {
+async fn skips_informational_responses() {
     let (near, mut far) = tokio::io::duplex(64 * 1024);
     let client = dialled(near).await;
     let serving = tokio::spawn(async move {

@@ -103,7 +103,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, max_shrink_time: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_server_survives_any_client(words in conversation(), piece in 1usize..50) {
+    fn server_survives_any_client(words in conversation(), piece in 1usize..50) {
         run(async {
             let (mut near, far) = tokio::io::duplex(1 << 20);
             let serving = tokio::spawn(async move {
@@ -124,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn a_client_survives_any_server(words in conversation(), piece in 1usize..50) {
+    fn client_survives_any_server(words in conversation(), piece in 1usize..50) {
         run(async {
             let (near, mut far) = tokio::io::duplex(1 << 20);
             let (client, connection) = connect(near, &CONFIG, None);
@@ -153,7 +153,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn pings_that_nobody_reads_the_answers_of_end_the_connection() {
+async fn unread_ping_replies_end_connection() {
     let (mut near, far) = tokio::io::duplex(1024);
     let serving = tokio::spawn(async move {
         serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
@@ -170,7 +170,7 @@ async fn pings_that_nobody_reads_the_answers_of_end_the_connection() {
 }
 
 #[tokio::test]
-async fn fields_without_end_end_the_connection() {
+async fn endless_headers_end_connection() {
     let (mut near, far) = tokio::io::duplex(1 << 20);
     let serving = tokio::spawn(async move {
         serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
@@ -244,7 +244,7 @@ const ATTACKS: [Attack; 13] = [
 ];
 
 #[tokio::test]
-async fn floods_end_the_connection_whether_the_answers_are_read_or_not() {
+async fn floods_end_connection() {
     for (name, attack) in ATTACKS {
         let (near, far) = tokio::io::duplex(1 << 16);
         let serving = tokio::spawn(async move {
@@ -271,7 +271,7 @@ async fn floods_end_the_connection_whether_the_answers_are_read_or_not() {
 }
 
 #[tokio::test]
-async fn a_connection_with_many_frames_lets_others_have_their_turn() {
+async fn busy_connection_yields() {
     let (mut near, far) = tokio::io::duplex(1 << 20);
     // All is there before the server begins: 50,000 frames.
     let mut words = [PREFACE, &b"\0\0\0\x04\0\0\0\0\0"[..], &get(0, 0)].concat();

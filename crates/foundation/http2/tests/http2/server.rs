@@ -157,7 +157,7 @@ async fn read(mut body: h2::RecvStream) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn settings_leave_before_the_client_says_anything() {
+async fn sends_settings_first() {
     let Served {
         mut client, server, ..
     } = served(0);
@@ -173,7 +173,7 @@ async fn settings_leave_before_the_client_says_anything() {
 }
 
 #[tokio::test]
-async fn bodies_come_back_whole_whatever_their_size() {
+async fn echoes_bodies_of_any_size() {
     let Served { client, .. } = served(100);
     let mut sender = connected(client).await;
     for size in [0, 1, 16_384, 16_385, 200 * 1024, 3 * 1024 * 1024] {
@@ -189,7 +189,7 @@ async fn bodies_come_back_whole_whatever_their_size() {
 }
 
 #[tokio::test]
-async fn many_calls_at_once_are_all_answered() {
+async fn answers_concurrent_calls() {
     let Served { client, echo, .. } = served(0);
     let sender = connected(client).await;
     let mut calls = Vec::new();
@@ -212,7 +212,7 @@ async fn many_calls_at_once_are_all_answered() {
 }
 
 #[tokio::test]
-async fn trailers_pass_both_ways() {
+async fn passes_trailers_both_ways() {
     let Served { client, .. } = served(1);
     let mut sender = connected(client).await;
     let (response, mut stream) = sender.send_request(post("/stream"), false).unwrap();
@@ -227,7 +227,7 @@ async fn trailers_pass_both_ways() {
 }
 
 #[tokio::test]
-async fn heads_of_any_size_arrive() {
+async fn receives_heads_of_any_size() {
     let Served { client, .. } = served(2);
     let (mut sender, connection) = h2::client::Builder::new()
         .max_header_list_size(200 * 1024)
@@ -247,7 +247,7 @@ async fn heads_of_any_size_arrive() {
 }
 
 #[tokio::test]
-async fn a_list_of_fields_over_the_limit_is_answered_with_431_and_the_next_call_works() {
+async fn answers_431_for_oversized_headers() {
     let Served { client, .. } = served(1);
     let mut sender = connected(client).await;
     let mut request = post("/");
@@ -261,7 +261,7 @@ async fn a_list_of_fields_over_the_limit_is_answered_with_431_and_the_next_call_
 }
 
 #[tokio::test]
-async fn a_call_that_its_client_gives_up_is_dropped() {
+async fn drops_cancelled_call() {
     let Served { client, echo, .. } = served(0);
     let mut sender = connected(client).await;
     let (_response, mut stream) = sender.send_request(post("/"), false).unwrap();
@@ -272,7 +272,7 @@ async fn a_call_that_its_client_gives_up_is_dropped() {
 }
 
 #[tokio::test]
-async fn calls_of_a_client_that_is_gone_are_dropped() {
+async fn drops_calls_of_lost_client() {
     let Served {
         client, echo, server, ..
     } = served(0);
@@ -286,7 +286,7 @@ async fn calls_of_a_client_that_is_gone_are_dropped() {
 }
 
 #[tokio::test]
-async fn a_call_that_panics_is_reset_and_the_next_one_works() {
+async fn panicking_call_resets_stream_only() {
     let Served { client, .. } = served(2);
     let mut sender = connected(client).await;
     let (response, _) = sender.send_request(post("/panic"), true).unwrap();
@@ -297,7 +297,7 @@ async fn a_call_that_panics_is_reset_and_the_next_one_works() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_reset_says_why() {
+async fn reset_body_reports_reason() {
     let Served { client, echo, .. } = served(0);
     let mut sender = connected(client).await;
     let (response, mut stream) = sender.send_request(post("/stream"), false).unwrap();
@@ -312,7 +312,7 @@ async fn a_body_that_is_reset_says_why() {
 }
 
 #[tokio::test]
-async fn draining_lets_the_call_in_flight_finish() {
+async fn drain_completes_calls_in_flight() {
     let Served {
         client,
         echo,
@@ -333,7 +333,7 @@ async fn draining_lets_the_call_in_flight_finish() {
 
 /// Invariant: who says nothing cannot make a server wait that has no call of his.
 #[tokio::test(start_paused = true)]
-async fn a_client_without_a_call_that_does_not_say_goodbye_is_not_waited_for() {
+async fn drain_ignores_silent_idle_client() {
     let Served {
         mut client,
         drain,
@@ -354,7 +354,7 @@ async fn a_client_without_a_call_that_does_not_say_goodbye_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_client_that_never_begins_is_not_waited_for() {
+async fn times_out_without_preface() {
     let short = Timeouts {
         preface: Duration::from_millis(20),
         ..TIMES
@@ -370,7 +370,7 @@ async fn a_client_that_never_begins_is_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_client_is_pinged_and_then_given_up() {
+async fn disconnects_client_ignoring_pings() {
     let short = Timeouts {
         keep_alive: KeepAlive {
             interval: Duration::from_millis(20),
@@ -400,7 +400,7 @@ async fn a_silent_client_is_pinged_and_then_given_up() {
 }
 
 #[tokio::test]
-async fn requests_that_are_given_up_without_end_end_the_connection() {
+async fn endless_resets_end_connection() {
     let Served { client, server, .. } = served(0);
     let mut sender = connected(client).await;
     for _ in 0..100_000 {
@@ -423,7 +423,7 @@ async fn requests_that_are_given_up_without_end_end_the_connection() {
 }
 
 #[tokio::test]
-async fn a_stream_that_nobody_reads_does_not_stop_the_others() {
+async fn unread_stream_does_not_block_others() {
     let Served { client, echo, .. } = served(0);
     let mut sender = connected(client).await;
     let (_unread, mut stream) = sender.send_request(post("/stream"), false).unwrap();
@@ -453,7 +453,7 @@ fn window(bytes: u8) -> Vec<u8> {
 }
 
 /// The head of `POST http://a/`, with a body to come.
-fn head_of_post() -> Vec<u8> {
+fn post_head() -> Vec<u8> {
     let fields = [0x83, 0x86, 0x84, 0x41, 1, b'a'];
     frame(Kind::Headers, flag::END_HEADERS, 1, &fields)
 }
@@ -468,10 +468,10 @@ async fn hear(io: &mut DuplexStream) -> (Head, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn a_change_of_windows_is_acknowledged_before_it_is_used() {
+async fn acknowledges_window_change_first() {
     let mut client = served(1).client;
     let body = frame(Kind::Data, flag::END_STREAM, 1, b"hello");
-    let words = [&PREFACE[..], &window(0), &head_of_post(), &body].concat();
+    let words = [&PREFACE[..], &window(0), &post_head(), &body].concat();
     client.write_all(&words).await.unwrap();
     while hear(&mut client).await.0.kind != Kind::Headers {}
     client.write_all(&window(1)).await.unwrap();
@@ -485,10 +485,10 @@ async fn a_change_of_windows_is_acknowledged_before_it_is_used() {
 }
 
 #[tokio::test]
-async fn frames_behind_a_reset_are_told_that_the_stream_is_closed() {
+async fn frames_after_reset_get_stream_closed() {
     // The call is still under way when they come.
     let mut served = served(0);
-    let words = [&PREFACE[..], &window(100), &head_of_post()].concat();
+    let words = [&PREFACE[..], &window(100), &post_head()].concat();
     served.client.write_all(&words).await.unwrap();
     eventually(&served.echo.begun, 1).await;
     let reset = frame(Kind::Reset, 0, 1, &8_u32.to_be_bytes());

@@ -127,7 +127,7 @@ async fn until(kind: Kind, io: DuplexStream, words: &[u8]) -> (Vec<u8>, Duration
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_s_body_that_stops_is_given_up_and_answered() {
+async fn stalled_request_body_is_answered() {
     let (io, _server) = served(CONFIG);
     let words = [greeting(), post("/", false), frame(Kind::Data, 0, 1, b"half")].concat();
     let (answer, waited, _io) = until(Kind::Data, io, &words).await;
@@ -137,7 +137,7 @@ async fn a_request_s_body_that_stops_is_given_up_and_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_goes_on_in_small_steps_is_waited_for() {
+async fn slow_body_is_not_stalled() {
     let (io, _server) = served(CONFIG);
     let words = [greeting(), post("/", false)].concat();
     let (_, _, mut write) = until(Kind::WindowUpdate, io, &words).await;
@@ -155,7 +155,7 @@ async fn a_body_that_goes_on_in_small_steps_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn streams_of_grpc_may_be_silent() {
+async fn grpc_streams_may_be_silent() {
     let (io, server) = served(Config { grpc: true, ..CONFIG });
     let words = [greeting(), post("/", true), frame(Kind::Data, 0, 1, b"half")].concat();
     let silent = timeout(STALL * 100, until(Kind::Data, io, &words)).await;
@@ -163,7 +163,7 @@ async fn streams_of_grpc_may_be_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_gets_out_of_the_limit_by_calling_it_grpc() {
+async fn grpc_content_type_does_not_lift_limit() {
     let (io, _server) = served(CONFIG);
     let words = [greeting(), post("/", true), frame(Kind::Data, 0, 1, b"half")].concat();
     let (answer, waited, _io) = until(Kind::Data, io, &words).await;
@@ -173,7 +173,7 @@ async fn nobody_gets_out_of_the_limit_by_calling_it_grpc() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_not_taken_is_given_up() {
+async fn unread_response_is_reset() {
     let (io, _server) = served(CONFIG);
     let words = [greeting(), post("/large", false)].concat();
     let (reason, waited, _io) = until(Kind::Reset, io, &words).await;
@@ -198,13 +198,13 @@ async fn makes_room(limit: usize) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_of_grpc_that_is_not_taken_makes_room_where_there_is_little() {
+async fn unread_grpc_response_makes_room() {
     assert!(makes_room(3 << 19).await, "it takes more than half");
     assert!(!makes_room(4 << 20).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_of_known_length_that_stops_is_given_up_and_others_are_not() {
+async fn stalled_sized_response_is_reset() {
     for length in [Some(10), None] {
         let (near, far) = tokio::io::duplex(64 * 1024);
         let (client, connection) = connect(near, &CONFIG, None);
@@ -237,7 +237,7 @@ async fn an_answer_of_known_length_that_stops_is_given_up_and_others_are_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_frame_that_is_not_ended_ends_the_connection() {
+async fn incomplete_frame_ends_connection() {
     let half_of_headers = post("/", true)[..12].to_vec();
     let fields_without_end = frame(Kind::Headers, 0, 1, &[0x83, 0x86]);
     let half_of_data = [
@@ -273,7 +273,7 @@ async fn a_frame_that_is_not_ended_ends_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_reads_nothing_is_given_up() {
+async fn client_reading_nothing_is_disconnected() {
     let (mut io, server) = served(Config { grpc: true, ..CONFIG });
     // Its windows are open, and nobody reads what they let out.
     let words = [
@@ -299,7 +299,7 @@ async fn a_client_that_reads_nothing_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_idles_is_ended_in_order() {
+async fn idle_connection_closes_gracefully() {
     let (io, server) = served(CONFIG);
     let (mut sender, connection) = h2::client::handshake(io).await.unwrap();
     let connection = tokio::spawn(connection);
@@ -318,7 +318,7 @@ async fn a_connection_that_idles_is_ended_in_order() {
 }
 
 /// A client that asks a silent peer only during a call, and seldom.
-async fn asking_seldom(io: DuplexStream) -> (SendRequest<DuplexStream>, Server) {
+async fn pinging_rarely(io: DuplexStream) -> (SendRequest<DuplexStream>, Server) {
     let config = Config {
         ping_idle: false,
         ..CONFIG
@@ -335,9 +335,9 @@ async fn asking_seldom(io: DuplexStream) -> (SendRequest<DuplexStream>, Server) 
 const SELDOM: Duration = Duration::from_secs(310);
 
 #[tokio::test(start_paused = true)]
-async fn who_is_to_be_asked_during_calls_only_is_left_alone_without_and_noticed_with() {
+async fn pings_during_calls_only() {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let (client, connection) = asking_seldom(near).await;
+    let (client, connection) = pinging_rarely(near).await;
     let (mut read, mut write) = tokio::io::split(far);
     write.write_all(&frame(Kind::Settings, 0, 0, &[])).await.unwrap();
     let pings = tokio::spawn(async move {
@@ -366,9 +366,9 @@ async fn who_is_to_be_asked_during_calls_only_is_left_alone_without_and_noticed_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_stopped_is_noticed_also_where_pings_are_seldom() {
+async fn detects_stalls_despite_rare_pings() {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let (client, _connection) = asking_seldom(near).await;
+    let (client, _connection) = pinging_rarely(near).await;
     tokio::spawn(async move {
         let mut server = h2::server::handshake(far).await.unwrap();
         let (_request, mut respond) = server.accept().await.unwrap().unwrap();
@@ -389,7 +389,7 @@ async fn what_has_stopped_is_noticed_also_where_pings_are_seldom() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_counted_from_the_last_word_whenever_it_came() {
+async fn silence_counts_from_last_frame() {
     let keep_alive = KeepAlive {
         interval: Duration::from_secs(3),
         timeout: Duration::from_secs(1),
@@ -401,7 +401,7 @@ async fn silence_is_counted_from_the_last_word_whenever_it_came() {
         let connection = tokio::spawn(connection);
         far.write_all(&frame(Kind::Settings, 0, 0, &[])).await.unwrap();
         let (mut read, mut write) = tokio::io::split(far);
-        let hearing = tokio::spawn(async move { while hear_any(&mut read).await {} });
+        let hearing = tokio::spawn(async move { while receives_any(&mut read).await {} });
         let sign = frame(Kind::Ping, flag::ACK, 0, &[0; 8]);
         sleep(Duration::from_millis(100 * tenths) / 2).await;
         write.write_all(&sign).await.unwrap();
@@ -422,6 +422,6 @@ async fn silence_is_counted_from_the_last_word_whenever_it_came() {
 }
 
 /// Whether the other side still says something.
-async fn hear_any(io: &mut ReadHalf<DuplexStream>) -> bool {
+async fn receives_any(io: &mut ReadHalf<DuplexStream>) -> bool {
     io.read_u8().await.is_ok()
 }

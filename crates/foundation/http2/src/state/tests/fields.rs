@@ -16,7 +16,7 @@ fn bomb(size: usize) -> Vec<u8> {
 }
 
 #[test]
-fn lists_of_fields_are_bounded_each_and_together() {
+fn bounds_header_lists_and_total() {
     let config = Config {
         header_list: 1 << 20,
         header_memory: 8 << 20,
@@ -55,7 +55,7 @@ fn lists_of_fields_are_bounded_each_and_together() {
 }
 
 #[test]
-fn a_list_that_is_too_long_is_refused_in_the_peer_s_terms() {
+fn refuses_oversized_list_per_protocol() {
     for grpc in [false, true] {
         let core = greeted(&Config { grpc, ..CONFIG });
         let words = frame(Kind::Headers, flag::END_HEADERS, 1, &bomb(100 * 1024));
@@ -84,7 +84,7 @@ fn limited(bytes: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_the_client_does_not_take_is_not_sent() {
+fn respects_client_header_limit() {
     let value =
         HeaderValue::from_static("one that is rather long, if not to say too long for anybody to take it");
     let mut large = Response::new(());
@@ -123,7 +123,7 @@ fn what_the_client_does_not_take_is_not_sent() {
 }
 
 #[test]
-fn a_request_that_the_server_does_not_take_is_not_sent() {
+fn respects_server_header_limit() {
     let core = SharedState::new(&CONFIG, Role::Client);
     let mut state = core.state();
     state.receive(&limited(200)).unwrap();
@@ -147,7 +147,7 @@ fn a_request_that_the_server_does_not_take_is_not_sent() {
 }
 
 #[test]
-fn an_answer_with_too_many_fields_is_an_error_of_its_call() {
+fn oversized_response_head_fails_call() {
     let core = SharedState::new(&CONFIG, Role::Client);
     let mut state = core.state();
     let cx = Context::from_waker(Waker::noop());

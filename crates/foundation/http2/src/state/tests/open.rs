@@ -13,7 +13,7 @@ fn opened(core: &Arc<SharedState>, first: u32, more: u32) -> usize {
 
 /// Invariant: peers of all connections together have so many streams open, whoever began, and one that ends makes room.
 #[test]
-fn streams_of_all_connections_are_bounded() {
+fn bounds_streams_across_connections() {
     const LIMIT: usize = 40;
     let open: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(LIMIT)));
     let config = Config {
@@ -46,7 +46,7 @@ fn streams_of_all_connections_are_bounded() {
 /// Invariant: a few streams of a connection take nothing from the sum, and are served whatever others have. So streams that stay
 /// open on many connections leave room for calls.
 #[test]
-fn the_first_streams_of_a_connection_are_always_served() {
+fn always_serves_first_streams() {
     const LIMIT: usize = 8;
     let open: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(LIMIT)));
     let config = Config {
@@ -73,7 +73,7 @@ fn the_first_streams_of_a_connection_are_always_served() {
 
 /// Invariant: a connection whose streams go up and down by one writes to the sum once.
 #[test]
-fn the_sum_follows_a_connection_by_steps() {
+fn shared_count_updates_in_steps() {
     let open: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(100)));
     let mut streams = OpenStreams::new(Some(open));
     let counted = [7, 8, 7, 8, 5, 4, 7, 16, 17, 13, 12, 0].map(|now| {

@@ -79,7 +79,7 @@ fn round_trip(core: &Arc<SharedState>, stream: u32) -> bool {
 }
 
 #[test]
-fn a_window_that_limits_the_sender_is_doubled_up_to_its_limit() {
+fn doubles_limiting_window() {
     let (config, memory) = config(usize::MAX);
     let (core, body) = receiving(&config);
     assert!(round_trip(&core, 1));
@@ -101,7 +101,7 @@ fn a_window_that_limits_the_sender_is_doubled_up_to_its_limit() {
 }
 
 #[test]
-fn a_window_that_is_large_enough_stays() {
+fn keeps_sufficient_window() {
     let (config, memory) = config(usize::MAX);
     let (core, _body) = receiving(&config);
     transfer(&core, 1, START / 2);
@@ -116,7 +116,7 @@ fn a_window_that_is_large_enough_stays() {
 }
 
 #[test]
-fn a_stream_that_nobody_reads_does_not_grow() {
+fn unread_stream_does_not_grow() {
     let (config, memory) = config(usize::MAX);
     let (core, _body) = receiving(&config);
     for _ in 0..4 {
@@ -132,7 +132,7 @@ fn a_stream_that_nobody_reads_does_not_grow() {
 }
 
 #[test]
-fn windows_of_all_connections_grow_within_one_budget() {
+fn growth_respects_shared_budget() {
     let (config, memory) = config(START as usize);
     let (first, _one) = receiving(&config);
     let (second, _other) = receiving(&config);
@@ -143,7 +143,7 @@ fn windows_of_all_connections_grow_within_one_budget() {
 }
 
 #[test]
-fn a_connection_s_windows_grow_within_its_own_budget() {
+fn growth_respects_connection_budget() {
     let (mut config, memory) = config(usize::MAX);
     config.window_growth = START;
     let (core, _body) = receiving(&config);
@@ -153,7 +153,7 @@ fn a_connection_s_windows_grow_within_its_own_budget() {
 }
 
 #[test]
-fn what_a_stream_s_window_had_grown_by_is_given_back_when_it_ends() {
+fn closed_stream_returns_growth() {
     let (config, memory) = config(usize::MAX);
     let (core, body) = receiving(&config);
     assert!(round_trip(&core, 1));
@@ -173,7 +173,7 @@ fn what_a_stream_s_window_had_grown_by_is_given_back_when_it_ends() {
 }
 
 #[test]
-fn an_acknowledgement_that_nobody_asked_for_is_charged() {
+fn charges_unsolicited_ping_ack() {
     let (config, _) = config(usize::MAX);
     let core = greeted(&config);
     until_broken(&core, |_| frame(Kind::Ping, flag::ACK, 0, &BANDWIDTH_PING));

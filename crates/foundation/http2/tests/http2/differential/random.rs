@@ -84,6 +84,6 @@ fn conversation(seed: u64) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_happens_is_the_same() {
+fn random_conversations_agree() {
     assert_same((0..300).map(|seed| differ(&format!("conversation {seed}"), &conversation(seed), &[])));
 }

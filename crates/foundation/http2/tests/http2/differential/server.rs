@@ -499,7 +499,7 @@ fn violations() {
 }
 
 #[test]
-fn more_streams_than_allowed_are_refused() {
+fn refuses_streams_above_limit() {
     let script: Vec<_> = (0..10)
         .map(|n| post(2 * n + 1, &format!("/hang-{n}"), END, &[]))
         .collect();
