@@ -1,4 +1,4 @@
-//! What the data path gives to a connection and what it gets from it.
+//! The interface between a connection and the data path.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::RecvStream;
 use crate::error::{Reason, StreamError};
 use crate::settings::PeerSettings;
 
-/// The bytes of a connection.
+/// The byte stream of a connection.
 pub trait Io: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<I: AsyncRead + AsyncWrite + Unpin + Send + 'static> Io for I {}
@@ -23,60 +23,61 @@ pub trait Service: Send + Sync + 'static {
     /// The body of an answer.
     type Body: Body<Data = Bytes> + Send + Unpin + 'static;
 
-    /// Answers one request. The future is dropped when the client does not want the answer any more.
+    /// Answers one request. The future is dropped when the client cancels the request.
     fn call(
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
 
-    /// A connection begins; `is_busy` tells at any time, without a lock, whether it has a request that is not over.
+    /// Called when a connection starts. `is_busy` reports, without a lock, whether the connection has
+    /// requests in flight.
     fn connected(&self, is_busy: impl Fn() -> bool + Send + Sync + 'static) {
         drop(is_busy);
     }
 
-    /// What the client is told when the body of an answer fails.
+    /// The error code to send to the client when the response body fails.
     fn reason(error: <Self::Body as Body>::Error) -> Reason;
 }
 
-/// What is behind the head of a message.
+/// The body that follows the head of a message.
 #[derive(Debug)]
 pub enum Incoming {
-    /// A body without bytes.
+    /// No body.
     Empty,
-    /// All of it: it came together with the head.
+    /// The complete body: it arrived together with the head.
     Full(Bytes),
-    /// A body that streams.
+    /// A streamed body.
     Stream(RecvStream),
 }
 
-/// Why there is no response.
+/// Why a request got no response.
 #[derive(Debug)]
 pub struct TrySendError<B> {
     /// The error of the stream.
     pub error: StreamError,
-    /// The request, where nothing of it was sent.
+    /// The request, if none of it was sent.
     pub request: Option<Request<B>>,
 }
 
 /// How long to wait for a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// For its connection preface.
+    /// For the connection preface.
     pub preface: Duration,
-    /// For anything later.
+    /// For frames after the preface.
     pub keep_alive: KeepAlive,
 }
 
-/// How long to wait for a peer that sends nothing.
+/// How long to wait for a silent peer.
 #[derive(Debug, Clone, Copy)]
 pub struct KeepAlive {
-    /// Before it gets a PING.
+    /// Silence before a PING is sent.
     pub interval: Duration,
-    /// For any frame after that.
+    /// Wait for any frame after the PING.
     pub timeout: Duration,
 }
 
-/// A request without a body that asked, over HTTP/1.1, for its answer over HTTP/2 (RFC 7540 section 3.2).
+/// A request without a body that asked, over HTTP/1.1, for its response over HTTP/2 (RFC 7540 section 3.2).
 #[derive(Debug)]
 pub struct Upgrade {
     pub(crate) request: Request<()>,
@@ -84,7 +85,8 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// `settings` is the decoded value of its `HTTP2-Settings`; `None` when they cannot be settings.
+    /// `settings` is the decoded value of the `HTTP2-Settings` header. Returns `None` if it is not a
+    /// SETTINGS payload.
     pub fn new(request: Request<()>, settings: &[u8]) -> Option<Self> {
         let mut peer = PeerSettings::default();
         peer.update(settings).ok()?;

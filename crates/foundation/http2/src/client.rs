@@ -1,4 +1,4 @@
-//! The side that dials: many requests share a connection.
+//! Client side: many requests share a connection.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::settings::Config;
 use crate::state::{Load, Role};
 use crate::transport::Transport;
 
-/// Makes a client connection of a socket. Nothing happens on it unless the second value runs, as a task of its own.
+/// Opens a client connection over a socket. The second value drives the connection and must be spawned as a
+/// task.
 pub fn connect<I: Io>(
     io: I,
     config: &Config,
@@ -30,8 +31,8 @@ pub fn connect<I: Io>(
     (SendRequest { transport, load }, Connection(driver))
 }
 
-/// What moves a connection's bytes: runs until the [`SendRequest`] is dropped and its last request is over, or until the
-/// connection ends; the error tells why it ended early.
+/// Drives a connection. Resolves when the [`SendRequest`] is dropped and its last request has completed, or
+/// when the connection ends; the error says why it ended early.
 pub struct Connection<I>(Driver<I>);
 
 impl<I: Io> Future for Connection<I> {
@@ -42,7 +43,7 @@ impl<I: Io> Future for Connection<I> {
     }
 }
 
-/// Sends requests, many at a time on one connection.
+/// Sends requests, multiplexed on one connection.
 pub struct SendRequest<I> {
     transport: Arc<Transport<I>>,
     load: Arc<Load>,
@@ -55,17 +56,18 @@ impl<I> Drop for SendRequest<I> {
 }
 
 impl<I: Io> SendRequest<I> {
-    /// Requests that are not over: their responses have not been read to the end, or dropped.
+    /// Requests in flight: responses that are neither read to the end nor dropped.
     pub fn streams(&self) -> usize {
         self.load.streams.load(Ordering::Relaxed)
     }
 
-    /// True when no request can be sent any more.
+    /// True if the connection accepts no more requests.
     pub fn is_closed(&self) -> bool {
         self.load.closed.load(Ordering::Relaxed)
     }
 
-    /// Sends a request and waits for the head of the response. `reason` is what the peer is told when the body fails.
+    /// Sends a request and waits for the head of the response. `reason` maps an error of the body to the
+    /// error code sent to the peer.
     ///
     /// # Errors
     /// [`TrySendError`].
@@ -99,7 +101,7 @@ impl<I: Io> SendRequest<I> {
         };
         self.transport.notify();
         match rest {
-            // It ends with its stream, for which the connection's task waits, or with the connection.
+            // The task ends with its stream, which the connection's task awaits, or with the connection.
             Some(body) => drop(tokio::spawn(sending.send_body(body, reason))),
             None => drop(sending),
         }
@@ -109,7 +111,7 @@ impl<I: Io> SendRequest<I> {
     }
 }
 
-/// A request that waits until it may open a stream. Dropped, it passes its turn on.
+/// A request waiting to open a stream. Dropping it gives its turn to the next.
 struct Opening<'a, I> {
     transport: &'a Transport<I>,
     ticket: Option<u64>,
@@ -137,7 +139,7 @@ impl<I> Drop for Opening<'_, I> {
     }
 }
 
-/// Waits for the head of a response. Dropped, it cancels the request.
+/// Waits for the head of the response. Dropping it cancels the request.
 struct ResponseFuture(Option<RecvStream>);
 
 impl Future for ResponseFuture {

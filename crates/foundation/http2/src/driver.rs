@@ -1,4 +1,4 @@
-//! A connection's own task: it reads, writes, and finds out when the peer is gone without having said so.
+//! The task of a connection: reads, writes, and detects a dead peer.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,19 +16,19 @@ use crate::limits::FRAMES_PER_TURN;
 use crate::state::KEEP_ALIVE_PING;
 use crate::transport::Transport;
 
-/// Bytes read at once.
+/// Bytes per read.
 const READ: usize = 32 * 1024;
-/// Reads of a connection before others have their turn.
+/// Consecutive reads before the task yields.
 const READS: usize = 8;
-/// Bytes that wait for the peer to read them, beyond which we do not listen to it.
+/// Bytes queued for the peer above which the connection stops reading.
 const WRITE_LIMIT: usize = 512 * 1024;
 
 thread_local! {
-    /// Where sockets are read to: a thread reads one at a time, and no idle connection keeps a buffer.
+    /// Read buffer, one per thread: idle connections hold none.
     static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ]);
 }
 
-/// What the timer is for.
+/// What the timer is waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     Preface(Duration),
@@ -41,7 +41,7 @@ pub(crate) struct Driver<I> {
     keep_alive: Option<KeepAlive>,
     timer: Pin<Box<Sleep>>,
     wait: Wait,
-    /// When the peer sent something last, as far as it was read; while it need not answer, when that was seen last.
+    /// When the peer last sent something. While no PING is required, the last time the timer checked.
     received: Instant,
 }
 
@@ -52,7 +52,7 @@ impl<I> Drop for Driver<I> {
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
-    /// `preface` is how long to wait for the first words, where there must be some.
+    /// `preface` limits the wait for the client's connection preface, if one is due.
     pub(crate) fn new(
         transport: Arc<Transport<I>>,
         preface: Option<Duration>,
@@ -71,15 +71,17 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
         }
     }
 
-    /// Reads and writes as far as one turn goes without waiting; ready when the connection has ended. `read` runs after
-    /// each read, before what it makes is written, and tells whether it has left something for the next turn.
+    /// Reads and writes as far as possible without waiting; ready when the connection has ended. `read`
+    /// runs after each read, before the output is written, and returns true if it left work for the next
+    /// turn.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         mut read: impl FnMut(&Arc<Transport<I>>) -> bool,
     ) -> Poll<Result<(), Error>> {
         let mut more = self.transport.shared.state().begin_turn(cx.waker());
-        // Our SETTINGS leave first: a client that begins with TLS learns from them that nobody here speaks it.
+        // SETTINGS are flushed first: a client that starts with TLS detects from them that the port is
+        // plaintext.
         let mut flushed = self.transport.poll_flush(cx)?;
         if more {
             more = read(&self.transport);
@@ -105,13 +107,13 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
         self.poll_end(flushed, cx)
     }
 
-    /// Reads once; how many frames came, or `None` at the end.
+    /// Reads once. Returns the number of frames received, or `None` at the end of the stream.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<Poll<Option<usize>>, Error> {
         READ_BUFFER.with_borrow_mut(|space| {
             let mut buffer = ReadBuf::new(space);
             match Pin::new(&mut *self.transport.io()).poll_read(cx, &mut buffer) {
                 Poll::Pending => return Ok(Poll::Pending),
-                // TLS that ends without saying so.
+                // The peer closed TLS without `close_notify`.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Ok(Poll::Ready(None));
                 }
@@ -120,7 +122,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
             if buffer.filled().is_empty() {
                 return Ok(Poll::Ready(None));
             }
-            // To the moment: who is fenced by the silence of a peer may not take the next tick of the timer for it.
+            // Uses the exact time instead of the timer's last tick: a caller may be fenced by the silence
+            // of a peer.
             self.received = Instant::now();
             if self.wait == Wait::PingAck {
                 self.wait = Wait::Received;
@@ -131,7 +134,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
                 Err(error) => {
                     state.refuse(error);
                     drop(state);
-                    // What tells the peer why, if it still can be told.
+                    // Sends the GOAWAY, if the socket still accepts it.
                     let _gone = self.transport.poll_flush(cx);
                     Err(error.into())
                 }
@@ -165,7 +168,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
         self.timer.as_mut().reset(Instant::now() + after);
     }
 
-    /// What to do when nothing else woke us; how long to wait then.
+    /// Runs the checks that are due. Returns the wait until the next.
     fn timed_out(&mut self) -> Result<Duration, Error> {
         let now = Instant::now();
         let mut state = self.transport.shared.state();
@@ -178,7 +181,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
             return Err(Error::KeepAliveTimeout(keep_alive.timeout));
         }
         if !state.may_ping() {
-            // Who is not asked anything owes no answer.
+            // No answer is due from a peer that was not pinged.
             self.received = now;
         }
         let left = keep_alive
@@ -193,7 +196,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
     }
 }
 
-/// How long to wait before the first of the checks.
+/// The wait before the first check.
 fn first_interval<I>(transport: &Transport<I>, keep_alive: Option<KeepAlive>) -> Duration {
     let own = transport.shared.state().interval();
     keep_alive.map_or(own, |keep_alive| keep_alive.interval.min(own))

@@ -1,4 +1,4 @@
-//! Why streams and connections end.
+//! Errors of streams and connections.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,9 +12,9 @@ impl Reason {
     pub const NO_ERROR: Self = Self(0);
     /// The peer broke the protocol.
     pub const PROTOCOL_ERROR: Self = Self(1);
-    /// Something went wrong here.
+    /// This side failed.
     pub const INTERNAL_ERROR: Self = Self(2);
-    /// More DATA was sent than a window allows.
+    /// The peer exceeded a flow-control window.
     pub const FLOW_CONTROL_ERROR: Self = Self(3);
     /// A frame on a closed stream.
     pub const STREAM_CLOSED: Self = Self(5);
@@ -22,11 +22,11 @@ impl Reason {
     pub const FRAME_SIZE_ERROR: Self = Self(6);
     /// The stream was not processed.
     pub const REFUSED_STREAM: Self = Self(7);
-    /// The stream is not wanted any more.
+    /// The stream is no longer needed.
     pub const CANCEL: Self = Self(8);
-    /// The state of the header compression is lost.
+    /// The header compression state is lost.
     pub const COMPRESSION_ERROR: Self = Self(9);
-    /// The peer causes too much work.
+    /// The peer causes excessive load.
     pub const ENHANCE_YOUR_CALM: Self = Self(11);
 
     fn name(self) -> Option<&'static str> {
@@ -65,13 +65,13 @@ impl fmt::Debug for Reason {
     }
 }
 
-/// A connection error (RFC 9113 section 5.4.1): the code the peer is told, and what is logged.
+/// A connection error (RFC 9113 section 5.4.1): the code for the peer, and the text for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {detail}")]
 pub struct ConnectionError {
     /// The code in our GOAWAY.
     pub reason: Reason,
-    /// What the peer did, for the message.
+    /// What the peer did wrong.
     pub detail: &'static str,
 }
 
@@ -115,49 +115,49 @@ impl ConnectionError {
 /// Why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The peer broke the protocol; it was told so.
+    /// The peer broke the protocol and was sent a GOAWAY.
     #[error("the peer broke the protocol: {0}")]
     Protocol(#[from] ConnectionError),
     /// The socket failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// Nothing came, not even the answer to a PING.
+    /// The peer sent nothing, not even the answer to a PING.
     #[error("the peer did not answer a PING within {0:?}")]
     KeepAliveTimeout(Duration),
-    /// A frame or a field block was begun and not completed.
+    /// A frame or a field block was started but not completed.
     #[error("incomplete frame or field block after {0:?}")]
     IncompleteFrame(Duration),
-    /// Nothing of what we sent was read.
+    /// The peer read none of the output.
     #[error("the peer read nothing for {0:?}")]
     WriteTimeout(Duration),
-    /// The client did not begin.
+    /// The client sent no connection preface.
     #[error("no HTTP/2 connection preface within {0:?}")]
     PrefaceTimeout(Duration),
 }
 
-/// Why a stream ended before its message was complete: a stream error (RFC 9113 section 5.4.2), or what ended the
-/// connection below it.
+/// Why a stream ended before its message was complete: a stream error (RFC 9113 section 5.4.2), or the end
+/// of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// The stream was reset.
     #[error("the stream was reset: {0}")]
     Reset(Reason),
-    /// The peer's GOAWAY tells that it did not process the stream.
+    /// The peer's GOAWAY says that it did not process the stream.
     #[error("the peer closed the connection without processing the stream: {0}")]
     GoAway(Reason),
-    /// The connection was closed, by either side, before the stream had ended.
+    /// Either side closed the connection before the stream ended.
     #[error("the connection was closed before the stream was complete")]
     ConnectionClosed,
-    /// A received header list is larger than our limit, in bytes, or than what is left of the connection's memory for
-    /// them.
+    /// A received header list exceeds the limit, or the memory that the connection has left for header
+    /// lists. In bytes.
     #[error("the message's header list is larger than the limit of {0} bytes")]
     HeadersTooLarge(u32),
-    /// A header list of ours is larger than the peer accepts; it was not sent.
+    /// The header list to be sent exceeds the peer's limit; nothing was sent.
     #[error(
         "the message's header list has {size} bytes, and the peer accepts {limit} (SETTINGS_MAX_HEADER_LIST_SIZE)"
     )]
     PeerHeaderListLimit {
-        /// Bytes as RFC 9113 section 6.5.2 counts them.
+        /// Bytes by the count of RFC 9113 section 6.5.2.
         size: usize,
         /// The peer's SETTINGS_MAX_HEADER_LIST_SIZE.
         limit: usize,
@@ -168,7 +168,7 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    /// The code for whoever is behind this stream.
+    /// The error code to pass on to the other end of a proxied stream.
     pub fn reason(self) -> Reason {
         match self {
             Self::Reset(reason) => reason,
@@ -178,17 +178,17 @@ impl StreamError {
         }
     }
 
-    /// True when the peer did not process the stream, so that the request may be repeated (RFC 9113 section 8.7).
+    /// True if the peer did not process the stream, so the request can be retried (RFC 9113 section 8.7).
     pub fn is_refusal(self) -> bool {
         self.reason() == Reason::REFUSED_STREAM
     }
 
-    /// True when the header list of the message, or of its response, was too large: to repeat it does not help.
+    /// True if the header list of the request or response was too large; a retry does not help.
     pub fn is_too_large(self) -> bool {
         matches!(self, Self::HeadersTooLarge(_) | Self::PeerHeaderListLimit { .. })
     }
 
-    /// True when the connection is of no more use.
+    /// True if the connection is no longer usable.
     pub fn is_lost(self) -> bool {
         matches!(self, Self::GoAway(_) | Self::ConnectionClosed)
     }

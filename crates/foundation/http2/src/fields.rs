@@ -1,4 +1,4 @@
-//! Heads of messages: which fields make a valid one. RFC 9113 section 8.
+//! Heads of messages: validation of header fields (RFC 9113 section 8).
 
 use std::borrow::Cow;
 
@@ -11,22 +11,22 @@ use crate::hpack::Field;
 use crate::limits::{FIELD_MEMORY, FIELDS as MAX_FIELDS};
 use crate::target::escape;
 
-/// Addresses whose parsed form is kept: an app calls few of them on a connection.
+/// URIs cached per connection: an app calls few of them.
 const CACHED_URIS: usize = 8;
-/// Bytes of a path or an authority beyond which it is not kept.
+/// Length of a path or an authority above which it is not cached.
 const CACHED_LENGTH: usize = 1024;
-/// What a field counts in a list beside its name and value (RFC 9113 section 6.5.2).
+/// Overhead of a field in the size of a list, besides its name and value (RFC 9113 section 6.5.2).
 const OVERHEAD: usize = 32;
-/// Fields most heads have room for without growing.
+/// Initial capacity: enough fields for most heads.
 const INITIAL_CAPACITY: usize = 12;
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// A message that breaks the rules for its fields: its stream is reset, the connection goes on.
+/// A message with invalid fields: its stream is reset, the connection stays open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// The fields of a block as they come.
+/// The fields of a block, collected as they are decoded.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     method: Option<Method>,
@@ -35,12 +35,12 @@ pub(crate) struct Fields {
     path: Option<Bytes>,
     status: Option<StatusCode>,
     headers: HeaderMap,
-    /// A field that is no pseudo-header was there: none may follow.
+    /// A regular field was seen: pseudo-headers must not follow it.
     regular: bool,
     malformed: bool,
-    /// There is a `content-length`.
+    /// A `content-length` was seen.
     sized: bool,
-    /// Fields that came, whatever became of them.
+    /// Number of fields received, including those that were dropped.
     count: usize,
 }
 
@@ -75,17 +75,17 @@ impl Fields {
         self.malformed |= !fits;
     }
 
-    /// True when some were left out because of their number.
+    /// True if fields were dropped because there were too many.
     pub(crate) fn exceeds_count(&self) -> bool {
         self.count > MAX_FIELDS
     }
 
-    /// Bytes of memory that a list of `size` bytes is charged.
+    /// Memory that a list of `size` bytes is charged, in bytes.
     pub(crate) fn memory(&self, size: usize) -> usize {
         size.saturating_add(self.count * FIELD_MEMORY)
     }
 
-    /// Bytes of the body as the head tells; `None` where it does not.
+    /// Length of the body by the head; `None` if not declared.
     pub(crate) fn length(&self) -> Result<Option<u64>, Malformed> {
         if self.sized {
             content_length(&self.headers)
@@ -133,7 +133,7 @@ impl Fields {
         Ok(response)
     }
 
-    /// The fields behind a body.
+    /// The trailers of a message.
     pub(crate) fn trailers(self) -> Result<HeaderMap, Malformed> {
         let pseudo = self.method.is_some()
             || self.scheme.is_some()
@@ -147,7 +147,7 @@ impl Fields {
     }
 }
 
-/// False for what belongs to one connection of HTTP/1.1 (RFC 9113 section 8.2.2).
+/// False for connection-specific fields of HTTP/1.1 (RFC 9113 section 8.2.2).
 fn belongs(name: &HeaderName, value: &HeaderValue) -> bool {
     match *name {
         CONNECTION | TRANSFER_ENCODING | UPGRADE => false,
@@ -168,7 +168,8 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Malformed> {
     length.map(Some).ok_or(Malformed)
 }
 
-/// Bytes of a list of fields (RFC 9113 section 6.5.2); `more` are the lengths of names and values of pseudo-headers.
+/// Size of a list of fields in bytes (RFC 9113 section 6.5.2). `more` holds the lengths of the names and
+/// values of pseudo-headers.
 pub(crate) fn list_size(headers: &HeaderMap, more: &[(&str, usize)]) -> usize {
     let pseudo = more.iter().map(|(name, value)| name.len() + value);
     let plain = headers
@@ -177,7 +178,7 @@ pub(crate) fn list_size(headers: &HeaderMap, more: &[(&str, usize)]) -> usize {
     (more.len() + headers.len()) * OVERHEAD + pseudo.sum::<usize>() + plain.sum::<usize>()
 }
 
-/// Addresses a client called before, so that they need not be parsed again.
+/// A cache of URIs that a client called before, which saves parsing them.
 #[derive(Debug, Default)]
 pub(crate) struct UriCache {
     calls: Vec<Call>,
@@ -223,11 +224,11 @@ impl UriCache {
 }
 
 fn parse(scheme: &[u8], authority: Option<Bytes>, path: Bytes) -> Result<Uri, Malformed> {
-    // A fragment is no part of a path (RFC 9113 section 8.3.1), and would be cut off without a word.
+    // A path has no fragment (RFC 9113 section 8.3.1); the parser would drop it silently.
     if path.is_empty() || path.contains(&b'#') {
         return Err(Malformed);
     }
-    // Mostly nothing is escaped: what cannot be carried as it is does not pass.
+    // Escapes only on failure: the parser rejects a path that needs escaping.
     let path = PathAndQuery::from_maybe_shared(path.clone()).or_else(|_| match escape(&path) {
         Cow::Borrowed(_) => Err(Malformed),
         Cow::Owned(escaped) => PathAndQuery::from_maybe_shared(escaped).map_err(|_| Malformed),

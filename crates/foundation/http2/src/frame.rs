@@ -1,35 +1,35 @@
 //! Frames: RFC 9113 sections 4 and 6.
 
-/// Bytes of a frame's head.
+/// Bytes of a frame header.
 pub const HEAD: usize = 9;
 
-/// What every client says first (RFC 9113 section 3.4).
+/// The client connection preface (RFC 9113 section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The kinds of frames.
+/// Frame types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Bytes of a body.
+    /// A part of a body.
     Data,
-    /// A head, or trailers.
+    /// The head of a message, or its trailers.
     Headers,
-    /// An order of streams; without meaning today.
+    /// The priority of a stream; deprecated.
     Priority,
-    /// The end of a stream that failed.
+    /// Terminates a stream early.
     Reset,
-    /// What one side asks of the other.
+    /// Configuration parameters of one side.
     Settings,
-    /// A stream that the server begins.
+    /// Announces a stream that the server opens.
     PushPromise,
-    /// A sign of life.
+    /// Measures a round trip or checks that the peer is alive.
     Ping,
-    /// The end of a connection.
+    /// Shuts a connection down.
     GoAway,
-    /// Room for more bytes.
+    /// Extends a flow-control window.
     WindowUpdate,
-    /// More of a head.
+    /// Continues a field block.
     Continuation,
-    /// Of an extension: to be ignored.
+    /// An unknown extension; ignored.
     Unknown,
 }
 
@@ -69,21 +69,21 @@ impl Kind {
     }
 }
 
-/// Flags of frames. Which frames they belong to: RFC 9113 section 6.
+/// Frame flags. RFC 9113 section 6 lists the frames they apply to.
 pub mod flag {
-    /// The last frame of its sender on the stream: DATA, HEADERS.
+    /// The sender's last frame on the stream: DATA, HEADERS.
     pub const END_STREAM: u8 = 0x1;
-    /// An answer: SETTINGS, PING.
+    /// An acknowledgement: SETTINGS, PING.
     pub const ACK: u8 = 0x1;
-    /// The head is complete: HEADERS, CONTINUATION.
+    /// The field block is complete: HEADERS, CONTINUATION.
     pub const END_HEADERS: u8 = 0x4;
-    /// The payload begins with the length of padding at its end: DATA, HEADERS.
+    /// The payload starts with a Pad Length: DATA, HEADERS.
     pub const PADDED: u8 = 0x8;
-    /// The payload begins with a priority: HEADERS.
+    /// The payload starts with a priority: HEADERS.
     pub const PRIORITY: u8 = 0x20;
 }
 
-/// What precedes each frame's payload.
+/// A frame header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// Bytes of the payload; 24 bits.
@@ -92,12 +92,12 @@ pub struct Head {
     pub kind: Kind,
     /// See [`flag`].
     pub flags: u8,
-    /// 0 for the connection.
+    /// 0 means the connection.
     pub stream: u32,
 }
 
 impl Head {
-    /// Reads the head at the start of `bytes`; `None` when there are fewer than [`HEAD`] of them.
+    /// Parses the frame header at the start of `bytes`; `None` if there are fewer than [`HEAD`] bytes.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let [l2, l1, l0, kind, flags, s3, s2, s1, s0, ..] = *bytes else {
             return None;
@@ -115,9 +115,9 @@ impl Head {
         self.flags & flag != 0
     }
 
-    /// The head as it stands on the wire.
+    /// Encodes the frame header.
     ///
-    /// Lengths of 2²⁴ and more have no place in it; no setting allows them.
+    /// The length must be below 2²⁴; no setting allows more.
     pub fn bytes(&self) -> [u8; HEAD] {
         let [_, l2, l1, l0] = u32::try_from(self.length).unwrap_or(0).to_be_bytes();
         let [s3, s2, s1, s0] = self.stream.to_be_bytes();

@@ -1,7 +1,6 @@
 //! Header compression: RFC 7541.
 //!
-//! One [`Decoder`] and one [`Encoder`] belong to a connection, as their tables do; each block of the connection goes
-//! through them, in order.
+//! A connection has one [`Decoder`] and one [`Encoder`]. Every field block must pass through them in order.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
@@ -16,19 +15,18 @@ mod table;
 pub use decode::Decoder;
 pub use encode::Encoder;
 
-/// What a field costs in a table and in a list, beside the bytes of its name and value: RFC 7541 section 4.1,
-/// RFC 9113 section 6.5.2.
+/// Overhead of a field in a table and in a list, besides its name and value: RFC 7541 section 4.1, RFC 9113
+/// section 6.5.2.
 const OVERHEAD: usize = 32;
 
-/// One field, parsed.
+/// One parsed field.
 ///
-/// Entries of the tables are kept parsed, so that a field that comes by its index costs no more than counting a
-/// reference.
+/// Table entries are stored parsed, so an indexed field costs one reference count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field {
     /// `:method`.
     Method(Method),
-    /// `:scheme`: visible ASCII or bytes from 0x80, possibly none; the same of the other texts.
+    /// `:scheme`: visible ASCII or bytes from 0x80, possibly empty. The same applies to the other texts.
     Scheme(Bytes),
     /// `:authority`.
     Authority(Bytes),
@@ -38,37 +36,37 @@ pub enum Field {
     Protocol(Bytes),
     /// `:status`.
     Status(StatusCode),
-    /// Any other field. The value is marked as sensitive when it came as one that is never to be indexed.
+    /// A regular field. The value is marked sensitive if it arrived as never indexed.
     ///
-    /// Spaces around the value stay where they are, as in other implementations: RFC 9113 would have such a message
-    /// refused, but gRPC allows them in metadata.
+    /// Spaces around the value are preserved, as in other implementations: RFC 9113 calls such a message
+    /// malformed, but gRPC allows them in metadata.
     Header(HeaderName, HeaderValue),
-    /// A field that breaks RFC 9113 sections 8.2 and 8.3: a name that is illegal or in upper case, an illegal value,
-    /// an unknown pseudo-header, a status that is no number of three digits. Its message is malformed; the
-    /// connection is not.
+    /// A field that violates RFC 9113 sections 8.2 and 8.3: an illegal or upper-case name, an illegal
+    /// value, an unknown pseudo-header, or a status that is not three digits. The message is malformed; the
+    /// connection stays valid.
     Malformed,
 }
 
-/// Why a block cannot be decoded. The tables of the two sides may differ from then on, so this is always an error of
-/// the connection: `COMPRESSION_ERROR` (RFC 9113 section 4.3).
+/// Why a block cannot be decoded. The tables of both sides may differ afterwards, so this is always a
+/// connection error, `COMPRESSION_ERROR` (RFC 9113 section 4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HpackError {
-    /// An integer or a string goes on after the end of the block.
+    /// The block ends within an integer or a string.
     #[error("the header block ends within a field")]
     Truncated,
     /// More than five bytes after the first.
     #[error("an integer in the header block is too large")]
     Integer,
-    /// The end-of-string symbol, or padding that is too long or not all ones.
+    /// The string contains the end-of-string symbol, or its padding is too long or not all ones.
     #[error("a string in the header block is not correct Huffman code")]
     Huffman,
-    /// 0, or beyond the dynamic table.
+    /// Index 0, or an index beyond the dynamic table.
     #[error("the header tables have no entry {0}")]
     Index(usize),
-    /// More than our settings allow.
+    /// The size exceeds our setting.
     #[error("header table size update to {0} bytes exceeds the limit")]
     TableSize(usize),
-    /// A size update after a field.
+    /// A table size update after a field.
     #[error("header table size update in the middle of a header block")]
     LateUpdate,
 }

@@ -1,98 +1,100 @@
-//! What a peer may make us hold and do: every number here is a limit that an operator can meet. Those that depend on the
-//! use of a connection are fields of [`Config`](crate::Config), these their defaults. Each public one has a row in
-//! `docs/reference/limits.md`.
+//! Limits on the memory and work that a peer can cause. Limits that depend on the use of a connection are
+//! fields of [`Config`](crate::Config), and the values here are their defaults. Each public constant has a
+//! row in `docs/reference/limits.md`.
 
 use std::time::{Duration, Instant};
 
-/// Bytes of one list of fields (a head, or trailers), each field counted as its name, its value and 32 (RFC 9113
-/// section 6.5.2). A longer one is not looked at: its request is answered with 431, or RESOURCE_EXHAUSTED where the
-/// connection is for gRPC; its response is an error of the call. The connection goes on.
+/// Bytes of one header list (a head, or trailers). Each field counts its name, its value and 32 (RFC 9113
+/// section 6.5.2). A request with a larger list is answered with 431, or RESOURCE_EXHAUSTED on a gRPC
+/// connection; a response with a larger list fails the call. The connection stays open.
 pub const HEADER_LIST: u32 = 64 * 1024;
 
-/// Fields of one list, whatever their size; exceeded, as [`HEADER_LIST`].
+/// Fields of one list, whatever their size. Exceeding it has the effect of [`HEADER_LIST`].
 pub const FIELDS: usize = 16_384;
 
-/// Bytes of memory for the heads and trailers of all streams of a connection that are not over; exceeded by a list, as
-/// [`HEADER_LIST`].
+/// Bytes of memory for the heads and trailers of all open streams of a connection. A list that exceeds it
+/// is treated as above [`HEADER_LIST`].
 pub const HEADER_MEMORY: usize = 16 * 1024 * 1024;
 
-/// Bytes that a field is charged to [`HEADER_MEMORY`] in addition to its size: what a map takes for it.
+/// Bytes charged to [`HEADER_MEMORY`] per field in addition to its size: the overhead of a map entry.
 pub(crate) const FIELD_MEMORY: usize = 128;
 
-/// CONTINUATION frames behind one HEADERS frame, in addition to those that a list of the largest size fills by half.
-/// More end the connection with ENHANCE_YOUR_CALM.
+/// CONTINUATION frames after one HEADERS frame, in addition to those that half-full frames of a
+/// maximum-size list would need. More end the connection with ENHANCE_YOUR_CALM.
 pub const CONTINUATIONS: usize = 32;
 
-/// Bytes of bodies that wait for the peer to make room on all streams of a connection. Beyond it, a stream has one
-/// piece waiting at a time.
+/// Body bytes queued on all streams of a connection because the peer's windows are full. Above it, each
+/// stream may queue one piece.
 pub const SEND_BUFFERS: usize = 32 * 1024 * 1024;
 
-/// The same where those pieces are large, as whole messages are, and there are more than 256 streams: a stream of a
-/// server whose piece does not fit is reset with ENHANCE_YOUR_CALM.
+/// Limit on queued pieces for connections with more than 256 streams, where pieces may be whole messages. A
+/// server resets a stream whose piece does not fit with ENHANCE_YOUR_CALM.
 pub const UNREAD: usize = 256 * 1024 * 1024;
 
-/// Streams of a connection for which [`MAX_UNREAD_FEW_STREAMS`] holds in place of [`UNREAD`].
+/// Up to this many streams of a connection, [`MAX_UNREAD_FEW_STREAMS`] applies instead of [`UNREAD`].
 pub(crate) const UNREAD_STREAMS: usize = 256;
 
-/// [`UNREAD`] where there are few streams: each may have a message of the usual largest size, 4 MiB, behind what is sent of
-/// another.
+/// [`UNREAD`] for connections with few streams: each may queue a message of the usual maximum size, 4 MiB,
+/// behind the rest of another.
 pub const MAX_UNREAD_FEW_STREAMS: usize = UNREAD_STREAMS * (4 * 1024 * 1024 + 256 * 1024);
 
-/// Time without a byte, where one is due: then what waits for it is given up.
+/// Time without progress after which a stalled transfer is aborted.
 ///
-/// - A frame or a list of fields that has begun, and output of ours that the peer does not read: the connection ends.
-/// - A request's body that somebody waits to read, and an answer's for which the client makes no room: the stream ends.
-/// - The body of a response that has announced its length: the stream ends.
+/// - An incomplete frame or field block, or output that the peer does not read: the connection ends.
+/// - A request body that a reader awaits, or a response for which the client opens no window: the stream
+///   ends.
+/// - A response body with a declared length: the stream ends.
 ///
-/// Bodies on a listener of gRPC are exempt, and those of responses without a length: streams of either kind may rightly be
-/// silent for hours. What guards against a peer that is gone are the pings ([`KeepAlive`](crate::KeepAlive)); who takes
-/// messages out of such a body sees to it that what has begun goes on.
+/// Bodies on a gRPC listener and responses without a length are exempt, because such streams may be silent
+/// for hours. Pings ([`KeepAlive`](crate::KeepAlive)) detect a dead peer. A reader that parses messages out
+/// of such a body must bound the time for each started message.
 pub const STALL: Duration = Duration::from_secs(60);
 
-/// The same while the clients of all connections together leave more than half of what they may unread: time without a byte of
-/// output, and without 256 KiB of an answer that waits for its client, gRPC's too.
+/// [`STALL`] while the clients of all connections together use more than half of the memory for unread
+/// output. Applies to time without any output, and to time without 256 KiB of a response that waits for its
+/// client. Includes gRPC.
 pub const CROWDED_STALL: Duration = Duration::from_secs(10);
 
-/// What a client reads of an answer within [`CROWDED_STALL`], bytes: who reads less holds it for too long.
+/// Bytes of a response that a client must read within [`CROWDED_STALL`].
 pub(crate) const CROWDED_PROGRESS: usize = 256 * 1024;
 
-/// Time without a stream after which a server ends a connection, in order: GOAWAY, and what the client began before it
-/// knew is still answered.
+/// Time without a stream after which a server closes a connection gracefully: it sends GOAWAY, and still
+/// answers requests that the client sent before receiving it.
 pub const IDLE: Duration = Duration::from_secs(600);
 
-/// The budget of unproductive frames: what a peer may do at once that costs us more than it, or nothing to it. Exceeded,
-/// the connection ends with ENHANCE_YOUR_CALM.
+/// Burst of unproductive frames allowed: frames that cost this side more than the peer, or cost the peer
+/// nothing. If exceeded, the connection ends with ENHANCE_YOUR_CALM.
 ///
-/// Counted are streams that are reset before their answer (rapid reset), frames for which we reset a stream, lists of
-/// fields that are refused, SETTINGS, empty DATA, and, where they let nothing out, WINDOW_UPDATE, PING, GOAWAY, PRIORITY
-/// and frames of unknown kinds or of streams that are over. A change of INITIAL_WINDOW_SIZE counts one more for every 16
-/// streams. Frames that stand in proportion to streams begun and DATA sent are free: three for each stream, three for
-/// each frame of DATA, and one more for every 2 KiB of it.
+/// Charged are streams reset before their response (rapid reset), frames for which we reset a stream,
+/// refused header lists, SETTINGS, and empty DATA. WINDOW_UPDATE, PING, GOAWAY, PRIORITY, and frames of
+/// unknown types or for closed streams are charged if they allow no output. A change of INITIAL_WINDOW_SIZE
+/// is charged one more per 16 streams. Frames in proportion to streams and DATA are free: three per stream,
+/// three per DATA frame, and one more per 2 KiB of DATA.
 ///
-/// An app whose calls all run into their deadlines stays below; one that does nothing else does not.
+/// An app whose calls all exceed their deadlines stays below the limit; a client that only resets streams
+/// does not.
 pub const UNPRODUCTIVE_FRAMES: u32 = 10_000;
 
-/// What comes back of [`UNPRODUCTIVE_FRAMES`] in a second.
+/// Refill rate of [`UNPRODUCTIVE_FRAMES`].
 pub const UNPRODUCTIVE_FRAMES_PER_SECOND: u32 = 2_000;
 
-/// Streams that are looked at for one unproductive frame.
+/// Streams visited for the price of one unproductive frame.
 pub(crate) const STREAMS_PER_FRAME: usize = 16;
 
-/// Frames after which a connection lets others have their turn, except that what was read at once (32 KiB) is taken
-/// whole.
+/// Frames after which a connection yields. The data of one read (32 KiB) is always processed completely.
 pub(crate) const FRAMES_PER_TURN: usize = 1024;
 
-/// Requests that are handed over in one turn of a connection.
+/// Requests dispatched in one turn of a connection.
 pub(crate) const REQUESTS_PER_TURN: usize = 128;
 
-/// Frames that a stream, or a frame of DATA, makes free.
+/// Free frames per stream, and per DATA frame.
 const CREDIT: u32 = 3;
-/// Bytes of DATA that make one more free.
+/// Bytes of DATA that earn one more free frame.
 const CREDIT_BYTES: usize = 2048;
-/// Free frames that can be saved.
+/// Maximum of accumulated free frames.
 const MAX_CREDIT: u32 = 20_000;
 
-/// Counts what a peer makes us do for nothing.
+/// Token bucket for unproductive frames.
 pub(crate) struct Budget {
     remaining: u32,
     credit: u32,
@@ -110,7 +112,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes `cost` frames; false when there are not so many.
+    /// Takes `cost` frames; false if fewer are left.
     pub(crate) fn charge(&mut self, cost: u32) -> bool {
         let now = Instant::now();
         let seconds = self.since.map_or(0, |since| now.duration_since(since).as_secs());
@@ -143,12 +145,12 @@ impl Budget {
         }
     }
 
-    /// A stream was begun.
+    /// Credits a new stream.
     pub(crate) fn credit_stream(&mut self) {
         self.credit = (self.credit + CREDIT).min(MAX_CREDIT);
     }
 
-    /// DATA was sent.
+    /// Credits sent DATA.
     pub(crate) fn credit_data(&mut self, bytes: usize) {
         let more = CREDIT.saturating_add(u32::try_from(bytes / CREDIT_BYTES).unwrap_or(MAX_CREDIT));
         self.credit = self.credit.saturating_add(more).min(MAX_CREDIT);
@@ -179,7 +181,7 @@ mod tests {
         for _ in 0..100_000 {
             budget.credit_stream();
         }
-        // A slow machine gets something back meanwhile.
+        // A slow machine gets a refill during the test.
         let most = MAX_CREDIT + UNPRODUCTIVE_FRAMES * 10;
         assert!(!(0..most).all(|_| budget.charge_frame()));
     }

@@ -1,37 +1,37 @@
-//! Open streams of a connection, and their part in those of all connections.
+//! Open streams of a connection, and their share of the process-wide count.
 
 use crate::settings::SharedLimit;
 
-/// Streams that a connection may have whatever others have. Its part in the sum grows by as many at once, and shrinks by at least
-/// half as many: each change is a write to memory that all connections share.
+/// Streams that a connection may always have. The shared count is updated in steps of this size (half when
+/// it shrinks), because each update writes to memory shared by all connections.
 const STEP: usize = 8;
 
-/// Why a call is refused where all connections together have too many.
+/// The error of a call that exceeds the process-wide limit on streams.
 pub const TOO_MANY_CALLS: &str =
     "too many calls in flight in this process: retry later (see OUTRIGGER_MEMORY_BUDGET)";
 
-/// The part of one connection in the streams that all connections have open.
+/// A connection's share of the open streams of all connections.
 #[derive(Debug)]
 pub struct OpenStreams {
-    /// `None`: only this connection's own limit holds.
+    /// `None`: only the connection's limit applies.
     shared: Option<&'static SharedLimit>,
-    /// How many of them are counted there.
+    /// Streams counted in `shared`.
     counted: usize,
 }
 
 impl OpenStreams {
-    /// Of a connection without streams.
+    /// For a connection without streams.
     pub fn new(shared: Option<&'static SharedLimit>) -> Self {
         Self { shared, counted: 0 }
     }
 
-    /// Whether a connection with so many streams may have one more.
+    /// Whether a connection with `open` streams may open another.
     #[inline]
     pub fn has_room(&self, open: usize) -> bool {
         open < STEP || self.shared.is_none_or(|shared| shared.has_room(open, 1))
     }
 
-    /// The connection has so many streams now.
+    /// Sets the number of open streams.
     #[inline]
     pub fn count(&mut self, open: usize) {
         let is_due = open >= self.counted + STEP || open + STEP / 2 <= self.counted;

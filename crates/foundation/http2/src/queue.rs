@@ -1,24 +1,24 @@
-//! What waits to be read or to be sent: parts of one message behind its head. Small pieces are gathered, so that a body
-//! takes about as much memory as it has bytes, whatever the frames that it came in.
+//! Queues of message parts after the head, to be read or to be sent. Small pieces are merged, so a body
+//! takes about as much memory as it has bytes, whatever its frame sizes.
 
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 
-/// Pieces of this many bytes and more are kept as they are.
+/// Pieces of at least this many bytes are not copied.
 const LARGE: usize = 4 * 1024;
-/// Bytes of small pieces that become one.
+/// Capacity of a chunk that small pieces are merged into.
 const CHUNK: usize = 16 * 1024;
 
-/// A part of a message behind its head.
+/// A part of a message after its head.
 #[derive(Debug)]
 pub(crate) enum Piece {
     Data(Bytes),
     Trailers(HeaderMap),
 }
 
-/// In the order in which they leave. The first piece needs no allocation: most messages have one, and trailers.
+/// FIFO. The first piece needs no allocation: most messages have one piece and trailers.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     first: Option<Bytes>,
@@ -57,7 +57,7 @@ impl Overflow {
 }
 
 impl Queue {
-    /// Adds data. What is small is copied to what waits already.
+    /// Appends data. Small pieces are merged into the last chunk.
     pub(crate) fn push(&mut self, data: Bytes) {
         if self.is_empty() {
             self.first = Some(data);
@@ -72,7 +72,7 @@ impl Queue {
         }
     }
 
-    /// Adds a copy of `bytes`.
+    /// Appends a copy of `bytes`.
     pub(crate) fn push_copy(&mut self, bytes: &[u8]) {
         if bytes.len() >= LARGE || self.is_empty() {
             self.push(Bytes::copy_from_slice(bytes));
@@ -81,7 +81,7 @@ impl Queue {
         }
     }
 
-    /// Adds the end.
+    /// Appends the trailers.
     pub(crate) fn push_trailers(&mut self, trailers: HeaderMap) {
         self.trailers = Some(trailers);
     }
@@ -93,7 +93,7 @@ impl Queue {
             .or_else(|| self.trailers.take().map(Piece::Trailers))
     }
 
-    /// Puts back what is left of the data that was taken last.
+    /// Puts back the rest of the last piece taken.
     pub(crate) fn push_front(&mut self, data: Bytes) {
         self.first = Some(data);
     }
@@ -107,12 +107,12 @@ impl Queue {
         self.first.is_none() && self.trailers.is_none() && !self.has_more()
     }
 
-    /// True when it is one piece of data, or nothing.
+    /// True for one piece of data, or an empty queue.
     pub(crate) fn is_plain(&self) -> bool {
         self.trailers.is_none() && !self.has_more()
     }
 
-    /// Bytes of data.
+    /// Bytes of data queued.
     pub(crate) fn bytes(&self) -> u64 {
         let first = self.first.as_ref().map_or(0, Bytes::len);
         let more = self.more.as_ref().map_or(0, |more| {
@@ -121,7 +121,7 @@ impl Queue {
         (first + more) as u64
     }
 
-    /// Bytes of memory that are taken and not used: at most as many as there are bytes, but for a few.
+    /// Bytes allocated but unused: at most about as many as there are bytes of data.
     pub(crate) fn slack(&self) -> usize {
         self.more
             .as_ref()
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     impl Queue {
-        /// Bytes of memory for data, as allocated.
+        /// Bytes allocated for data.
         pub(crate) fn held(&self) -> usize {
             let more = self.more.as_ref();
             let slots = more.map_or(0, |more| more.chunks.capacity() * size_of::<Bytes>());

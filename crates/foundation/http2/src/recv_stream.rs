@@ -1,4 +1,4 @@
-//! The body of a message that is received.
+//! The body of a received message.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::queue::Piece;
 use crate::state::SharedState;
 use crate::stream::{RecvEnd, RecvHead};
 
-/// A body of which not all was received yet.
+/// A body that is still being received.
 pub struct RecvStream {
     shared: Arc<SharedState>,
     stream: u32,
-    /// Bytes to be read, where the head told.
+    /// Remaining bytes, if the head declared a length.
     left: Option<u64>,
 }
 
@@ -37,13 +37,13 @@ impl RecvStream {
         }
     }
 
-    /// The body that follows, of `left` bytes where the head told.
+    /// Wraps the body, with `left` bytes if the head declared a length.
     pub(crate) fn incoming(mut self, left: Option<u64>) -> Incoming {
         self.left = left;
         Incoming::Stream(self)
     }
 
-    /// The head of an answer.
+    /// The head of a response.
     pub(crate) fn poll_head(&self, cx: &Context<'_>) -> Poll<Result<Response<()>, StreamError>> {
         let mut state = self.shared.state();
         let Some(stream) = state.stream(self.stream) else {
@@ -63,7 +63,7 @@ impl RecvStream {
         }
     }
 
-    /// What there is of the body already, where that is all of it.
+    /// The complete body, or what is received so far with the stream.
     pub(crate) fn into_incoming(self) -> Incoming {
         let mut state = self.shared.state();
         let Some(stream) = state.stream(self.stream) else {

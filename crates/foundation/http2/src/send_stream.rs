@@ -1,5 +1,5 @@
-//! A message on its way out: what is at hand leaves with the head, in one write and without a task of its own; only
-//! what has to be waited for gets a task.
+//! Sending a message: body bytes already in memory leave with the head, in one write and without a task.
+//! Only a body that is still being produced gets a task.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tokio::io::AsyncWrite;
 use crate::error::Reason;
 use crate::transport::Transport;
 
-/// Bytes of a body that are sent without asking for capacity: they are in memory already.
+/// Bytes of a body that are sent without waiting for capacity: they are in memory already.
 const READY_BYTES: usize = 32 * 1024;
 
-/// The stream that a message goes to. A message that is given up before its end resets it.
+/// The sending side of a stream. Dropping it before the end of the message resets the stream.
 pub(crate) struct SendStream<I> {
     pub(crate) transport: Arc<Transport<I>>,
     pub(crate) id: u32,
@@ -32,19 +32,19 @@ impl<I> Drop for SendStream<I> {
 }
 
 impl<I> SendStream<I> {
-    /// Ready when the peer wants nothing more.
+    /// Ready when the peer no longer wants the message.
     pub(crate) fn poll_reset(&self, cx: &Context<'_>) -> Poll<()> {
         self.transport.shared.state().poll_reset(self.id, cx)
     }
 }
 
 impl<I: AsyncWrite + Unpin> SendStream<I> {
-    /// Sends what a body has without waiting. Returns a body that has more.
+    /// Sends the part of a body that is ready. Returns the body if it has more.
     pub(crate) fn send_ready<B>(&self, mut body: B, reason: fn(B::Error) -> Reason) -> Option<B>
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        // Whoever waits for the rest polls again with its own waker.
+        // The task that sends the rest polls again with its own waker.
         let mut cx = Context::from_waker(Waker::noop());
         let mut given = 0;
         while given < READY_BYTES {
@@ -57,7 +57,7 @@ impl<I: AsyncWrite + Unpin> SendStream<I> {
         Some(body)
     }
 
-    /// Sends what a body gave: how many bytes, or `None` after the last.
+    /// Sends one result of polling a body: the number of bytes, or `None` after the last.
     fn send<E>(
         &self,
         frame: Option<Result<Frame<Bytes>, E>>,
@@ -75,7 +75,7 @@ impl<I: AsyncWrite + Unpin> SendStream<I> {
         };
         let mut state = self.transport.shared.state();
         match frame.into_data() {
-            // A piece without bytes is no news, except at the end.
+            // Skips an empty piece, except at the end.
             Ok(data) if data.is_empty() && !ended => Some(0),
             Ok(data) => {
                 let length = data.len();
@@ -92,7 +92,7 @@ impl<I: AsyncWrite + Unpin> SendStream<I> {
         }
     }
 
-    /// Sends the rest of a body as it comes and as the peer makes room.
+    /// Sends the rest of a body as it is produced and as the peer's windows allow.
     pub(crate) async fn send_body<B>(self, mut body: B, reason: fn(B::Error) -> Reason)
     where
         B: Body<Data = Bytes> + Unpin,

@@ -1,5 +1,5 @@
-//! The side that accepts. A request that was received whole, and whose answer is ready, costs no task and no wake-up:
-//! it is answered in the turn in which it was read.
+//! Server side. A request that was received whole, and whose response is ready at once, costs no task and
+//! no wake-up: it is answered in the turn in which it was read.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,13 +21,13 @@ use crate::settings::Config;
 use crate::state::{Accepted, Role};
 use crate::transport::Transport;
 
-/// How long requests are taken that a client may have sent before it read our GOAWAY. One that is silent would otherwise be
-/// waited for as long as a stalled call.
+/// Time during which requests are accepted that the client sent before it read our GOAWAY. Without it, a
+/// silent client would delay the shutdown until the stall timeout.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
-/// Serves a connection until the client is done, or, once `drain` is ready, until the calls in flight are.
-/// `upgrade` is the request of stream 1, where the connection was upgraded to HTTP/2 and the answer to that was
-/// sent.
+/// Serves a connection until the client closes it or, once `drain` is ready, until the calls in flight have
+/// completed. `upgrade` is the request of stream 1 if the connection was upgraded to HTTP/2 and the 101
+/// response was sent.
 ///
 /// # Errors
 /// Why the connection ended early.
@@ -79,7 +79,7 @@ where
     .await
 }
 
-/// Answers a request at once, or begins to.
+/// Answers a request immediately, or spawns a task that will.
 fn begin<I, S>(transport: &Arc<Transport<I>>, service: &Arc<S>, accepted: Accepted)
 where
     I: Io,
@@ -89,22 +89,23 @@ where
         transport: Arc::clone(transport),
         id: accepted.stream,
     };
-    // Boxed: a call's future is large, and starting a task moves it several times.
+    // Boxed because a call's future is large, and spawning a task moves it several times.
     let mut call = Box::pin(Arc::clone(service).call(accepted.request));
-    // The first poll may be the last. If it is not, the next one, by a task of the call's own, brings a waker.
+    // Often the first poll completes the call. If not, the call's task polls again with a real waker.
     let mut cx = Context::from_waker(Waker::noop());
     match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut cx))) {
         Ok(Poll::Ready(response)) => {
             if let Some(body) = respond::<S, I>(&answer, response) {
-                // These tasks have an owner: their stream stays open until they end, and whoever serves the connection
-                // waits for its streams. Where the connection is cut, the stream is reset, and they end by that.
+                // These tasks are bounded by the connection: their stream stays open until they end, and
+                // `serve` waits for its streams. If the connection fails, the stream is reset and ends the
+                // task.
                 tokio::spawn(answer.send_body(body, S::reason));
             }
         }
         Ok(Poll::Pending) => {
             tokio::spawn(wait::<S, I, _>(answer, call));
         }
-        // Dropping the answer tells the client.
+        // Dropping the response resets the stream.
         Err(_panicked) => {}
     }
 }
@@ -127,7 +128,7 @@ where
     }
 }
 
-/// Sends the head and what the body has without waiting; returns a body that has more.
+/// Sends the head and the part of the body that is ready. Returns the body if it has more.
 fn respond<S, I>(answer: &SendStream<I>, response: Response<S::Body>) -> Option<S::Body>
 where
     S: Service,

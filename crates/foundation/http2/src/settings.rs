@@ -1,4 +1,4 @@
-//! What a connection is configured with, and the SETTINGS of both sides: RFC 9113 section 6.5.
+//! Configuration of a connection, and the SETTINGS of both sides: RFC 9113 section 6.5.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,21 +18,21 @@ const MAX_HEADER_LIST_SIZE: u16 = 6;
 
 /// Bytes of one setting.
 const SETTING: usize = 6;
-/// Settings in one frame at most.
+/// Maximum settings in one frame.
 const MAX_SETTINGS: usize = 64;
-/// Largest frame before settings say otherwise; we never ask for more.
+/// Default maximum frame size. We never ask for more.
 pub(crate) const FRAME: usize = 16_384;
-/// Largest frame we send, whatever the peer takes: streams have their driver frame by frame.
+/// Largest frame we send, even if the peer accepts larger ones: streams take turns frame by frame.
 const MAX_FRAME: usize = 64 * 1024;
-/// Window of streams and connections before anything is said (RFC 9113 section 6.9.2).
+/// Default window of streams and connections (RFC 9113 section 6.9.2).
 pub(crate) const INITIAL_WINDOW: u32 = 65_535;
-/// Streams a client has open before the server has said how many it allows: what the protocol asks servers to allow
-/// at least (RFC 9113 section 6.5.2).
+/// Assumed limit on open streams until the server's SETTINGS arrive: the minimum that RFC 9113 section
+/// 6.5.2 recommends.
 const STREAMS: u32 = 100;
-/// No window may become larger (RFC 9113 section 6.9.1).
+/// Maximum window size (RFC 9113 section 6.9.1).
 pub(crate) const MAX_WINDOW: u32 = 0x7fff_ffff;
 
-/// The bytes by which the receive windows of several connections may grow together.
+/// Budget in bytes for the growth of receive windows, shared by several connections.
 #[derive(Debug)]
 pub struct WindowMemory {
     limit: usize,
@@ -48,12 +48,12 @@ impl WindowMemory {
         }
     }
 
-    /// Bytes by which windows are larger now.
+    /// Bytes reserved now.
     pub fn reserved(&self) -> usize {
         self.reserved.load(Ordering::Relaxed)
     }
 
-    /// False when fewer than `bytes` are left.
+    /// Reserves `bytes`; false if fewer are left.
     pub(crate) fn reserve(&self, bytes: u32) -> bool {
         let more = |reserved: usize| {
             let sum = reserved.checked_add(bytes as usize)?;
@@ -69,18 +69,18 @@ impl WindowMemory {
     }
 }
 
-/// What several connections hold together: bytes that their peers have not read, or open streams. Beyond the limit, those that
-/// hold more than their share of it get nothing more; beyond twice the limit, no connection gets more.
+/// A limit on a resource of several connections: unread bytes, or open streams. Above the limit,
+/// connections with more than their fair share get nothing more; above twice the limit, no connection does.
 #[derive(Debug)]
 pub struct SharedLimit {
     limit: usize,
     held: AtomicUsize,
-    /// Those that hold any.
+    /// Connections that hold any.
     connections: AtomicUsize,
 }
 
 impl SharedLimit {
-    /// Room for so much.
+    /// A limit of `limit` bytes or streams.
     pub const fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -89,24 +89,24 @@ impl SharedLimit {
         }
     }
 
-    /// How much is held now.
+    /// The amount held now.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Whether a connection that holds so much may hold `more`.
+    /// Whether a connection that holds `held` may take `more`.
     pub(crate) fn has_room(&self, held: usize, more: usize) -> bool {
         let (sum, held) = (self.held().saturating_add(more), held.saturating_add(more));
         let share = || self.limit / self.connections.load(Ordering::Relaxed).max(1);
         sum <= self.limit || sum <= self.limit * 2 && held <= share()
     }
 
-    /// Whether that is so much that those who read nothing make room for others.
+    /// Whether stalled peers must make room for others.
     pub(crate) fn is_crowded(&self) -> bool {
         self.held() > self.limit / 2
     }
 
-    /// A connection holds `now`, and held `before` until now.
+    /// Updates the amount held by a connection from `before` to `now`.
     pub(crate) fn recount(&self, before: usize, now: usize) {
         match (before, now) {
             (0, 0) => return,
@@ -122,38 +122,38 @@ impl SharedLimit {
     }
 }
 
-/// What this side asks for, and how long it waits.
+/// Limits and timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// Bytes a stream may have under way to us; at most 2³¹ - 1.
+    /// Initial receive window of a stream in bytes; at most 2³¹ - 1.
     pub stream_window: u32,
-    /// Bytes all streams together may have under way to us, those of memory that gathers small frames included; at most
-    /// 2³¹ - 1 and at least 65,535.
+    /// Receive window of the connection in bytes, including overhead for merged small frames; between
+    /// 65,535 and 2³¹ - 1.
     pub connection_window: u32,
-    /// What the window of a stream may grow to, bytes, where the bandwidth-delay product asks for it; at most 2³¹ - 1.
+    /// Bytes to which a stream's window may grow with the bandwidth-delay product; at most 2³¹ - 1.
     pub max_stream_window: u32,
-    /// Bytes by which the connection's window may grow together with its streams'.
+    /// Bytes by which the connection's window may grow.
     pub window_growth: u32,
-    /// What windows of all connections may grow by together; `None`: they do not grow.
+    /// Shared budget for window growth; `None` disables growth.
     pub window_memory: Option<&'static WindowMemory>,
-    /// What peers of all connections may leave unread together; `None`: only the limits of each connection hold. Of a server.
+    /// Shared limit on output that peers have not read; `None`: only the connection's limits apply. Server
+    /// only.
     pub unread_memory: Option<&'static SharedLimit>,
-    /// Streams the peer may have open; of a server.
+    /// Streams that the peer may have open. Server only.
     pub max_streams: u32,
-    /// Streams that the peers of all connections may have open together; `None`: only the limit of each connection holds. Of a
-    /// server.
+    /// Shared limit on open streams; `None`: only the connection's limit applies. Server only.
     pub open_streams: Option<&'static SharedLimit>,
     /// See [`limits::HEADER_LIST`].
     pub header_list: u32,
     /// See [`limits::HEADER_MEMORY`].
     pub header_memory: usize,
-    /// Bytes of a body that wait for the peer to make room, per stream.
+    /// Body bytes queued per stream because the peer's window is full.
     pub send_buffer: usize,
     /// See [`limits::SEND_BUFFERS`].
     pub send_buffers: usize,
-    /// Nothing but gRPC is spoken: what the service does not see is refused in its terms, and streams may be silent.
+    /// gRPC only: errors that the service does not see have gRPC's form, and streams may be silent.
     pub grpc: bool,
-    /// A silent peer is asked whether it is there also while no stream is open.
+    /// Ping a silent peer even while no stream is open.
     pub ping_idle: bool,
     /// See [`limits::STALL`].
     pub stall: Duration,
@@ -162,7 +162,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The windows and the number of streams of the protocol itself, and the limits' defaults.
+    /// The protocol's default windows and number of streams, and the default limits.
     pub const DEFAULT: Self = Self {
         stream_window: INITIAL_WINDOW,
         connection_window: INITIAL_WINDOW,
@@ -182,7 +182,7 @@ impl Config {
         idle: limits::IDLE,
     };
 
-    /// Our SETTINGS, and the WINDOW_UPDATE that makes the connection's window what it should be.
+    /// Writes our SETTINGS, and a WINDOW_UPDATE that sets the connection's window.
     pub(crate) fn announce(&self, client: bool, out: &mut BytesMut) {
         let first = if client {
             (ENABLE_PUSH, 0)
@@ -222,18 +222,18 @@ impl Config {
     }
 }
 
-/// The SETTINGS of the peer, as far as they matter to a sender.
+/// The peer's SETTINGS that matter to a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PeerSettings {
-    /// Bytes of our dynamic table for header compression.
+    /// Size of our dynamic table for header compression, in bytes.
     pub(crate) header_table_size: usize,
-    /// Bytes of DATA a new stream may send.
+    /// Initial send window of a stream in bytes.
     pub(crate) initial_window_size: u32,
-    /// Bytes of payload that we put in one frame.
+    /// Maximum payload of a frame we send.
     pub(crate) max_frame_size: usize,
-    /// Streams we may have open.
+    /// Streams that we may have open.
     pub(crate) max_concurrent_streams: u32,
-    /// Bytes of a list of fields, as [`list_size`](crate::fields::list_size) counts them.
+    /// Bytes of a header list, as [`list_size`](crate::fields::list_size) counts them.
     pub(crate) max_header_list_size: usize,
 }
 
@@ -250,7 +250,7 @@ impl Default for PeerSettings {
 }
 
 impl PeerSettings {
-    /// Reads the payload of a SETTINGS frame.
+    /// Applies the payload of a SETTINGS frame.
     pub(crate) fn update(&mut self, payload: &[u8]) -> Result<(), ConnectionError> {
         if !payload.len().is_multiple_of(SETTING) {
             return Err(ConnectionError::size(

@@ -1,5 +1,5 @@
-//! The state of a connection: its streams, windows, header compression, and the frames to be written. Nothing here waits
-//! or touches a socket.
+//! The state of a connection: streams, windows, header compression, and queued output. Does no I/O and
+//! never blocks.
 
 mod buffered;
 mod control;
@@ -37,9 +37,9 @@ pub(crate) use shutdown::Phase;
 use timeouts::Timers;
 use windows::Growth;
 
-/// Dynamic table of the peer's header compression, bytes: the protocol's own default.
+/// Size of the peer's dynamic table in bytes: the protocol's default.
 const HEADER_TABLE: usize = 4096;
-/// What our PING says that asks whether the peer is there.
+/// Payload of the keep-alive PING.
 pub(crate) const KEEP_ALIVE_PING: [u8; 8] = *b"there???";
 
 /// Which side of the connection this is.
@@ -49,7 +49,8 @@ pub(crate) enum Role {
     Server,
 }
 
-/// Streams by identifier. The peer chooses these, so they are hashed with a key of the connection's own.
+/// Streams by identifier. The peer chooses the identifiers, so each connection hashes them with a random
+/// key.
 type Streams = HashMap<u32, Stream, foldhash::fast::RandomState>;
 
 /// A request and the identifier of its stream.
@@ -69,55 +70,53 @@ pub(crate) struct State {
     encoder: Encoder,
     uris: UriCache,
     incomplete: Incomplete,
-    /// Requests that the application has not been given; their streams may be closed.
+    /// Requests not yet dispatched to the application. Their streams may be closed.
     pending_accept: VecDeque<(u32, Request<()>)>,
     load: Arc<Load>,
-    /// Requests that wait until the server allows more streams, by their tickets: in the order in which they came.
+    /// Requests that wait for the server to allow more streams, by ticket in order of arrival.
     pending_open: BTreeMap<u64, Waker>,
     last_ticket: u64,
     /// Bytes of DATA the peer may send on all streams.
     recv_window: u32,
-    /// Bytes that were read, and not yet given back to the peer by a WINDOW_UPDATE.
+    /// Bytes consumed but not yet returned by a WINDOW_UPDATE.
     released: u32,
     growth: Growth,
-    /// Bytes of memory that are allocated for what was received and hold nothing: they count as bytes that were not
-    /// read.
+    /// Bytes allocated for received data but unused; they count as unread.
     slack: usize,
-    /// What the fields of all streams are charged, bytes.
+    /// Bytes charged for the header lists of all streams.
     header_memory: usize,
     /// Bytes of DATA we may send on all streams.
     send_window: i64,
-    /// Streams that have something to send, in turn.
+    /// Streams that may send, in round-robin order.
     scheduled: VecDeque<u32>,
-    /// Streams that have something to send and wait for nothing but the connection's window: visited when it opens.
+    /// Streams whose output waits only for the connection's window; visited when it opens.
     awaiting_window: VecDeque<u32>,
-    /// Bytes of memory that the send queues of all streams have.
+    /// Memory of the send queues of all streams, in bytes.
     buffered: Buffered,
-    /// The highest identifier of a stream that was opened: by the client, whichever side that is.
+    /// The highest identifier that the client has opened, whichever side this is.
     last_id: u32,
     phase: Phase,
-    /// Streams that we reset lately.
+    /// Recently reset streams.
     reset_history: ResetHistory,
     budget: Budget,
     timers: Timers,
-    /// That of the connection's own task.
+    /// Waker of the connection's task.
     pub(crate) waker: Option<Waker>,
-    /// Streams that were looked at.
+    /// Number of streams visited.
     #[cfg(test)]
     visited: usize,
 }
 
-/// How busy a connection is, for those who choose one of several and need no lock for it.
+/// Load of a connection, readable without a lock to choose among several connections.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
-    /// Streams.
+    /// Open streams.
     pub(crate) streams: AtomicUsize,
-    /// No stream can be opened any more.
+    /// No new streams can be opened.
     pub(crate) closed: AtomicBool,
 }
 
-/// A connection's state, shared by its task and the handles of its streams. The lock is never held while something
-/// waits.
+/// A connection's state, shared by its task and its stream handles. The lock is never held across an await.
 pub(crate) struct SharedState(Mutex<State>);
 
 impl SharedState {
@@ -172,8 +171,8 @@ impl State {
         }
     }
 
-    /// Moves requests that were received to `to`, as many as one turn takes. What was received whole comes with its
-    /// body. True when there are more.
+    /// Moves received requests to `to`, up to the limit of one turn. A completely received request includes
+    /// its body. True if more remain.
     pub(crate) fn accept(&mut self, shared: &Arc<SharedState>, to: &mut Vec<Accepted>) -> bool {
         for _ in 0..REQUESTS_PER_TURN {
             let Some((id, head)) = self.pending_accept.pop_front() else {
@@ -183,7 +182,7 @@ impl State {
                 continue;
             };
             if !stream.state.is_send_open() {
-                // It was reset meanwhile: nobody has to hear of it.
+                // The stream was reset before the request was dispatched.
                 self.drop_handles(id);
                 continue;
             }
@@ -206,13 +205,14 @@ impl State {
         !self.pending_accept.is_empty()
     }
 
-    /// Begins a turn of the connection's task, whose waker is `waker`. True when requests wait since the last one.
+    /// Starts a turn of the connection's task, whose waker is `waker`. True if requests remain from the
+    /// last turn.
     pub(crate) fn begin_turn(&mut self, waker: &Waker) -> bool {
         keep(&mut self.waker, waker);
         !self.pending_accept.is_empty()
     }
 
-    /// Takes the next piece of what was received on a stream, or waits for it. DATA is given back to the windows.
+    /// Takes the next received piece of a stream, or waits for it. DATA is returned to the windows.
     pub(crate) fn poll_piece(
         &mut self,
         id: u32,
@@ -228,7 +228,7 @@ impl State {
                     stream.receiver.register(cx.waker());
                     Poll::Pending
                 }
-                // RFC 9113 section 8.1: no more of this message is needed.
+                // NO_ERROR: the rest of the message is not needed (RFC 9113 section 8.1).
                 Some(RecvEnd::EndStream | RecvEnd::Failed(StreamError::Reset(Reason::NO_ERROR))) => {
                     Poll::Ready(None)
                 }
@@ -246,17 +246,17 @@ impl State {
         self.streams.get_mut(&id)
     }
 
-    /// True for a stream that nobody has opened (RFC 9113 section 5.1).
+    /// True for an idle stream: one never opened (RFC 9113 section 5.1).
     pub(crate) fn is_idle(&self, id: u32) -> bool {
         id > self.last_id
     }
 
-    /// True while the message that we send on a stream has no end.
+    /// True until the end of our message on the stream is queued.
     pub(crate) fn accepts_data(&self, id: u32) -> bool {
         self.streams.get(&id).is_some_and(Stream::accepts_data)
     }
 
-    /// Waits until a stream's send queue has capacity. Ready with `None` when it takes no more.
+    /// Waits for capacity in a stream's send queue. Ready with `None` if the stream accepts no more data.
     pub(crate) fn poll_capacity(&mut self, id: u32, cx: &Context<'_>) -> Poll<Option<()>> {
         let most = if self.buffered.bytes() < self.config.send_buffers
             && self.buffered.has_room(self.config.send_buffer)
@@ -271,7 +271,7 @@ impl State {
         }
     }
 
-    /// Waits until a stream takes no more.
+    /// Waits until a stream accepts no more data.
     pub(crate) fn poll_reset(&mut self, id: u32, cx: &Context<'_>) -> Poll<()> {
         let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.accepts_data()) else {
             return Poll::Ready(());
@@ -280,31 +280,31 @@ impl State {
         Poll::Pending
     }
 
-    /// Charges what costs us more than the peer.
+    /// Charges an action that costs this side more than the peer.
     fn charge(&mut self, detail: &'static str) -> Result<(), ConnectionError> {
         within(self.budget.charge(1), detail)
     }
 
-    /// Charges a frame that had no effect. As many as go with streams and DATA are free.
+    /// Charges a frame without effect. Frames in proportion to streams and DATA are free.
     fn charge_idle_frame(&mut self, detail: &'static str) -> Result<(), ConnectionError> {
         within(self.budget.charge_frame(), detail)
     }
 
-    /// Charges a frame for which all streams are looked at.
+    /// Charges a frame that visits all streams.
     fn charge_all_streams(&mut self, detail: &'static str) -> Result<(), ConnectionError> {
         let streams = self.streams.len() / STREAMS_PER_FRAME;
         let cost = u32::try_from(streams).unwrap_or(u32::MAX).saturating_add(1);
         within(self.budget.charge(cost), detail)
     }
 
-    /// Tells the connection's task that there is something to do.
+    /// Wakes the connection's task.
     pub(crate) fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();
         }
     }
 
-    /// How busy the connection is; it follows.
+    /// A live view of the connection's load.
     pub(crate) fn load(&self) -> Arc<Load> {
         Arc::clone(&self.load)
     }

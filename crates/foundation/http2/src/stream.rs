@@ -1,4 +1,4 @@
-//! One stream: its state, what was received and not read yet, and what is to be sent.
+//! One stream: its state, received data, and output.
 
 use std::task::Waker;
 
@@ -9,25 +9,25 @@ use crate::boundary::Incoming;
 use crate::error::StreamError;
 use crate::queue::{Piece, Queue};
 
-/// Keeps a waker until it is used; one that is kept already is not cloned again.
+/// Stores a waker; does not clone one that is stored already.
 pub(crate) fn keep(slot: &mut Option<Waker>, waker: &Waker) {
     if !slot.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
         *slot = Some(waker.clone());
     }
 }
 
-/// The state of a stream that was opened: RFC 9113 section 5.1.
+/// The state of an opened stream: RFC 9113 section 5.1.
 ///
-/// A stream that is *idle* has no entry among the connection's streams and an identifier above the last that was
-/// opened ([`is_idle`](crate::state::State::is_idle)). No stream is ever *reserved*: clients switch push off
-/// and servers do not push. A closed stream keeps its entry until both its handles are dropped.
+/// An *idle* stream has no entry and an identifier above the last one opened
+/// ([`is_idle`](crate::state::State::is_idle)). No stream is ever *reserved*: push is disabled. A closed
+/// stream keeps its entry until both its handles are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamState {
     /// Both sides may send.
     Open,
     /// We have sent END_STREAM; the peer may send.
     HalfClosedLocal,
-    /// The peer sends nothing more that counts; we may send.
+    /// The peer's side has ended; we may send.
     HalfClosedRemote(RecvEnd),
     /// Neither side may send.
     Closed(RecvEnd),
@@ -38,12 +38,12 @@ pub(crate) enum StreamState {
 pub(crate) enum RecvEnd {
     /// With END_STREAM: the message is complete.
     EndStream,
-    /// Early; whoever reads the message gets this error behind what was received.
+    /// Early; the reader gets this error after the received data.
     Failed(StreamError),
 }
 
 impl StreamState {
-    /// True while the peer may send frames that count.
+    /// True while frames of the peer are accepted.
     pub(crate) fn is_recv_open(self) -> bool {
         matches!(self, Self::Open | Self::HalfClosedLocal)
     }
@@ -73,7 +73,7 @@ impl StreamState {
         };
     }
 
-    /// The peer's side has ended. How it ended first stays.
+    /// The peer's side has ended. The first cause is kept.
     pub(crate) fn close_recv(&mut self, end: RecvEnd) {
         *self = match *self {
             Self::Open => Self::HalfClosedRemote(end),
@@ -83,21 +83,21 @@ impl StreamState {
     }
 }
 
-/// The head of the message that is received.
+/// The head of the received message.
 #[derive(Debug)]
 pub(crate) enum RecvHead {
-    /// It has not come.
+    /// Not received.
     Awaited,
-    /// A response's, which the caller has not taken yet.
+    /// A response's head that the caller has not taken yet.
     Received(Response<()>),
-    /// The application has it.
+    /// Taken by the application.
     Taken,
 }
 
 /// The application's handle of one direction of a stream.
 #[derive(Debug)]
 pub(crate) enum Handle {
-    /// Somebody has it, or will; with the waker of a task that waits for this direction.
+    /// Held, or about to be; with the waker of a task that waits for this direction.
     Held(Option<Waker>),
     Dropped,
 }
@@ -111,7 +111,7 @@ impl Handle {
         matches!(self, Self::Held(Some(_)))
     }
 
-    /// Keeps the waker of a task that waits.
+    /// Stores the waker of a waiting task.
     pub(crate) fn register(&mut self, waker: &Waker) {
         if let Self::Held(slot) = self {
             keep(slot, waker);
@@ -127,25 +127,25 @@ impl Handle {
     }
 }
 
-/// What tells a stream that moves from one that is stalled: see [`STALL`](crate::limits::STALL).
+/// Detects stalled streams: see [`STALL`](crate::limits::STALL).
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// The time without progress is limited.
+    /// Whether the time without progress is limited.
     pub(crate) limited: bool,
     /// DATA was received or sent since the last check.
     pub(crate) since_check: bool,
-    /// Bytes of DATA that were sent since there was enough of it, while others need the room.
+    /// Bytes of DATA sent since the last sufficient progress, while memory is crowded.
     pub(crate) sent: usize,
-    /// Since when there was none, where some is due.
+    /// Start of the current stall.
     pub(crate) stalled_since: Option<Instant>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) state: StreamState,
-    /// The application has the request. A client's streams begin so.
+    /// The application has the request. Always true for a client's streams.
     pub(crate) accepted: bool,
-    /// What its fields are charged to the connection, bytes.
+    /// Bytes charged to the connection for its header lists.
     pub(crate) header_memory: usize,
     pub(crate) progress: Progress,
 
@@ -153,31 +153,32 @@ pub(crate) struct Stream {
     pub(crate) recv_queue: Queue,
     /// Bytes of DATA the peer may send.
     pub(crate) recv_window: u32,
-    /// The size of the receive window, bytes: what `recv_window` is when all that was received has been released.
+    /// Size of the receive window in bytes: the value of `recv_window` when everything received has been
+    /// released.
     pub(crate) recv_window_size: u32,
-    /// Bytes that were read, and not yet given back to the peer by a WINDOW_UPDATE.
+    /// Bytes consumed but not yet returned by a WINDOW_UPDATE.
     pub(crate) released: u32,
-    /// Bytes of DATA to come by the head's `content-length`, where it has one.
+    /// Remaining bytes by the head's `content-length`, if any.
     pub(crate) content_left: Option<u64>,
     pub(crate) receiver: Handle,
 
-    /// Bytes of DATA we may send; below zero after the peer has lowered SETTINGS_INITIAL_WINDOW_SIZE.
+    /// Bytes of DATA we may send; negative after the peer has lowered SETTINGS_INITIAL_WINDOW_SIZE.
     pub(crate) send_window: i64,
     pub(crate) send_queue: Queue,
-    /// Bytes in `send_queue`, counted in the connection's too.
+    /// Bytes in `send_queue`, also counted in the connection.
     pub(crate) buffered: usize,
-    /// Bytes of the first piece of `send_queue` that were sent. They stay in memory with the rest of it, and are counted in the
-    /// connection's until then.
+    /// Bytes sent of the first piece of `send_queue`. The piece stays in memory as a whole, so they still
+    /// count in the connection.
     pub(crate) front_sent: usize,
-    /// END_STREAM goes with the last piece of `send_queue`, or was sent.
+    /// END_STREAM was sent, or goes with the last piece of `send_queue`.
     pub(crate) end_queued: bool,
-    /// It is in one of the connection's two queues of streams that have something to send.
+    /// It is in one of the connection's two send queues.
     pub(crate) is_scheduled: bool,
     pub(crate) sender: Handle,
 }
 
 impl Stream {
-    /// One whose windows have these sizes, in bytes.
+    /// A stream with these window sizes in bytes.
     pub(crate) fn new(state: StreamState, recv_head: RecvHead, recv_window: u32, send_window: u32) -> Self {
         Self {
             state,
@@ -201,17 +202,17 @@ impl Stream {
         }
     }
 
-    /// True when nobody can learn or do anything about it any more.
+    /// True if both handles are dropped.
     pub(crate) fn is_unused(&self) -> bool {
         self.state.is_closed() && !self.receiver.is_held() && !self.sender.is_held()
     }
 
-    /// True while the message that we send has no end.
+    /// True until the end of our message is queued.
     pub(crate) fn accepts_data(&self) -> bool {
         !self.end_queued && self.state.is_send_open()
     }
 
-    /// Counts DATA towards `content-length`; false when the two contradict each other (RFC 9113 section 8.1.1).
+    /// Counts DATA towards `content-length`; false on a mismatch (RFC 9113 section 8.1.1).
     pub(crate) fn count_content(&mut self, bytes: u64, ended: bool) -> bool {
         let Some(left) = self.content_left else {
             return true;
@@ -220,8 +221,7 @@ impl Stream {
         self.content_left.is_some_and(|left| !ended || left == 0)
     }
 
-    /// Tells the reader that something was received; `ended` with END_STREAM. True when that may be the end of the
-    /// stream.
+    /// Notifies the reader; `ended` with END_STREAM. True if the stream may now be closed.
     pub(crate) fn received(&mut self, ended: bool) -> bool {
         if ended {
             self.state.close_recv(RecvEnd::EndStream);
@@ -230,7 +230,7 @@ impl Stream {
         ended && self.state.is_closed()
     }
 
-    /// Ends both sides at once. Returns how many bytes of memory its send queue had.
+    /// Closes both sides. Returns the memory of its send queue in bytes.
     #[must_use]
     pub(crate) fn fail(&mut self, error: StreamError) -> usize {
         self.state.close_recv(RecvEnd::Failed(error));
@@ -241,7 +241,7 @@ impl Stream {
         std::mem::take(&mut self.buffered) + std::mem::take(&mut self.front_sent)
     }
 
-    /// Takes the body when all of it was received, in one piece or none.
+    /// Takes the body if it was received completely and is at most one piece.
     pub(crate) fn take_complete(&mut self) -> Option<Incoming> {
         if self.state.recv_end() != Some(RecvEnd::EndStream) || !self.recv_queue.is_plain() {
             return None;
@@ -252,19 +252,19 @@ impl Stream {
         })
     }
 
-    /// Bytes that are to be read, where the head told.
+    /// Bytes left to read, if the head declared a length.
     pub(crate) fn content_to_read(&self) -> Option<u64> {
         self.content_left.map(|left| left + self.recv_queue.bytes())
     }
 
-    /// True when DATA is due: somebody waits to read it, or to have it sent.
+    /// True if DATA is due: a reader waits for it, or output waits for a window.
     pub(crate) fn is_due(&self) -> bool {
         let head = !matches!(self.recv_head, RecvHead::Awaited);
         let reads = head && self.state.is_recv_open() && self.receiver.is_waiting();
         self.progress.limited && (reads && self.recv_queue.is_empty() || !self.send_queue.is_empty())
     }
 
-    /// True when there is something to send and the stream's window lets it out.
+    /// True if there is output and the stream's window allows it.
     pub(crate) fn can_send(&self) -> bool {
         !self.send_queue.is_empty() && (self.send_window > 0 || self.buffered == 0)
     }
@@ -284,7 +284,7 @@ mod tests {
         assert!(state.is_recv_open() && !state.is_send_open());
         state.close_recv(RecvEnd::EndStream);
         assert_eq!(state, StreamState::Closed(RecvEnd::EndStream));
-        // How it ended first stays.
+        // The first cause is kept.
         state.close_recv(failed);
         assert_eq!(state.recv_end(), Some(RecvEnd::EndStream));
 

@@ -2,18 +2,19 @@
 
 use std::borrow::Cow;
 
-/// `target` (path and query) with everything percent-escaped that a target cannot carry as it is: curl and browsers send
-/// some of it raw. Everything else stays as it was sent, what no request may have too.
+/// Percent-escapes the characters of `target` (path and query) that [`http::Uri`] rejects: curl and
+/// browsers send some of them raw. Everything else is unchanged, including characters that are invalid in
+/// any request.
 pub fn escape(target: &[u8]) -> Cow<'_, [u8]> {
     escape_and(target, |_| false)
 }
 
-/// The same for a target that came as a string of another protocol: of that nothing is refused.
+/// Like [`escape`] for a target from another protocol: never rejects one.
 pub fn escape_all(target: &str) -> Cow<'_, str> {
     let control = |byte: u8| byte <= b' ' || byte == 0x7f;
     match escape_and(target.as_bytes(), control) {
         Cow::Borrowed(_) => Cow::Borrowed(target),
-        // Only ASCII was replaced, by ASCII.
+        // ASCII was replaced by ASCII only.
         Cow::Owned(escaped) => String::from_utf8_lossy(&escaped).into_owned().into(),
     }
 }
@@ -44,7 +45,7 @@ fn escape_and(target: &[u8], more: impl Fn(u8) -> bool) -> Cow<'_, [u8]> {
     Cow::Owned(escaped)
 }
 
-/// What `http::Uri` takes for an error, or for the beginning of a fragment, which requests have none of.
+/// Bytes that `http::Uri` rejects, or takes for the start of a fragment, which requests do not have.
 fn is_refused(byte: u8, query: bool, text: bool) -> bool {
     match byte {
         b'<' | b'>' | b'#' => true,

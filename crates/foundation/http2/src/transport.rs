@@ -1,4 +1,4 @@
-//! The socket and the state of a connection, as its own task and those of its streams share them.
+//! The socket and the state of a connection, shared by its task and its stream tasks.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,13 +10,13 @@ use tokio::io::AsyncWrite;
 use crate::settings::Config;
 use crate::state::{Role, SharedState};
 
-/// Streams whose frames may wait for the connection's own task. Tasks run in the order they were woken: after a burst
-/// of answers the connection's task would run last, and the next process sit idle until then.
+/// Streams whose frames may wait for the connection's task. Tasks run in the order they were woken: after a
+/// burst of responses that task would run last and leave the peer idle.
 const QUEUED_STREAMS: usize = 4;
 
 pub(crate) struct Transport<I> {
     pub(crate) shared: Arc<SharedState>,
-    /// Locked before the state, where both are.
+    /// Lock order: `io` before the state.
     io: Mutex<I>,
     /// Streams that queued frames since the last write.
     queued: AtomicUsize,
@@ -37,7 +37,8 @@ impl<I> Transport<I> {
 }
 
 impl<I: AsyncWrite + Unpin> Transport<I> {
-    /// Writes what waits, as far as the windows and the socket let it. `cx` must be that of the connection's task.
+    /// Writes queued output as far as the windows and the socket allow. `cx` must belong to the
+    /// connection's task.
     pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
         self.flush(&mut self.io(), cx)
     }
@@ -56,14 +57,15 @@ impl<I: AsyncWrite + Unpin> Transport<I> {
         }
     }
 
-    /// Tells that a stream has queued frames: the connection's task writes them, or, when several wait, the caller.
+    /// Signals queued frames of a stream: the connection's task writes them or, if several streams wait,
+    /// the caller.
     pub(crate) fn notify(&self) {
         let many = self.queued.fetch_add(1, Ordering::Relaxed) + 1 >= QUEUED_STREAMS;
         let waker = self.shared.state().waker.clone();
         let Some(waker) = waker else { return };
         if many && let Ok(mut io) = self.io.try_lock() {
             let flushed = self.flush(&mut io, &mut Context::from_waker(&waker));
-            // The connection's own task meets the same error, and ends.
+            // On an error, the connection's task meets the same error and ends.
             if flushed.is_ok() {
                 return;
             }

@@ -1,5 +1,5 @@
-//! What is to be written. Small pieces are gathered, so that a turn ends in one write and one TLS record; large ones
-//! are not copied.
+//! The output buffer. Small pieces are merged, so that a turn ends in one write and one TLS record; large
+//! payloads are not copied.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -12,56 +12,56 @@ use tokio::io::AsyncWrite;
 use crate::error::Reason;
 use crate::frame::{HEAD, Head, Kind, flag};
 
-/// Payloads of this many bytes and more are written from where they are.
+/// Payloads of at least this many bytes are not copied.
 const LARGE: usize = 8 * 1024;
-/// Pieces handed to the socket at once.
+/// Pieces passed to the socket in one call.
 const PIECES: usize = 16;
-/// Capacity that the buffer keeps between turns.
+/// Capacity retained between turns.
 const KEPT_CAPACITY: usize = 4 * 1024;
-/// Bytes of answers to the peer's own frames that may wait for it to read.
+/// Bytes of replies to the peer's control frames that may be unread.
 const UNREAD_REPLIES: usize = 64 * 1024;
 
-/// Frames on their way out.
+/// Queued frames.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBuffer {
-    /// Pieces to be written before `tail`.
+    /// Pieces written before `tail`.
     pieces: VecDeque<Bytes>,
-    /// Bytes of `pieces`.
+    /// Total bytes of `pieces`.
     ahead: usize,
     tail: BytesMut,
-    /// Bytes of answers to the peer's own frames since all was written.
+    /// Bytes of replies to control frames since the buffer was last empty.
     replies: usize,
-    /// Bytes that the socket has taken.
+    /// Bytes written to the socket since the connection started.
     written: u64,
 }
 
 impl WriteBuffer {
-    /// Bytes that the socket has taken since the connection began.
+    /// Bytes written to the socket since the connection started.
     pub(crate) fn written(&self) -> u64 {
         self.written
     }
 
-    /// What [`Self::written`] is when the socket has taken all that waits now.
+    /// The value of [`Self::written`] once the current output is written.
     pub(crate) fn end(&self) -> u64 {
         self.written + self.len() as u64
     }
 
-    /// Bytes that wait.
+    /// Bytes queued.
     pub(crate) fn len(&self) -> usize {
         self.ahead + self.tail.len()
     }
 
-    /// True when nothing waits.
+    /// True if nothing is queued.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// True when the peer makes us answer and does not read the answers.
+    /// True if the peer causes replies and does not read them.
     pub(crate) fn is_flooded(&self) -> bool {
         self.replies > UNREAD_REPLIES
     }
 
-    /// Where frames are written whose bytes are made on the spot.
+    /// The buffer to which new frames are written.
     pub(crate) fn tail(&mut self) -> &mut BytesMut {
         &mut self.tail
     }
@@ -133,7 +133,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Writes what waits, and flushes.
+    /// Writes the queued output and flushes.
     pub(crate) fn poll_flush<I: AsyncWrite + Unpin>(
         &mut self,
         io: &mut I,
@@ -196,7 +196,7 @@ impl WriteBuffer {
 
 #[cfg(test)]
 impl WriteBuffer {
-    /// What waits, as if the socket had taken it.
+    /// Drains the output as a socket would.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.seal();
         let written = self.end();

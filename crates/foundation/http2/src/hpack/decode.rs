@@ -1,29 +1,29 @@
-//! From blocks to fields: RFC 7541 sections 3 and 6.
+//! Decoder for field blocks: RFC 7541 sections 3 and 6.
 
 use bytes::{Bytes, BytesMut};
 
 use super::table::{Entry, Name, Table};
 use super::{Field, HpackError, OVERHEAD, huffman, integer};
 
-/// Bytes of memory that the values of several fields share.
+/// Bytes of an allocation shared by several values.
 const ARENA: usize = 4096;
-/// Values above this have memory of their own, so that the arena is not given up half full.
+/// Values above this size get their own allocation, so that a half-full arena is not discarded.
 const LARGE: usize = 1024;
-/// Bytes kept for strings in Huffman code from one block to the next.
+/// Bytes of the Huffman buffer retained between blocks.
 const SCRATCH: usize = 4096;
 
-/// The receiving side of a connection.
+/// The decoder of a connection.
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
-    /// What the capacity of the table may be set to.
+    /// Upper bound for table size updates.
     max_table: usize,
-    /// Where strings in Huffman code are decoded to.
+    /// Buffer for decoded Huffman strings.
     scratch: Vec<u8>,
     arena: Arena,
 }
 
-/// What a literal asks of the table: RFC 7541 section 6.2.
+/// How a literal affects the table: RFC 7541 section 6.2.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Indexing {
     Incremental,
@@ -32,8 +32,8 @@ enum Indexing {
 }
 
 impl Decoder {
-    /// `max_table` is our `SETTINGS_HEADER_TABLE_SIZE`, in bytes. The table has 4096 of them until the other side says
-    /// otherwise, as it may not know our settings yet.
+    /// `max_table` is our `SETTINGS_HEADER_TABLE_SIZE` in bytes. The table starts with 4096 bytes until the
+    /// peer changes it, because it may not know our settings yet.
     pub fn new(max_table: usize) -> Self {
         Self {
             table: Table::new(),
@@ -43,15 +43,15 @@ impl Decoder {
         }
     }
 
-    /// Decodes one whole header block. Returns the size of the list, in bytes: names and values, and 32 for each field
-    /// (RFC 9113 section 6.5.2).
+    /// Decodes one complete field block. Returns the size of the list in bytes: names and values, plus 32
+    /// per field (RFC 9113 section 6.5.2).
     ///
-    /// Fields past `limit` are not emitted, so a size above it means that the list is incomplete; the tables stay right.
-    /// Nothing that is emitted keeps the block's memory.
+    /// Fields beyond `limit` are not emitted, so a larger size means that the list is incomplete. The
+    /// tables stay correct. Emitted fields do not reference the block's memory.
     ///
     /// # Errors
     ///
-    /// When the block is not what RFC 7541 allows. Fields before the mistake were emitted.
+    /// If the block violates RFC 7541. Fields before the error were emitted.
     pub fn decode(
         &mut self,
         block: &[u8],
@@ -88,7 +88,7 @@ impl Decoder {
         Ok(total)
     }
 
-    /// Follows the size updates that a block may begin with: RFC 7541 sections 4.2 and 6.3.
+    /// Applies the table size updates at the start of a block: RFC 7541 sections 4.2 and 6.3.
     fn updates(&mut self, rest: &mut &[u8]) -> Result<(), HpackError> {
         while let Some(0x20..0x40) = rest.first() {
             let size = integer::read(rest, 5)?;
@@ -100,8 +100,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Reads the strings of a literal: its value, and its name too when the index of that is 0. Returns its size in a
-    /// list and, when that is within `limit`, the field.
+    /// Reads a literal: its value, and its name if the name index is 0. Returns its size in a list and, if
+    /// within `limit`, the field.
     fn literal(
         &mut self,
         name: usize,
@@ -116,7 +116,7 @@ impl Decoder {
         let value = string(rest, &mut self.scratch)?;
         let size = name.len() + value.len() + OVERHEAD;
         if indexing == Indexing::Incremental && self.table.make_room(size) {
-            // The entry may stay for as long as the connection: it has memory of the right size.
+            // The entry may live as long as the connection, so it gets an exact allocation.
             let field = name.clone().field(value, Bytes::copy_from_slice);
             let emitted = (size <= limit).then(|| field.clone());
             self.table.insert(Entry { name, field, size });
@@ -140,7 +140,8 @@ impl Decoder {
     }
 }
 
-/// Takes the string at the start of `rest`: RFC 7541 section 5.2. It stands in the block, or in `scratch`.
+/// Takes the string at the start of `rest` (RFC 7541 section 5.2). The result borrows from the block or
+/// from `scratch`.
 fn string<'s, 'b: 's>(rest: &mut &'b [u8], scratch: &'s mut Vec<u8>) -> Result<&'s [u8], HpackError> {
     let coded = rest.first().is_some_and(|first| first & 0x80 != 0);
     let length = integer::read(rest, 7)?;
@@ -155,7 +156,7 @@ fn string<'s, 'b: 's>(rest: &mut &'b [u8], scratch: &'s mut Vec<u8>) -> Result<&
     Ok(&scratch[..length])
 }
 
-/// Memory for values, given out piece by piece: the fields of a message mostly live as long as each other.
+/// An arena for values: the fields of a message mostly have the same lifetime.
 #[derive(Debug)]
 struct Arena(BytesMut);
 
@@ -168,7 +169,7 @@ impl Arena {
             return Bytes::copy_from_slice(value);
         }
         if self.0.capacity() < value.len() {
-            // The same memory again when nothing of it is in use any more.
+            // Reuses the allocation if nothing references it.
             self.0.reserve(ARENA);
         }
         self.0.extend_from_slice(value);

@@ -1,7 +1,7 @@
-//! From fields to blocks: RFC 7541 section 6, without Huffman code.
+//! Encoder for field blocks: RFC 7541 section 6, without Huffman coding.
 //!
-//! The dynamic table is filled once with what tends to repeat, and nothing is evicted from it for something new: calls
-//! of a sidecar are alike, and a table that keeps changing costs both sides more than the bytes it saves.
+//! The dynamic table is filled once with fields that tend to repeat, and never evicts an entry for a new
+//! one. Calls of a sidecar are alike; a changing table costs both sides more than the bytes it saves.
 
 use bytes::{BufMut as _, BytesMut};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
@@ -10,27 +10,27 @@ use super::names::{self, NameEntry, Treatment};
 use super::table::{INITIAL, Pseudo, STATIC};
 use super::{OVERHEAD, integer};
 
-/// Entries of the dynamic table, at most.
+/// Maximum entries of the dynamic table.
 const ENTRIES: usize = 32;
-/// Bytes of a value that goes into it, at most.
+/// Maximum length of a value in the table.
 const MAX_VALUE: usize = 512;
 
-/// How a literal begins, and the bits of its first byte that are left for the index of its name: RFC 7541 section 6.2.
+/// The prefix of a literal, and the bits of its first byte left for the name index: RFC 7541 section 6.2.
 type Pattern = (u8, u32);
 const INCREMENTAL: Pattern = (0x40, 6);
 const WITHOUT: Pattern = (0x00, 4);
 const NEVER: Pattern = (0x10, 4);
 
-/// The sending side of a connection.
+/// The encoder of a connection.
 #[derive(Debug)]
 pub struct Encoder {
-    /// The oldest first; [`tags`](Self::tags) has the same order.
+    /// Oldest first, in the same order as [`tags`](Self::tags).
     entries: Vec<Entry>,
-    /// Tags of name and value, which are compared before these themselves are.
+    /// Tags of name and value, compared before the texts.
     tags: [(u16, u16); ENTRIES],
-    /// The entry after the one that was of use last; the first after the last.
+    /// The entry after the last one used; wraps around.
     next: usize,
-    /// Of all entries, in bytes.
+    /// Size of all entries in bytes.
     size: usize,
     capacity: usize,
     pending: Option<Pending>,
@@ -43,26 +43,26 @@ struct Entry {
     size: usize,
 }
 
-/// What an entry is looked for by.
+/// A lookup key.
 #[derive(Clone, Copy)]
 struct Key<'a> {
     known: NameEntry,
-    /// `None` of a pseudo-header, whose tag is its own.
+    /// `None` for a pseudo-header, which its tag identifies.
     name: Option<&'a HeaderName>,
     text: &'a str,
 }
 
 impl Key<'_> {
-    /// True when the entry, which has the same tag, has the same name.
+    /// True if the entry, which has the same tag, has the same name.
     fn names(self, entry: &Entry) -> bool {
         self.known.tag < names::SHARED || entry.name.as_ref() == self.name
     }
 }
 
-/// A capacity that the other side has to be told of.
+/// A table size to announce to the peer.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
-    /// The smallest since the last block.
+    /// The smallest size since the last block.
     least: usize,
     last: usize,
 }
@@ -74,7 +74,7 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// With a table of 4096 bytes, which both sides begin with.
+    /// Starts with a table of 4096 bytes, the protocol's default.
     pub fn new() -> Self {
         Self {
             entries: Vec::new(),
@@ -86,7 +86,7 @@ impl Encoder {
         }
     }
 
-    /// Follows the other side's `SETTINGS_HEADER_TABLE_SIZE`, in bytes; at most 4096 of them are used. The next block
+    /// Applies the peer's `SETTINGS_HEADER_TABLE_SIZE` in bytes; at most 4096 are used. The next block
     /// announces the change: RFC 7541 section 4.2.
     pub fn set_max_table(&mut self, size: usize) {
         let last = size.min(INITIAL);
@@ -96,7 +96,7 @@ impl Encoder {
         }
     }
 
-    /// Begins a block in `out`. Each block begins so, and ends before the next one does.
+    /// Begins a block in `out`. Must be called before the fields of each block.
     pub fn begin(&mut self, out: &mut BytesMut) {
         let Some(Pending { least, last }) = self.pending.take() else {
             return;
@@ -153,8 +153,8 @@ impl Encoder {
         }
     }
 
-    /// Writes any other field. Values marked as sensitive, and those of names that carry credentials, are never
-    /// indexed, neither here nor further on.
+    /// Writes a regular field. Sensitive values, and values of names that carry credentials, are written as
+    /// never indexed.
     pub fn field(&mut self, name: &HeaderName, value: &HeaderValue, out: &mut BytesMut) {
         let named = |entry: &Entry, _| entry.name.as_ref() == Some(name);
         if self.follows(value.as_bytes(), named) && !value.is_sensitive() {
@@ -214,21 +214,20 @@ impl Encoder {
         }
     }
 
-    /// Writes the field that an entry stands for.
+    /// Writes an indexed field.
     fn repeat(&mut self, at: usize, out: &mut BytesMut) {
         self.next = if at + 1 < self.entries.len() { at + 1 } else { 0 };
         indexed(self.index(at), out);
     }
 
-    /// True when the field is the one that followed last time, as those of calls that are alike do: nothing has to be
-    /// looked up then.
+    /// True if the field is the one that followed last time: similar calls then need no lookup.
     fn follows(&self, value: &[u8], named: impl FnOnce(&Entry, u16) -> bool) -> bool {
         self.entries
             .get(self.next)
             .is_some_and(|entry| *entry.value == *value && named(entry, self.tags[self.next].0))
     }
 
-    /// Where the entry with this name and value is.
+    /// Finds the entry with this name and value.
     fn find(&self, tags: (u16, u16), key: Key<'_>, value: &[u8]) -> Option<usize> {
         self.entries
             .iter()
@@ -236,7 +235,7 @@ impl Encoder {
             .position(|(entry, other)| *other == tags && *entry.value == *value && key.names(entry))
     }
 
-    /// How many entries have this name, and where one of them is.
+    /// Number of entries with this name, and the position of one of them.
     fn named(&self, key: Key<'_>) -> (usize, Option<usize>) {
         let named = |(entry, tags): (&Entry, &(u16, u16))| tags.0 == key.known.tag && key.names(entry);
         let mut entries = self.entries.iter().zip(&self.tags);
@@ -246,7 +245,7 @@ impl Encoder {
         (1 + entries.filter(|pair| named(*pair)).count(), Some(first))
     }
 
-    /// The index of an entry on the wire: the newest comes first, after the static table.
+    /// The index of an entry on the wire: newest first, after the static table.
     fn index(&self, at: usize) -> usize {
         STATIC + self.entries.len() - at
     }
@@ -261,7 +260,7 @@ impl Encoder {
         self.entries.push(entry);
     }
 
-    /// Announces a capacity, and evicts what it has no room for, as the other side will.
+    /// Announces a table size, and evicts entries that do not fit, as the peer will.
     fn resize(&mut self, capacity: usize, out: &mut BytesMut) {
         integer::write(capacity, 0x20, 5, out);
         self.capacity = capacity;
@@ -282,7 +281,7 @@ fn indexed(index: usize, out: &mut BytesMut) {
     integer::write(index, 0x80, 7, out);
 }
 
-/// Writes a literal. The name is written only when it has no index.
+/// Writes a literal. The name is written only if it has no index.
 fn literal((pattern, bits): Pattern, index: usize, name: &str, value: &[u8], out: &mut BytesMut) {
     integer::write(index, pattern, bits, out);
     if index == 0 {
@@ -293,7 +292,7 @@ fn literal((pattern, bits): Pattern, index: usize, name: &str, value: &[u8], out
     out.put_slice(value);
 }
 
-/// Tells most strings apart.
+/// A short hash that distinguishes most strings.
 pub(super) fn tag(text: &[u8]) -> u16 {
     let word = match (text.first_chunk(), text.last_chunk()) {
         (Some(first), Some(last)) => u64::from_le_bytes(*first) ^ u64::from_le_bytes(*last).rotate_left(29),

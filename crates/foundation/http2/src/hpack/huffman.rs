@@ -1,18 +1,18 @@
-//! Strings in Huffman code: RFC 7541 section 5.2 and appendix B.
+//! Huffman coding of strings: RFC 7541 section 5.2 and appendix B.
 //!
-//! The code is canonical: the codes of a length are consecutive numbers in the order of their symbols, and each length
-//! begins where the shorter ones end. So the lengths alone describe it.
+//! The code is canonical: codes of one length are consecutive numbers in the order of their symbols, and
+//! each length starts where the shorter ones end. The lengths alone describe it.
 
 use super::HpackError;
 
-/// Bits of the longest code.
+/// Length of the longest code in bits.
 const MAX_CODE_BITS: u32 = 30;
 /// Symbols: each byte, and the end of the string.
 const SYMBOLS: usize = 257;
-/// The end of the string. It never stands in one, but padding begins like it.
+/// The end-of-string symbol. It must not occur in a string, but padding is its prefix.
 const END: u16 = 256;
 
-/// Bits of the code of each symbol: the last column of appendix B.
+/// Length of each symbol's code in bits: the last column of appendix B.
 #[rustfmt::skip]
 const LENGTHS: [u8; SYMBOLS] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
@@ -34,7 +34,7 @@ const LENGTHS: [u8; SYMBOLS] = [
     30,
 ];
 
-/// What eight bits begin with: a symbol and the bits of its code, or no bits when the code is longer.
+/// Lookup by eight bits: a symbol and the length of its code; length 0 if the code is longer.
 #[derive(Clone, Copy)]
 struct Short {
     symbol: u8,
@@ -44,9 +44,9 @@ struct Short {
 /// The codes of one length.
 #[derive(Clone, Copy)]
 struct Group {
-    /// The first code, moved to the left end of 32 bits.
+    /// The first code, left-aligned in 32 bits.
     first: u32,
-    /// Where its symbol stands in [`Code::ordered`].
+    /// Position of its symbol in [`Code::ordered`].
     at: usize,
 }
 
@@ -70,7 +70,7 @@ impl Code {
             }; MAX_CODE_BITS as usize + 1],
             ordered: [0; SYMBOLS],
         };
-        // The next code, at the left end of its bits, and how many symbols have one.
+        // The next code, left-aligned, and the number of symbols assigned.
         let (mut next, mut at) = (0u64, 0);
         let mut length = 1;
         while length <= MAX_CODE_BITS {
@@ -95,7 +95,7 @@ impl Code {
         code
     }
 
-    /// All combinations of eight bits that begin with a code.
+    /// Fills all combinations of eight bits that start with a code.
     const fn fill(&mut self, code: u64, symbol: u8, length: u32) {
         let first = (code >> 24) as usize;
         let mut at = first;
@@ -108,21 +108,21 @@ impl Code {
         }
     }
 
-    /// The symbol that `window` begins with when its code has more than eight bits, and how many it has.
+    /// Looks up a code longer than eight bits: the first symbol of `window` and the length of its code.
     fn long(&self, window: u64) -> (u16, u32) {
         let top = (window >> 32) as u32;
         let mut length = 9;
         while length < MAX_CODE_BITS && self.groups[length as usize + 1].first <= top {
             length += 1;
         }
-        // Lengths without codes begin where the next one does.
+        // Lengths without codes start where the next one does.
         let group = self.groups[length as usize];
         let past = (top - group.first) >> (32 - length);
         (self.ordered[group.at + past as usize], length)
     }
 }
 
-/// Bits of the input, the next one at the left end.
+/// The input as bits, the next one left-aligned.
 struct Bits<'a> {
     buffer: u64,
     count: u32,
@@ -130,7 +130,7 @@ struct Bits<'a> {
 }
 
 impl Bits<'_> {
-    /// At least 32 bits, as far as there are so many. No more than that may be there before.
+    /// Refills to at least 32 bits if the input has them. The buffer must hold at most 32 bits before.
     fn refill(&mut self) {
         if let Some((four, rest)) = self.rest.split_first_chunk() {
             self.buffer |= u64::from(u32::from_be_bytes(*four)) << (32 - self.count);
@@ -151,14 +151,15 @@ impl Bits<'_> {
     }
 }
 
-/// Decodes a string to the start of `out`, which grows as needed and never shrinks; what stood there is lost.
-/// Returns the length of the string.
+/// Decodes a string to the start of `out`, overwriting it. `out` grows as needed and never shrinks. Returns
+/// the length of the string.
 ///
 /// # Errors
 ///
-/// When the string contains the end-of-string symbol, or its padding is longer than seven bits or not all ones.
+/// If the string contains the end-of-string symbol, or if its padding is longer than seven bits or not all
+/// ones.
 pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<usize, HpackError> {
-    // No code is shorter than five bits.
+    // The shortest code has five bits.
     let most = coded.len() * 8 / 5;
     if out.len() < most {
         out.resize(most, 0);
@@ -174,7 +175,7 @@ pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<usize, HpackErro
         if bits.count < MAX_CODE_BITS {
             break;
         }
-        // Whatever comes next is complete.
+        // The next code is complete.
         while bits.count >= MAX_CODE_BITS {
             let (symbol, length) = symbol(bits.buffer)?;
             bits.skip(length);
@@ -186,7 +187,7 @@ pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<usize, HpackErro
     Ok(out.len() - left)
 }
 
-/// Decodes what is shorter than the longest code, up to the padding.
+/// Decodes the remaining bits, up to the padding.
 fn last(mut bits: Bits<'_>, slots: &mut std::slice::IterMut<'_, u8>) -> Result<(), HpackError> {
     loop {
         let window = bits.buffer | u64::MAX >> bits.count;
@@ -200,7 +201,7 @@ fn last(mut bits: Bits<'_>, slots: &mut std::slice::IterMut<'_, u8>) -> Result<(
     }
 }
 
-/// The first symbol of `window`, and the bits of its code; an error when it is the end of the string.
+/// The first symbol of `window` and the length of its code; an error if it is the end-of-string symbol.
 #[inline]
 fn symbol(window: u64) -> Result<(u8, u32), HpackError> {
     let short = CODE.short[usize::from(window.to_be_bytes()[0])];
@@ -222,7 +223,7 @@ fn put(slots: &mut std::slice::IterMut<'_, u8>, symbol: u8) {
     }
 }
 
-/// Encodes a string: for tests, as this encoder sends none.
+/// Encodes a string. Only for tests: the encoder sends no Huffman strings.
 #[cfg(test)]
 pub(super) fn encode(text: &[u8]) -> Vec<u8> {
     let mut bits = Vec::new();
@@ -242,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// The code of a symbol, and its length.
+    /// The code of a symbol, and its length in bits.
     pub(super) fn code(symbol: u16) -> (u32, u32) {
         let length = u32::from(LENGTHS[usize::from(symbol)]);
         let group = CODE.groups[length as usize];
@@ -307,14 +308,14 @@ mod tests {
             &[0xff][..],
             &[0x1f, 0xff],
             &[0xff; 3],
-            // The end of the string, alone, with padding, and before more.
+            // The end-of-string symbol: alone, with padding, and before more bits.
             &[0xff, 0xff, 0xff, 0xfc],
             &[0xff; 4],
             &[0xff; 12],
             // `a` padded with zeros, or with a zero among ones.
             &[0x18],
             &[0x1d],
-            // A long code that is cut off.
+            // A truncated long code.
             &[0xff, 0xc0],
         ] {
             assert_eq!(decoded(coded), Err(HpackError::Huffman), "{coded:x?}");

@@ -4,14 +4,15 @@ use bytes::{BufMut as _, BytesMut};
 
 use super::HpackError;
 
-/// Bytes that may follow the first: enough for 2³⁵, far beyond every size that is allowed here.
+/// Maximum continuation bytes: enough for 2³⁵, far above every accepted size.
 const MAX_BYTES: usize = 5;
 
-/// Takes the integer at the start of `rest`, which shares its first byte with a pattern: the low `bits` are its own.
+/// Takes the integer at the start of `rest`. It uses the low `bits` of the first byte; the others hold a
+/// pattern.
 ///
 /// # Errors
 ///
-/// When it goes on after the end, or in too many bytes.
+/// If the input is truncated or the integer has too many bytes.
 #[inline]
 pub(super) fn read(rest: &mut &[u8], bits: u32) -> Result<usize, HpackError> {
     let Some((&first, after)) = rest.split_first() else {
@@ -41,7 +42,7 @@ fn read_more(rest: &mut &[u8], prefix: u64) -> Result<usize, HpackError> {
     Err(HpackError::Integer)
 }
 
-/// Writes an integer behind `pattern`, which has the low `bits` of its byte free.
+/// Writes an integer after `pattern`, which leaves the low `bits` of its byte free.
 #[inline]
 pub(super) fn write(value: usize, pattern: u8, bits: u32, out: &mut BytesMut) {
     let mask = mask(bits);

@@ -1,36 +1,36 @@
-//! What the encoder knows of the names of fields.
+//! How the encoder treats each field name.
 
 use http::HeaderName;
 
 use super::table::STATIC;
 
-/// How the encoder treats the fields of a name.
+/// Indexing policy of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Treatment {
-    /// At most so many of its values go into the dynamic table.
+    /// Up to this many of its values enter the dynamic table.
     Indexed(u8),
-    /// Its values are secrets, which are never put into a table on the way: RFC 7541 section 7.1.3.
+    /// Its values are secrets and are never indexed: RFC 7541 section 7.1.3.
     Secret,
 }
 
-/// Names whose values tend to repeat.
+/// Names with values that tend to repeat.
 const REPEATED: Treatment = Treatment::Indexed(4);
-/// Names whose values seldom repeat, but which come with most calls: with one entry the name has an index.
+/// Names with values that seldom repeat but that occur in most calls: one entry gives the name an index.
 const NAMED: Treatment = Treatment::Indexed(1);
-/// All others. Without an entry they cost the other side nothing that it has to keep.
+/// All other names: they occupy no memory of the peer.
 const ONCE: Treatment = Treatment::Indexed(0);
 
-/// What is known of a name.
+/// Properties of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NameEntry {
-    /// Its index in the static table; 0 when it has none.
+    /// Index in the static table, or 0.
     pub(super) index: u8,
     pub(super) treatment: Treatment,
-    /// Tells names in the dynamic table apart; from [`SHARED`] on, different names may have the same.
+    /// Identifies a name in the dynamic table. From [`SHARED`] on, different names may share a tag.
     pub(super) tag: u16,
 }
 
-/// The first tag of names that are not known beforehand.
+/// The first tag for names outside [`NAMES`].
 pub(super) const SHARED: u16 = 0x8000;
 
 /// `:authority` and `:path`.
@@ -45,7 +45,7 @@ const fn pseudo(index: u8) -> NameEntry {
     }
 }
 
-/// Names, and their indices in the static table: RFC 7541 appendix A.
+/// Names with their indices in the static table: RFC 7541 appendix A.
 const NAMES: [(&str, u8, Treatment); 57] = [
     ("accept-charset", 15, ONCE),
     ("accept-encoding", 16, REPEATED),
@@ -106,13 +106,13 @@ const NAMES: [(&str, u8, Treatment); 57] = [
     ("tracestate", 0, NAMED),
 ];
 
-/// Metadata of Dapr: who calls whom.
+/// Prefix of Dapr metadata, such as the caller's app ID.
 const DAPR: &str = "dapr-";
 
-/// Places of the names; a power of two.
+/// Slots of the hash table; a power of two.
 const PLACES: usize = 256;
 
-/// Where names stand in [`NAMES`], plus one, by their [`hash`]; 0 is a free place.
+/// Positions in [`NAMES`] plus one, by [`hash`]; 0 marks a free slot.
 static FOUND: [u8; PLACES] = places();
 
 const fn places() -> [u8; PLACES] {
@@ -142,7 +142,7 @@ const fn hash(name: &[u8]) -> usize {
     (length * 7 + first * 5 + middle * 31 + last * 11) % PLACES
 }
 
-/// What is known of a name.
+/// Looks up a name.
 pub(super) fn known(name: &HeaderName) -> NameEntry {
     let name = name.as_str();
     let mut place = hash(name.as_bytes());
@@ -191,7 +191,7 @@ mod tests {
                 );
             }
         }
-        // Every name of the static table is here.
+        // Every name of the static table is present.
         assert_eq!(
             NAMES.iter().filter(|(_, index, _)| *index != 0).count(),
             STATIC - 14

@@ -1,4 +1,4 @@
-//! The tables that fields come from by index: RFC 7541 section 2.3.
+//! The static and dynamic tables: RFC 7541 section 2.3.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use super::{Field, HpackError, OVERHEAD};
 /// Entries of the static table: RFC 7541 appendix A.
 pub(super) const STATIC: usize = 61;
 
-/// Bytes of the table before anything else was agreed upon: RFC 9113 section 6.5.2.
+/// Default size of the dynamic table in bytes: RFC 9113 section 6.5.2.
 pub(super) const INITIAL: usize = 4096;
 
 /// A pseudo-header: RFC 9113 section 8.3.
@@ -48,7 +48,7 @@ impl Pseudo {
         })
     }
 
-    /// The field with a value, which `store` keeps where it has to be kept.
+    /// The field with this value; `store` copies the value where needed.
     fn field(self, value: &[u8], store: impl FnOnce(&[u8]) -> Bytes) -> Field {
         let text: fn(Bytes) -> Field = match self {
             Self::Method => return Method::from_bytes(value).map_or(Field::Malformed, Field::Method),
@@ -58,7 +58,7 @@ impl Pseudo {
             Self::Path => Field::Path,
             Self::Protocol => Field::Protocol,
         };
-        // None has room for spaces, which part what stands in the first line of HTTP/1.1.
+        // Spaces are invalid: they separate the parts of an HTTP/1.1 request line.
         if value
             .iter()
             .fold(true, |fine, &byte| fine & (byte > b' ' && byte != 0x7f))
@@ -75,7 +75,7 @@ impl Pseudo {
 pub(super) enum Name {
     Pseudo(Pseudo),
     Plain(HeaderName),
-    /// An illegal one, of so many bytes.
+    /// An illegal name, with its length.
     Illegal(usize),
 }
 
@@ -97,7 +97,7 @@ impl Name {
         }
     }
 
-    /// The field with a value, which `store` keeps where it has to be kept.
+    /// The field with this value; `store` copies the value where needed.
     #[inline]
     pub(super) fn field(self, value: &[u8], store: impl FnOnce(&[u8]) -> Bytes) -> Field {
         match self {
@@ -109,13 +109,13 @@ impl Name {
     }
 }
 
-/// A field in a table.
+/// A table entry.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Later fields may have the name and a value of their own.
+    /// Later fields may reuse the name with another value.
     pub(super) name: Name,
     pub(super) field: Field,
-    /// RFC 7541 section 4.1.
+    /// Size by RFC 7541 section 4.1.
     pub(super) size: usize,
 }
 
@@ -223,18 +223,18 @@ static ENTRIES: [Entry; STATIC] = [
     Entry::name("www-authenticate"),
 ];
 
-/// The dynamic table, with the static one in front.
+/// The dynamic table, preceded by the static one in the index space.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The newest first.
+    /// Newest first.
     entries: VecDeque<Entry>,
-    /// Of all entries.
+    /// Size of all entries in bytes.
     size: usize,
     capacity: usize,
 }
 
 impl Table {
-    /// An empty one of [`INITIAL`] capacity.
+    /// An empty table of [`INITIAL`] capacity.
     pub(super) const fn new() -> Self {
         Self {
             entries: VecDeque::new(),
@@ -243,14 +243,14 @@ impl Table {
         }
     }
 
-    /// What stands at an index: RFC 7541 section 2.3.3.
+    /// The entry at an index: RFC 7541 section 2.3.3.
     ///
     /// # Errors
     ///
-    /// When nothing does.
+    /// If the index is out of range.
     #[inline]
     pub(super) fn entry(&self, index: usize) -> Result<&Entry, HpackError> {
-        // Index 0, wrapped around, is beyond both tables.
+        // Index 0 wraps around to beyond both tables.
         let at = index.wrapping_sub(1);
         ENTRIES
             .get(at)
@@ -258,20 +258,20 @@ impl Table {
             .ok_or(HpackError::Index(index))
     }
 
-    /// Evicts what is in the way of an entry: RFC 7541 section 4.4. False when it is larger than the table, which is
-    /// empty then.
+    /// Evicts entries to fit a new one (RFC 7541 section 4.4). Returns false if the entry is larger than
+    /// the whole table; the table is then empty.
     pub(super) fn make_room(&mut self, size: usize) -> bool {
         self.evict(self.capacity.saturating_sub(size));
         size <= self.capacity
     }
 
-    /// Puts an entry in front, after [`make_room`](Self::make_room) for it.
+    /// Inserts an entry, after [`make_room`](Self::make_room).
     pub(super) fn insert(&mut self, entry: Entry) {
         self.size += entry.size;
         self.entries.push_front(entry);
     }
 
-    /// RFC 7541 section 4.3.
+    /// Sets the capacity: RFC 7541 section 4.3.
     pub(super) fn resize(&mut self, capacity: usize) {
         self.capacity = capacity;
         self.evict(capacity);

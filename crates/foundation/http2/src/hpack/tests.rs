@@ -1,4 +1,4 @@
-//! Both sides together, and blocks that others made.
+//! Encoder and decoder together, and blocks of other encoders.
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
@@ -107,7 +107,7 @@ fn decodes_all_pseudo_headers() {
 
 #[test]
 fn malformed_entries_stay_indexed() {
-    // `x: \0` into the table, `:bad: x` into the table; then both again, and the name `x` with another value.
+    // Indexes `x: \0` and `:bad: x`; then references both, and the name `x` with another value.
     let block = b"\x40\x01x\x01\0\x40\x04:bad\x01x\xbe\xbf\x0f\x30\x01y";
     let malformed = vec![Field::Malformed; 4];
     assert_eq!(decoded(block), Ok([malformed, vec![header("x", "y")]].concat()));
@@ -140,7 +140,7 @@ fn size_updates_evict_entries() {
     let mut decoder = Decoder::new(4096);
     decode(&mut decoder, b"\x40\x01a\x01b\x40\x01c\x01d", NO_LIMIT).unwrap();
     assert_eq!(decoder.table().size(), 68);
-    // To the smallest size that keeps one, then the default again.
+    // Shrinks to the smallest size that holds one entry, then back to the default.
     let (_, fields) = decode(&mut decoder, b"\x3f\x03\x3f\xe1\x1f\xbe", NO_LIMIT).unwrap();
     assert_eq!(fields, [header("c", "d")]);
     assert_eq!(
@@ -149,7 +149,7 @@ fn size_updates_evict_entries() {
     );
     decode(&mut decoder, b"\x20", NO_LIMIT).unwrap();
     assert_eq!(decoder.table().size(), 0);
-    // Larger than the table: it is a field all the same.
+    // A field larger than the table is still emitted.
     let (_, fields) = decode(&mut decoder, b"\x40\x01a\x01b", NO_LIMIT).unwrap();
     assert_eq!((fields, decoder.table().size()), (vec![header("a", "b")], 0));
 }
@@ -167,9 +167,9 @@ fn limit_stops_output_not_accounting() {
     let mut encoded = vec![0x40, 1, b'a', 0x7f, 0xb9, 0x16];
     encoded.extend_from_slice(large.as_bytes());
     let size = 1 + 3000 + 32;
-    // The entry, and a thousand references to it in a thousand bytes.
+    // The entry, and a thousand one-byte references to it.
     encoded.extend([0xbe; 1000]);
-    // Then a field of its own, small and large, and one more for the table.
+    // Then a small and a large literal, and another indexed field.
     encoded.extend(literal(b"b", b"c"));
     encoded.extend(b"\x40\x01d\x01e");
     let mut decoder = Decoder::new(4096);
@@ -228,7 +228,7 @@ fn repeated_call_costs_byte_per_field() {
         assert_eq!(block.len() == call.len(), turn > 0);
         assert_eq!(decode(&mut decoder, &block, NO_LIMIT).unwrap().1, call);
     }
-    // Nothing is inserted twice.
+    // No duplicates are inserted.
     assert_eq!(decoder.table().fields().count(), 6);
 }
 
@@ -332,7 +332,7 @@ fn field() -> impl Strategy<Value = Field> {
     ]
 }
 
-/// What happens between two blocks, and the fields of the next.
+/// Table size changes between two blocks, and the fields of the next.
 fn blocks() -> impl Strategy<Value = Vec<(Vec<usize>, Vec<Field>)>> {
     let sizes = vec(prop_oneof![0usize..200, 0usize..6000], 0..3);
     let sizes = prop_oneof![3 => Just(Vec::new()), 1 => sizes];

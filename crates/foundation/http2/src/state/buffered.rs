@@ -1,23 +1,23 @@
-//! Bytes of bodies that wait in the send queues of a connection, and their part in those of all connections.
+//! Bytes in the send queues of a connection, and their share of the process-wide total.
 
 use std::collections::VecDeque;
 
 use crate::settings::SharedLimit;
 
-/// Bytes by which the sum of all connections follows one of them: each change costs all of them.
+/// Granularity of updates to the shared total: each one contends with all connections.
 const STEP: usize = 64 * 1024;
-/// Bytes that a connection may hold whatever others do.
+/// Bytes that a connection may always hold.
 const FREE: usize = 256 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Buffered {
     bytes: usize,
-    /// `None`: only this connection's own limits hold.
+    /// `None`: only the connection's limits apply.
     memory: Option<&'static SharedLimit>,
-    /// What of `bytes` is counted there.
+    /// The part of `bytes` counted in `memory`.
     counted: usize,
-    /// Bytes that left a send queue, and stay in memory until the connection has written so many bytes: what is on its way out
-    /// is a part of them.
+    /// Memory of pieces that left a send queue but stay alive until the connection has written up to the
+    /// given position.
     leaving: VecDeque<(u64, usize)>,
 }
 
@@ -35,14 +35,14 @@ impl Buffered {
         self.bytes
     }
 
-    /// False where all connections together hold too much, and this one would have more than its share and than what each may
-    /// have.
+    /// False if all connections together hold too much, and `more` would exceed both this connection's
+    /// share and the fixed allowance.
     pub(super) fn has_room(&self, more: usize) -> bool {
         let has_room = |memory: &SharedLimit| memory.has_room(self.bytes, more);
         self.bytes + more <= FREE || self.memory.is_none_or(has_room)
     }
 
-    /// Whether all connections together hold so much that who reads nothing has to make room.
+    /// Whether all connections hold so much that stalled readers must make room.
     pub(super) fn is_crowded(&self) -> bool {
         self.counted > 0 && self.memory.is_some_and(SharedLimit::is_crowded)
     }
@@ -57,7 +57,8 @@ impl Buffered {
         self.count();
     }
 
-    /// As [`Self::remove`], once the connection has written up to `end`; few bytes at once.
+    /// Like [`Self::remove`], but only after the connection has written up to `end`. Small amounts are
+    /// removed at once.
     pub(super) fn remove_at(&mut self, fewer: usize, end: u64) {
         if fewer < STEP {
             self.remove(fewer);
@@ -66,7 +67,7 @@ impl Buffered {
         }
     }
 
-    /// The connection has written so many bytes.
+    /// The connection has written `written` bytes in total.
     pub(super) fn written(&mut self, written: u64) {
         while let Some((_, fewer)) = self.leaving.pop_front_if(|(end, _)| *end <= written) {
             self.remove(fewer);

@@ -72,7 +72,7 @@ impl State {
         if self.peer.max_concurrent_streams > before.max_concurrent_streams {
             self.wake_pending_open();
         }
-        // What the new windows let out comes behind: a peer may look for the acknowledgement first.
+        // The acknowledgement goes first: a peer may expect it before the DATA that the new windows allow.
         self.output.settings_ack();
         self.send_scheduled();
         Ok(())
@@ -120,8 +120,8 @@ impl State {
         self.charge_idle_frame("too many PING frames")
     }
 
-    /// A client that goes away opens no more streams; those it has are answered. A server answers those up to the last
-    /// that it names.
+    /// A client that receives GOAWAY opens no more streams; streams in flight up to the last named one
+    /// complete. A server answers all requests received.
     pub(super) fn go_away(&mut self, head: Head, payload: &[u8]) -> Result<(), ConnectionError> {
         if head.stream != 0 {
             return Err(ConnectionError::protocol("GOAWAY on a stream other than 0"));
@@ -198,7 +198,7 @@ impl State {
     }
 }
 
-/// The stream that a priority names.
+/// The stream that a priority depends on.
 pub(super) fn depends_on(priority: &[u8]) -> Option<u32> {
     let id = priority.first_chunk::<4>()?;
     Some(u32::from_be_bytes(*id) & MAX_WINDOW)

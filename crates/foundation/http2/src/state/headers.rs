@@ -1,4 +1,4 @@
-//! Field blocks: they become the heads and trailers of messages.
+//! Field blocks, decoded to heads and trailers.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -16,7 +16,8 @@ use crate::open_streams::TOO_MANY_CALLS;
 use crate::settings::FRAME;
 use crate::stream::{RecvEnd, RecvHead, StreamState};
 
-/// Bytes of compressed fields beyond the limit for the list they make: what is not taken must be decoded still.
+/// Compressed bytes accepted beyond the limit for the decoded list: an oversized list must still be
+/// decoded.
 const BLOCK_SLACK: usize = 256 * 1024;
 
 impl State {
@@ -62,7 +63,7 @@ impl State {
         Ok(())
     }
 
-    /// A whole block: the head of a request, or trailers.
+    /// Handles a complete block: the head of a request, or trailers.
     fn fields(&mut self, id: u32, ended: bool, block: &[u8]) -> Result<(), ConnectionError> {
         let mut fields = Fields::default();
         let left = self.config.header_memory.saturating_sub(self.header_memory);
@@ -89,7 +90,7 @@ impl State {
         self.trailers(id, block)
     }
 
-    /// Charges a list that is kept to its stream.
+    /// Charges a retained header list to its stream.
     fn keep_fields(&mut self, id: u32, memory: usize) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.header_memory += memory;
@@ -97,7 +98,7 @@ impl State {
         }
     }
 
-    /// Begins with a request that came another way, as stream 1.
+    /// Starts with an upgraded HTTP/1.1 request as stream 1.
     pub(crate) fn upgrade(&mut self, upgrade: Upgrade) {
         if upgrade.settings.header_table_size != self.peer.header_table_size {
             self.encoder.set_max_table(upgrade.settings.header_table_size);
@@ -126,7 +127,7 @@ impl State {
             StreamState::Open
         };
         let mut stream = self.new_stream(state, RecvHead::Taken);
-        // A list that was cut off is not looked at: what is missing may be what makes it right.
+        // A truncated list is not validated: the missing fields may be required.
         if block.too_large {
             self.charge("too many requests whose header list is too large")?;
             self.insert(id, stream);
@@ -167,12 +168,12 @@ impl State {
         Ok(())
     }
 
-    /// The head of a response, or its trailers.
+    /// Handles the head of a response, or its trailers.
     fn response(&mut self, id: u32, block: FieldBlock) -> Result<(), ConnectionError> {
         if self.is_idle(id) {
             return Err(ConnectionError::protocol("HEADERS on an idle stream"));
         }
-        // What we reset may be on its way still.
+        // Frames for a stream that we reset may still be in flight.
         let Some(stream) = self.streams.get_mut(&id) else {
             return self.charge_idle_frame("too many responses on closed streams");
         };
@@ -191,7 +192,7 @@ impl State {
             }
             Ok((head, left)) if !head.status().is_informational() => {
                 stream.recv_head = RecvHead::Received(head);
-                // Where nothing follows, the length is that of what a GET would have brought.
+                // Without a body, as for HEAD, `content-length` is the length of the GET response.
                 stream.content_left = left.filter(|_| !ended);
                 stream.progress.limited = stream.content_left.is_some();
                 self.keep_fields(id, block.memory);
@@ -202,7 +203,7 @@ impl State {
         Ok(())
     }
 
-    /// Answers a request that the service does not see.
+    /// Answers a request without passing it to the service.
     fn refuse_request(&mut self, id: u32, status: StatusCode, why: String) {
         let response = if self.config.grpc {
             resource_exhausted(why)
@@ -215,7 +216,7 @@ impl State {
         self.drop_handles(id);
     }
 
-    /// Ends a stream whose answer has more fields than we take.
+    /// Resets a stream whose response has too many fields.
     fn refuse_response(&mut self, id: u32) {
         let error = StreamError::HeadersTooLarge(self.config.header_list);
         self.reset_with(id, Reason::ENHANCE_YOUR_CALM, error);
@@ -257,18 +258,18 @@ impl State {
     }
 }
 
-/// A field block, decoded.
+/// A decoded field block.
 struct FieldBlock {
     fields: Fields,
-    /// Nothing follows on its stream.
+    /// END_STREAM was set.
     ended: bool,
-    /// It is not complete, or there is no memory for it.
+    /// The list is truncated, or there is no memory for it.
     too_large: bool,
-    /// What it is charged where it is kept, bytes.
+    /// Bytes to charge if the list is retained.
     memory: usize,
 }
 
-/// gRPC's words for an error, in a response that has no body.
+/// A gRPC error as a response without a body.
 pub(super) fn resource_exhausted(message: String) -> Response<()> {
     let mut response = Response::new(());
     let headers = response.headers_mut();

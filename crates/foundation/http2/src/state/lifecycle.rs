@@ -1,4 +1,4 @@
-//! How streams begin and end.
+//! Start and end of streams.
 
 use std::collections::hash_map::Entry;
 
@@ -6,15 +6,15 @@ use super::{Phase, Role, State};
 use crate::error::{Reason, StreamError};
 use crate::stream::{Handle, RecvEnd, RecvHead, Stream, StreamState};
 
-/// Streams in a row of which each is remembered when we reset it: frames that were on their way are ignored.
+/// Slots for recently reset streams, so that their frames in flight are ignored.
 const RESET_HISTORY: usize = 1024;
 
-/// Streams that we reset lately, each in a place that follows from its identifier; without memory until there is one.
+/// Recently reset streams, in slots by identifier. Takes no memory before the first reset.
 #[derive(Debug, Default)]
 pub(super) struct ResetHistory(Vec<u32>);
 
 impl ResetHistory {
-    /// Clients have odd identifiers only.
+    /// Client streams have odd identifiers.
     fn place(id: u32) -> usize {
         id as usize / 2 % RESET_HISTORY
     }
@@ -34,7 +34,7 @@ impl ResetHistory {
 }
 
 impl State {
-    /// A stream with the windows that both sides begin with.
+    /// A stream with the initial windows of both sides.
     pub(super) fn new_stream(&self, state: StreamState, recv_head: RecvHead) -> Stream {
         let (recv_window, send_window) = (self.config.stream_window, self.peer.initial_window_size);
         Stream::new(state, recv_head, recv_window, send_window)
@@ -46,7 +46,7 @@ impl State {
         self.count();
     }
 
-    /// The application has dropped the receiving handle: what arrives counts as read.
+    /// The application dropped the receiving handle: received data counts as read.
     pub(crate) fn drop_receiver(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -59,7 +59,7 @@ impl State {
         self.close_if_unused(id);
     }
 
-    /// The application has dropped the sending handle.
+    /// The application dropped the sending handle.
     pub(crate) fn drop_sender(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.sender = Handle::Dropped;
@@ -67,14 +67,15 @@ impl State {
         }
     }
 
-    /// Nobody will ever see or answer a stream.
+    /// Drops both handles of a stream that the application has not seen.
     pub(super) fn drop_handles(&mut self, id: u32) {
         self.drop_receiver(id);
         self.drop_sender(id);
     }
 
-    /// Removes a stream that is closed, and resets one that goes on for nobody: a server that has answered needs no more
-    /// of the request (RFC 9113 section 8.1), and a client whose response is not wanted need not be told.
+    /// Removes a closed stream, and resets an open one without handles. A server that has responded does
+    /// not need the rest of the request (RFC 9113 section 8.1); a client drops an unwanted response with
+    /// CANCEL.
     pub(super) fn close_if_unused(&mut self, id: u32) {
         let Some(stream) = self.streams.get(&id) else {
             return;
@@ -107,12 +108,12 @@ impl State {
         }
     }
 
-    /// Resets a stream, for `reason`.
+    /// Resets a stream with `reason`.
     pub(crate) fn reset(&mut self, id: u32, reason: Reason) {
         self.reset_with(id, reason, StreamError::Reset(reason));
     }
 
-    /// Resets a stream, for `reason`. Whoever reads it gets `error`.
+    /// Resets a stream with `reason`. Its reader gets `error`.
     pub(super) fn reset_with(&mut self, id: u32, reason: Reason, error: StreamError) {
         let Some(stream) = self.streams.get(&id) else {
             return;
@@ -123,7 +124,7 @@ impl State {
         self.remove_if_closed(id);
     }
 
-    /// Ends both sides of a stream early, and sends RST_STREAM.
+    /// Closes both sides of a stream early and sends RST_STREAM.
     fn send_reset(&mut self, id: u32, reason: Reason, error: StreamError) {
         self.fail_stream(id, error);
         self.output.rst_stream(id, reason);
@@ -133,12 +134,13 @@ impl State {
 
     pub(super) fn fail_stream(&mut self, id: u32, error: StreamError) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            // A part of it may be on its way out.
+            // A part of the output may be in the write buffer.
             self.buffered.remove_at(stream.fail(error), self.output.end());
         }
     }
 
-    /// Ends the peer's side of a stream early, and says nothing: the answer can still tell what is wrong.
+    /// Closes the peer's side of a stream early without a reset, so that the response can still report the
+    /// error.
     pub(super) fn fail_receiving(&mut self, id: u32, error: StreamError) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.state.close_recv(RecvEnd::Failed(error));
@@ -147,16 +149,16 @@ impl State {
         }
     }
 
-    /// Whether frames of a closed stream are those that were on their way when we reset it.
+    /// Whether we reset a closed stream, so that frames for it may have been in flight.
     pub(super) fn was_reset_locally(&self, id: u32) -> bool {
         self.role == Role::Client || self.reset_history.contains(id)
     }
 
-    /// Answers a frame that is wrong by a reset of its stream, which may be none of ours.
+    /// Answers an invalid frame by resetting its stream, which may be unknown.
     pub(super) fn refuse_frame(&mut self, id: u32, reason: Reason) {
         match self.streams.get(&id) {
             Some(stream) if !stream.state.is_closed() => self.reset(id, reason),
-            // It is closed, whoever may still have a handle of it.
+            // Closed, although handles may remain.
             _ => {
                 self.output.rst_stream(id, reason);
                 self.reset_history.insert(id);
@@ -164,7 +166,7 @@ impl State {
         }
     }
 
-    /// Wakes as many requests as may open a stream; all, when none can be opened any more.
+    /// Wakes the requests that may now open a stream; all of them if none can be opened.
     pub(super) fn wake_pending_open(&mut self) {
         let more = match self.phase {
             Phase::Closing => usize::MAX,
@@ -177,7 +179,7 @@ impl State {
         }
     }
 
-    /// Whoever waited to open a stream as `ticket` does not any more. If it was its turn, the next has it.
+    /// Gives up the ticket of a waiting request. If it was next, wakes the request after it.
     pub(crate) fn cancel_open(&mut self, ticket: u64) {
         if self.pending_open.remove(&ticket).is_none() {
             self.wake_pending_open();

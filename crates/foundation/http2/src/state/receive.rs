@@ -1,4 +1,4 @@
-//! What arrives: bytes become frames, and frames go to whom they concern.
+//! Input: parses bytes to frames and dispatches them.
 
 use super::{Role, State};
 use crate::error::{ConnectionError, Reason};
@@ -6,23 +6,23 @@ use crate::frame::{HEAD, Head, Kind, PREFACE, flag};
 use crate::settings::FRAME;
 use crate::stream::{RecvEnd, RecvHead};
 
-/// What has not arrived whole.
+/// Partially received data.
 #[derive(Debug, Default)]
 pub(super) struct Incomplete {
-    /// Bytes of the preface that have come.
+    /// Bytes of the preface received.
     preface: usize,
-    /// The first frame after the preface has come.
+    /// The first frame after the preface was received.
     begun: bool,
-    /// A part of a frame that is not DATA.
+    /// A partial frame other than DATA.
     frame: Vec<u8>,
-    /// DATA whose payload is coming.
+    /// A DATA frame whose payload is incomplete.
     data: Option<Data>,
-    /// A block of fields without its end.
+    /// A field block without END_HEADERS.
     pub(super) block: Option<Block>,
 }
 
 impl Incomplete {
-    /// Only clients have a preface.
+    /// Only clients send a preface.
     pub(super) fn new(role: Role) -> Self {
         Self {
             preface: match role {
@@ -37,7 +37,7 @@ impl Incomplete {
         !self.begun
     }
 
-    /// A part of something has come.
+    /// True if a frame or block is incomplete.
     pub(super) fn is_begun(&self) -> bool {
         !self.frame.is_empty() || self.data.is_some() || self.block.is_some()
     }
@@ -46,14 +46,14 @@ impl Incomplete {
 #[derive(Debug, Clone, Copy)]
 struct Data {
     stream: u32,
-    /// Bytes of the payload to come, padding included.
+    /// Payload bytes still to come, including padding.
     remaining: usize,
-    /// Bytes of padding at the end; `None` until the Pad Length, the first byte, is here.
+    /// Bytes of padding; `None` until the Pad Length, the first byte, was received.
     padding: Option<usize>,
     ended: bool,
 }
 
-/// Fields as they arrive.
+/// A field block being received.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) stream: u32,
@@ -63,7 +63,7 @@ pub(super) struct Block {
 }
 
 impl State {
-    /// Takes what the socket gave. Returns how many frames it made, parts of some among them.
+    /// Processes bytes read from the socket. Returns the number of frames seen, including partial ones.
     ///
     /// # Errors
     /// [`ConnectionError`]: the connection must end.
@@ -97,7 +97,7 @@ impl State {
         Ok(&bytes[length..])
     }
 
-    /// Takes one frame, or what there is of it; returns what follows.
+    /// Processes one frame, possibly partial. Returns the remaining bytes.
     fn frame<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], ConnectionError> {
         if !self.incomplete.frame.is_empty() {
             return self.continue_frame(bytes);
@@ -119,7 +119,7 @@ impl State {
         }
     }
 
-    /// As [`Self::frame`], for one of which a part came before.
+    /// Continues a frame of which a part was received before.
     fn continue_frame<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], ConnectionError> {
         let mut frame = std::mem::take(&mut self.incomplete.frame);
         let mut bytes = fill(&mut frame, HEAD, bytes);
@@ -137,7 +137,7 @@ impl State {
         Ok(bytes)
     }
 
-    /// The head of the next frame, if it may come now.
+    /// Parses the next frame header, and checks that the frame is allowed now.
     fn head(&mut self, bytes: &[u8]) -> Result<Option<Head>, ConnectionError> {
         let Some(head) = Head::read(bytes) else {
             return Ok(None);
@@ -206,7 +206,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether a stream may have data, and as much of it.
+    /// Checks that a stream may receive this DATA.
     fn admit_data(&mut self, data: Data, length: u32) -> Result<(), ConnectionError> {
         if length == 0 && !data.ended {
             self.charge("too many empty DATA frames")?;
@@ -239,7 +239,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes what there is of a payload; returns what follows.
+    /// Processes received payload of a DATA frame. Returns the remaining bytes.
     fn data<'a>(&mut self, mut data: Data, bytes: &'a [u8]) -> Result<&'a [u8], ConnectionError> {
         let Some(padding) = data.padding else {
             return self.begin_padded(data, bytes);
@@ -267,7 +267,7 @@ impl State {
             return Err(ConnectionError::protocol("more padding than payload"));
         }
         data.padding = Some(padding);
-        // Nobody has to read it before there is room again.
+        // Padding is never read, so its bytes return to the windows at once.
         self.release_capacity(data.stream, padding + 1);
         self.incomplete.data = (data.remaining > 0).then_some(data);
         if data.remaining == padding {
@@ -280,7 +280,7 @@ impl State {
         Ok(rest)
     }
 
-    /// A piece of a body; the frame's last when `data.remaining` is zero.
+    /// Queues a piece of a body. It is the last of its frame if `data.remaining` is zero.
     fn piece(&mut self, data: Data, bytes: &[u8]) -> Result<(), ConnectionError> {
         let stream = self.streams.get_mut(&data.stream);
         let Some(stream) = stream.filter(|stream| stream.state.is_recv_open()) else {
@@ -311,7 +311,7 @@ impl State {
         Ok(())
     }
 
-    /// Tells a stream's reader about news; `ended` by the last.
+    /// Notifies a stream's reader; `ended` is true for END_STREAM.
     pub(super) fn received(&mut self, id: u32, ended: bool) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -322,7 +322,7 @@ impl State {
     }
 }
 
-/// Adds to a frame until it has `wanted` bytes; returns what follows.
+/// Extends a partial frame to `wanted` bytes; returns the remaining input.
 fn fill<'a>(frame: &mut Vec<u8>, wanted: usize, bytes: &'a [u8]) -> &'a [u8] {
     let missing = wanted.saturating_sub(frame.len());
     let (more, rest) = bytes.split_at(missing.min(bytes.len()));

@@ -1,4 +1,4 @@
-//! What leaves: heads, bodies as the windows allow, trailers.
+//! Output: heads, bodies as the windows allow, trailers.
 
 use std::task::{Context, Poll};
 
@@ -16,17 +16,18 @@ use crate::queue::Piece;
 use crate::settings::MAX_WINDOW;
 use crate::stream::{RecvHead, StreamState};
 
-/// Bytes on their way out beyond which bodies wait in their streams.
+/// Bytes in the write buffer above which bodies wait in their streams.
 const WRITE_TARGET: usize = 64 * 1024;
 
-/// Streams beyond twice those there are that may wait for the connection's window: some may be over.
+/// Entries tolerated in the queue for the connection's window beyond twice the number of streams: some may
+/// be stale.
 const STALE: usize = 64;
 
 impl State {
-    /// Sends the head of an answer; false when the stream is gone, or takes nothing more.
+    /// Sends the head of a response; false if the stream is gone or accepts no more.
     pub(crate) fn respond(&mut self, id: u32, head: &Response<()>, ended: bool) -> bool {
         let most = self.peer.max_header_list_size;
-        // Most peers have a limit, and hardly any answer comes near it.
+        // Most peers have a limit, but few responses come near it.
         let size = list_size(head.headers(), &[(":status", 3)]);
         if size <= most {
             return self.write_head(id, head, ended);
@@ -63,11 +64,12 @@ impl State {
         true
     }
 
-    /// Sends the head of a request, as soon as the server allows one more stream; the identifier of its stream. Who has to
-    /// wait gets a `ticket`, which keeps its place, and for which it owes [`Self::cancel_open`].
+    /// Sends the head of a request once the server allows another stream, and returns the stream's
+    /// identifier. While it waits, the caller holds a `ticket` for its place, and must call
+    /// [`Self::cancel_open`] to give it up.
     ///
     /// # Errors
-    /// The connection takes no more requests, or not such a large head.
+    /// The connection accepts no more requests, or the head is too large.
     pub(crate) fn poll_open(
         &mut self,
         head: &Request<()>,
@@ -122,7 +124,7 @@ impl State {
         Poll::Ready(Ok(id))
     }
 
-    /// Sends data, or queues it until there is room; false when the stream takes no more.
+    /// Sends data, or queues it while the windows are full; false if the stream accepts no more.
     pub(crate) fn send_data(&mut self, id: u32, data: Bytes, ended: bool) -> bool {
         let most = match self.role {
             Role::Client => usize::MAX,
@@ -167,7 +169,7 @@ impl State {
         true
     }
 
-    /// Sends trailers behind what is queued; false when the stream takes no more.
+    /// Queues trailers after the data; false if the stream accepts no more.
     pub(crate) fn send_trailers(&mut self, id: u32, mut trailers: HeaderMap) -> bool {
         let (size, limit) = (list_size(&trailers, &[]), self.peer.max_header_list_size);
         if size > limit {
@@ -202,7 +204,7 @@ impl State {
         });
     }
 
-    /// Writes a block of fields as one HEADERS frame, or as many frames as the peer's limit makes of it.
+    /// Writes a field block as one HEADERS frame, split into CONTINUATION frames by the peer's limit.
     fn write_block(&mut self, stream: u32, ended: bool, fields: impl FnOnce(&mut Encoder, &mut BytesMut)) {
         let (out, limit) = (self.output.tail(), self.peer.max_frame_size);
         let start = out.len();
@@ -235,9 +237,9 @@ impl State {
         }
     }
 
-    /// Sends what the windows have room for, a frame of each stream in turn. Streams that wait for the connection's
-    /// window are looked at only while it is open: what is done here is in proportion to what is sent, and to what came
-    /// into line since.
+    /// Sends as much as the windows allow, one frame per stream in turn. Streams that wait for the
+    /// connection's window are visited only while it is open, so the work is proportional to the output and
+    /// to newly scheduled streams.
     pub(crate) fn send_scheduled(&mut self) {
         self.buffered.written(self.output.written());
         while self.output.len() < WRITE_TARGET {
@@ -270,7 +272,7 @@ impl State {
 
     fn wait_for_window(&mut self, id: u32) {
         self.awaiting_window.push_back(id);
-        // Those that are closed leave when there are many of them.
+        // Removes closed streams once there are many of them.
         if self.awaiting_window.len() > 2 * self.streams.len() + STALE {
             let streams = &self.streams;
             self.awaiting_window.retain(|id| streams.contains_key(id));
@@ -320,7 +322,7 @@ impl State {
     }
 }
 
-/// Bytes of a request's list of fields.
+/// Size of a request's header list in bytes.
 fn request_size(head: &Request<()>) -> usize {
     let uri = head.uri();
     let pseudo = [
@@ -338,7 +340,7 @@ fn request_size(head: &Request<()>) -> usize {
     list_size(head.headers(), &pseudo)
 }
 
-/// Writes a block that is too large for one frame.
+/// Splits a block that is too large for one frame.
 fn continued(out: &mut BytesMut, stream: u32, ended: u8, block: &[u8], limit: usize) {
     let pieces = block.chunks(limit);
     let last = pieces.len() - 1;

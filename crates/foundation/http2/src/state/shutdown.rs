@@ -1,4 +1,4 @@
-//! The end of a connection: RFC 9113 section 6.8.
+//! Shutdown of a connection: RFC 9113 section 6.8.
 
 use std::sync::atomic::Ordering;
 
@@ -6,15 +6,15 @@ use super::State;
 use crate::error::{ConnectionError, Reason, StreamError};
 use crate::settings::MAX_WINDOW;
 
-/// What our PING says that follows the first GOAWAY.
+/// Payload of the PING after the first GOAWAY.
 pub(super) const SHUTDOWN_PING: [u8; 8] = *b"leaving.";
 
-/// How far a connection is from its end.
+/// Phase of a connection's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Open,
-    /// The first GOAWAY, which names no last stream, was sent; the answer to the PING behind it tells that the peer
-    /// knows.
+    /// The first GOAWAY, which names no last stream, was sent. The answer to the PING after it shows that
+    /// the peer has received it.
     ShuttingDown,
     /// The last GOAWAY was sent or received: no new streams.
     Closing,
@@ -26,8 +26,8 @@ impl State {
         self.load.closed.store(phase == Phase::Closing, Ordering::Relaxed);
     }
 
-    /// Begins a graceful shutdown: the peer is told that it should open no more streams. One that has said nothing yet
-    /// is not waited for.
+    /// Starts a graceful shutdown with a first GOAWAY, so that the peer opens no more streams. Does not
+    /// wait for a peer that has sent nothing yet.
     pub(crate) fn shut_down(&mut self) {
         if self.phase != Phase::Open {
             return;
@@ -41,7 +41,7 @@ impl State {
         }
     }
 
-    /// The peer knows: what it opened until now is answered, and nothing else.
+    /// Sends the final GOAWAY. Requests received until now are answered; later ones are not.
     pub(crate) fn send_final_goaway(&mut self) {
         if self.phase == Phase::ShuttingDown {
             self.set_phase(Phase::Closing);
@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// No more requests will be sent; the connection ends with the last of those that were.
+    /// Sends no more requests. The connection ends when the last one in flight completes.
     pub(crate) fn close(&mut self) {
         if self.phase != Phase::Closing {
             self.set_phase(Phase::Closing);
@@ -59,28 +59,28 @@ impl State {
         self.wake();
     }
 
-    /// True when nothing is left to do.
+    /// True if no work is left.
     pub(crate) fn is_finished(&self) -> bool {
         self.phase == Phase::Closing && self.streams.is_empty() && self.output.is_empty()
     }
 
-    /// True until the peer has said that it speaks HTTP/2.
+    /// True until the peer's preface was received.
     pub(crate) fn awaits_preface(&self) -> bool {
         self.incomplete.awaits_preface()
     }
 
-    /// The GOAWAY for a connection error.
+    /// Sends the GOAWAY for a connection error.
     pub(crate) fn refuse(&mut self, error: ConnectionError) {
         self.output.go_away(self.last_id, error.reason);
     }
 
-    /// The connection is gone: so are its streams.
+    /// Fails all streams: the connection is lost.
     pub(crate) fn disconnect(&mut self) {
         self.waker = None;
         for stream in self.streams.values_mut() {
             self.buffered.remove(stream.fail(StreamError::ConnectionClosed));
         }
-        // Nothing more is written.
+        // No output will be written any more.
         self.buffered.written(u64::MAX);
         self.streams.retain(|_, stream| !stream.is_unused());
         self.count();

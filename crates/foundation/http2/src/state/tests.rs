@@ -1,4 +1,4 @@
-//! What a frame costs, counted in streams that are looked at and in bytes that are held.
+//! The cost of frames, counted in visited streams and in bytes held.
 
 use std::hash::BuildHasher as _;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const CONFIG: Config = Config {
 };
 /// POST of http to /, by static indices alone.
 const POST: [u8; 3] = [0x83, 0x86, 0x84];
-/// Many times more than a peer may do for nothing, even if the machine is so slow that it gets some back meanwhile.
+/// Far above the allowed unproductive frames, even if a slow machine gets a refill during the test.
 const MANY: u32 = 30 * UNPRODUCTIVE_FRAMES;
 
 fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -55,7 +55,7 @@ fn streams() -> impl Iterator<Item = u32> {
     (0..STREAMS).map(|n| 2 * n + 1)
 }
 
-/// A server that a client has greeted.
+/// A server that has received a client's preface and SETTINGS.
 fn greeted(config: &Config) -> Arc<SharedState> {
     let core = SharedState::new(config, Role::Server);
     let greeting = [&PREFACE[..], &frame(Kind::Settings, 0, 0, &[])].concat();
@@ -64,14 +64,14 @@ fn greeted(config: &Config) -> Arc<SharedState> {
     core
 }
 
-/// Hands over what has come, all of it.
+/// Takes all received requests.
 fn handed_over(core: &Arc<SharedState>) -> Vec<Accepted> {
     let mut opened = Vec::new();
     while core.state().accept(core, &mut opened) {}
     opened
 }
 
-/// As if the socket had taken what waits; returns the DATA of it, by streams.
+/// Drains the output as a socket would; returns the streams of its DATA frames.
 fn written(state: &mut State) -> Vec<u32> {
     let out = state.output.take();
     let (mut rest, mut data) = (&out[..], Vec::new());
@@ -84,7 +84,7 @@ fn written(state: &mut State) -> Vec<u32> {
     data
 }
 
-/// A server with as many answers as there may be streams, each of 100 bytes, which wait for the connection's window.
+/// A server with the maximum number of responses, each of 100 bytes, that wait for the connection's window.
 fn blocked_by_connection_window() -> Arc<SharedState> {
     let core = greeted(&CONFIG);
     for stream in streams() {
@@ -125,12 +125,12 @@ fn connection_window_visits_sending_streams() {
         state.receive(&window(0, 1)).unwrap();
     }
     assert!(state.visited <= 3 * frames, "{}", state.visited);
-    // Each has its turn before one has a second.
+    // Round robin: each stream sends once before one sends twice.
     let mut first = written(&mut state);
     first.truncate(STREAMS as usize);
     first.sort_unstable();
     assert!(first.into_iter().eq(streams()));
-    // And all is sent in the end, also where the socket is slow.
+    // Everything is sent in the end, even through a slow socket.
     state.receive(&window(0, 1 << 20)).unwrap();
     while !state.streams.is_empty() {
         assert!(!written(&mut state).is_empty());
@@ -158,7 +158,7 @@ fn closed_streams_leave_window_queue() {
     }
 }
 
-/// Gives a connection the same frame until it breaks; how many it took.
+/// Sends a frame until the connection fails; returns the number of frames accepted.
 fn until_broken(core: &Arc<SharedState>, frame: impl Fn(u32) -> Vec<u8>) -> u32 {
     for n in 0..MANY {
         let mut state = core.state();
@@ -174,7 +174,8 @@ fn until_broken(core: &Arc<SharedState>, frame: impl Fn(u32) -> Vec<u8>) -> u32 
 
 #[test]
 fn charges_useless_window_updates() {
-    // Of a stream that waits for the connection, of one that is over, and of the connection where nobody waits.
+    // For a stream that waits for the connection, for a closed stream, and for the connection without
+    // waiting streams.
     until_broken(&blocked_by_connection_window(), |_| window(1, 1));
     let core = greeted(&CONFIG);
     let words = [request(1, flag::END_STREAM), reset(1)].concat();
@@ -253,7 +254,7 @@ fn stream_hashes_are_unpredictable() {
             .collect::<Vec<_>>()
     });
     assert_ne!(one, other);
-    // Nor do numbers that are far apart fall on each other.
+    // Distant identifiers do not collide either.
     let mut low: Vec<_> = one.iter().map(|hash| hash & 0xffff).collect();
     low.sort_unstable();
     low.dedup();
@@ -276,7 +277,7 @@ fn one_byte_frames_charge_slack() {
     assert!(held < bytes + 32 * 1024, "{held}");
     assert_eq!(state.slack, state.streams[&1].recv_queue.slack());
     assert!(state.slack > 0);
-    // Read down to what is unused: it stays charged until it is gone.
+    // Consumed down to the slack, which stays charged until it is freed.
     state.released = CONFIG.connection_window / 2;
     state.release_connection_capacity(0);
     assert_eq!(state.released, CONFIG.connection_window / 2);
@@ -329,12 +330,14 @@ fn full_send_buffers_allow_one_piece() {
     }
     assert!(state.poll_capacity(1, &cx).is_pending());
     state.receive(&window(0, 700)).unwrap();
-    // What is sent of one makes room for both, whoever has less than its share. Of the other a part was sent.
+    // Sent output makes room for both streams while they hold less than their share. A part of the second
+    // was sent.
     assert_eq!((state.buffered.bytes(), state.streams[&3].buffered), (600, 500));
     assert!(state.poll_capacity(1, &cx).is_ready() && state.poll_capacity(3, &cx).is_ready());
 }
 
-/// Asks for one answer after the other, for which there is no room, until one is not taken: how many there were.
+/// Sends requests whose responses get no window, until one is refused. Returns the number of responses
+/// queued.
 fn waiting_answers(core: &Arc<SharedState>, answer: &Bytes) -> usize {
     core.state().send_window = 0;
     let taken = (0..STREAMS).take_while(|number| {
@@ -352,7 +355,7 @@ fn waiting_answers(core: &Arc<SharedState>, answer: &Bytes) -> usize {
     taken
 }
 
-/// As if the client took all that the windows let out.
+/// Drains the output as if the client read all that the windows allow.
 fn read_all(state: &mut State) {
     state.send_scheduled();
     while !written(state).is_empty() {
@@ -363,7 +366,7 @@ fn read_all(state: &mut State) {
 #[test]
 fn bounds_unread_large_responses() {
     let core = greeted(&CONFIG);
-    // A gRPC message of the usual largest size: as many may always wait.
+    // A gRPC message of the usual maximum size: this many may always wait.
     let answer = Bytes::from(vec![0; (4 << 20) + 5]);
     assert!(UNREAD_STREAMS * answer.len() > UNREAD);
     assert_eq!(waiting_answers(&core, &answer), UNREAD_STREAMS);
@@ -372,12 +375,12 @@ fn bounds_unread_large_responses() {
 #[test]
 fn bounds_unread_huge_responses() {
     let core = greeted(&CONFIG);
-    // The largest answer to a bulk get of state.
+    // The largest response to a bulk get of state.
     let answer = Bytes::from(vec![0; 64 << 20]);
     let most = MAX_UNREAD_FEW_STREAMS / answer.len();
     assert!(most < UNREAD_STREAMS / 10);
     assert_eq!(waiting_answers(&core, &answer), most);
-    // Where some is read, there is room for others.
+    // Reading some makes room for others.
     let mut state = core.state();
     state.receive(&window(1, 64 << 20)).unwrap();
     state.receive(&window(0, 128 << 20)).unwrap();
@@ -397,7 +400,11 @@ fn bounds_unread_across_connections() {
     };
     let answer = Bytes::from(vec![0; 1 << 20]);
     let [first, second, third] = [(), (), ()].map(|()| greeted(&config));
-    assert_eq!(waiting_answers(&first, &answer), 8, "unexpected number of queued responses");
+    assert_eq!(
+        waiting_answers(&first, &answer),
+        8,
+        "unexpected number of queued responses"
+    );
     assert_eq!(waiting_answers(&second, &answer), 4, "half of it");
     assert_eq!(waiting_answers(&third, &answer), 2, "a third");
     assert_eq!(memory.held(), 14 * answer.len());
@@ -405,14 +412,14 @@ fn bounds_unread_across_connections() {
     drop((first, second));
     assert_eq!(memory.held(), 2 * answer.len());
     let mut state = third.state();
-    // The stream that was refused is over, the others go on.
+    // The refused stream is closed, the others continue.
     state.receive(&window(0, 2 * MAX_MEMORY as u32)).unwrap();
     state.receive(&window(1, MAX_MEMORY as u32)).unwrap();
     read_all(&mut state);
     assert_eq!(memory.held(), answer.len());
 }
 
-/// A connection with an answer of 6 MiB, on stream 1, where all connections have room for 8.
+/// A connection with a response of 6 MiB on stream 1, where all connections share 8.
 fn crowded() -> (Arc<SharedState>, &'static SharedLimit) {
     let memory: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(8 << 20)));
     let core = greeted(&Config {
@@ -431,7 +438,7 @@ fn crowded() -> (Arc<SharedState>, &'static SharedLimit) {
 
 #[test]
 fn response_memory_counts_until_written() {
-    // Sent whole but for the socket, which takes nothing, and reset in the middle.
+    // Queued completely but blocked by the socket, and reset halfway.
     for reset_early in [false, true] {
         let (core, memory) = crowded();
         let mut state = core.state();
@@ -470,7 +477,8 @@ fn stalled_connection_makes_room() {
     );
 }
 
-/// Whether an answer goes on of which so many bytes are read every four seconds, where others need the room.
+/// Whether a response survives a reader that takes `each` bytes every four seconds, while memory is
+/// crowded.
 fn survives_reading(each: u32) -> bool {
     let (core, _) = crowded();
     let mut state = core.state();
@@ -498,11 +506,11 @@ fn endless_data_on_reset_stream_fails() {
     handed_over(&core);
     core.state().reset(1, Reason::CANCEL);
     let data = frame(Kind::Data, 0, 1, b"x");
-    // Less than the window of the connection.
+    // Smaller than the connection's window.
     assert!((0..MANY).any(|_| core.state().receive(&data).is_err()));
 }
 
-/// Counts how often it is woken.
+/// Counts wake-ups.
 #[derive(Default)]
 struct WakeCount(AtomicUsize);
 
@@ -526,7 +534,7 @@ fn closed_stream_wakes_one_waiter() {
     let mut tickets = [None; 100];
     for ticket in &mut tickets {
         assert!(state.poll_open(&head, true, ticket, &cx).is_pending());
-        // Polled again, it keeps its place.
+        // A second poll keeps its place.
         assert!(state.poll_open(&head, true, ticket, &cx).is_pending());
     }
     assert_eq!(
@@ -543,7 +551,7 @@ fn closed_stream_wakes_one_waiter() {
     };
     end(&mut state, 1);
     assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-    // The first gives up: the second has its turn, and its end is the third's.
+    // The first cancels: the second gets its turn, and the end of its stream wakes the third.
     state.cancel_open(tickets[0].unwrap());
     assert_eq!(woken.0.load(Ordering::Relaxed), 2);
     assert!(state.poll_open(&head, true, &mut tickets[1], &cx).is_ready());
@@ -551,7 +559,7 @@ fn closed_stream_wakes_one_waiter() {
     assert_eq!(woken.0.load(Ordering::Relaxed), 2);
     end(&mut state, 3);
     assert_eq!(woken.0.load(Ordering::Relaxed), 3);
-    // When the server goes away, all hear of it.
+    // GOAWAY wakes all of them.
     state.receive(&frame(Kind::GoAway, 0, 0, &[0; 8])).unwrap();
     assert_eq!(
         (state.pending_open.len(), woken.0.load(Ordering::Relaxed)),

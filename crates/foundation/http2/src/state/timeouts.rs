@@ -1,4 +1,4 @@
-//! Time limits: they are checked at intervals, so that no stream needs a timer.
+//! Time limits, checked at intervals so that no stream needs a timer.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::{Phase, Role, State};
 use crate::error::{Error, Reason, StreamError};
 use crate::limits::{CROWDED_PROGRESS, CROWDED_STALL};
 
-/// What was seen at the end of the last interval.
+/// The state at the end of the last interval.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    /// Frames and field blocks that were received complete.
+    /// Complete frames and field blocks received.
     pub(super) complete: u64,
     incoming: StallDetector,
     outgoing: StallDetector,
@@ -19,7 +19,7 @@ pub(super) struct Timers {
     shutdown: StallDetector,
 }
 
-/// A count, and since when it is known to be the same.
+/// A counter, and since when it has not changed.
 #[derive(Debug, Default)]
 struct StallDetector {
     count: u64,
@@ -27,7 +27,7 @@ struct StallDetector {
 }
 
 impl StallDetector {
-    /// True when `count` has been the same for `limit`; `due` while it should change.
+    /// True if `count` has not changed for `limit`; `due` is true while it should change.
     fn is_over(&mut self, count: u64, due: bool, limit: Duration, now: Instant) -> bool {
         if !due || self.count != count || self.since.is_none() {
             let since = due.then_some(now);
@@ -39,17 +39,17 @@ impl StallDetector {
 }
 
 impl State {
-    /// How long to wait before [`Self::check_timeouts`] is of use, where nothing else asks for it.
+    /// Interval for calls of [`Self::check_timeouts`].
     pub(crate) fn interval(&self) -> Duration {
         self.config.stall / 4
     }
 
-    /// Whether a silent peer is asked if it is there.
+    /// Whether to ping a silent peer.
     pub(crate) fn may_ping(&self) -> bool {
         self.config.ping_idle || !self.streams.is_empty()
     }
 
-    /// Ends what has made no progress for too long.
+    /// Ends stalled streams.
     ///
     /// # Errors
     /// Why the connection must end.
@@ -61,7 +61,7 @@ impl State {
             return Err(Error::IncompleteFrame(stall));
         }
         let (written, waits) = (self.output.written(), !self.output.is_empty());
-        // What was sent of many answers may keep the rest of them in memory.
+        // Unread output of many responses keeps their rest in memory.
         let unread = match self.buffered.is_crowded() {
             true => stall.min(CROWDED_STALL),
             false => stall,
@@ -74,7 +74,7 @@ impl State {
         if self.timers.idle.is_over(last, idle, self.config.idle, now) {
             self.shut_down();
         }
-        // One that does not answer our ping knows by now.
+        // A silent peer has received our GOAWAY by now.
         let shutdown = self.phase == Phase::ShuttingDown;
         if self.timers.shutdown.is_over(0, shutdown, stall, now) {
             self.send_final_goaway();
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// Ends a stream without progress for so long.
+    /// Ends a stream without progress for `limit`.
     fn abort_stalled(&mut self, id: u32, limit: Duration) {
         let error = StreamError::Stalled(limit);
         let Some(stream) = self.streams.get_mut(&id) else {
@@ -123,7 +123,7 @@ impl State {
         if self.role == Role::Client || !stream.send_queue.is_empty() {
             return self.reset_with(id, Reason::CANCEL, error);
         }
-        // The answer can still say what is wrong.
+        // The response can still report the error.
         self.fail_receiving(id, error);
     }
 }

@@ -1,39 +1,39 @@
-//! Receive windows: what was read is given back to the peer, and windows follow the bandwidth-delay product.
+//! Receive windows: returning consumed bytes to the peer, and growth with the bandwidth-delay product.
 //!
-//! A stream begins with [`Config::stream_window`](crate::Config::stream_window). While its reader keeps up, a PING
-//! tells how many bytes are read in one round trip: where that is most of the window, the window was what held the
-//! sender back, and it is doubled, up to [`Config::max_stream_window`](crate::Config::max_stream_window). The
-//! connection's window grows by as much, so that one stream's growth takes nothing from the others, and shrinks again
-//! when the stream ends. A stream that nobody reads never grows. All growth is taken from two budgets: the
-//! connection's ([`Config::window_growth`](crate::Config::window_growth)), and that of all connections
+//! A stream starts with [`Config::stream_window`](crate::Config::stream_window). While its reader keeps up,
+//! a PING measures the bytes consumed in one round trip. If they are most of the window, the window limits
+//! the sender and is doubled, up to [`Config::max_stream_window`](crate::Config::max_stream_window). The
+//! connection's window grows by the same amount, so that other streams lose nothing, and shrinks again when
+//! the stream ends. The window of an unread stream never grows. Growth is taken from two budgets: the
+//! connection's ([`Config::window_growth`](crate::Config::window_growth)), and the shared one
 //! ([`WindowMemory`]).
 
 use super::State;
 use crate::settings::{MAX_WINDOW, WindowMemory};
 
-/// What our PING says that measures a round trip.
+/// Payload of the PING that measures a round trip.
 pub(super) const BANDWIDTH_PING: [u8; 8] = *b"bdp-ping";
-/// Updates of windows after a round trip that needed no growth, before the next is measured.
+/// Window updates to skip after a round trip that needed no growth.
 const BACKOFF: u8 = 8;
 
-/// What was read of a stream since a PING was sent.
+/// A measurement of the bytes consumed of a stream since a PING.
 #[derive(Debug)]
 struct Probe {
     stream: u32,
     released: u32,
 }
 
-/// By how much windows are larger than configured, and what is found out about them.
+/// Growth of the windows beyond their configured size.
 #[derive(Debug)]
 pub(super) struct Growth {
     /// `None`: windows do not grow.
     memory: Option<&'static WindowMemory>,
-    /// Bytes by which the connection's window is larger than configured; they are reserved in `memory`.
+    /// Bytes by which the connection's window exceeds its configured size, reserved in `memory`.
     reserved: u32,
-    /// Those of `reserved` that belonged to streams that have ended.
+    /// The part of `reserved` that belonged to streams that have ended.
     excess: u32,
     probe: Option<Probe>,
-    /// Updates of windows before the next probe.
+    /// Window updates before the next probe.
     skip: u8,
 }
 
@@ -48,8 +48,8 @@ impl Growth {
         }
     }
 
-    /// Reserves `more` bytes beyond those that ended streams have left; `None` when a budget has no room for them.
-    /// Returns by how much the connection's window grows.
+    /// Reserves `more` bytes, using those of ended streams first; `None` if a budget is exhausted. Returns
+    /// the growth of the connection's window.
     fn reserve(&mut self, more: u32, limit: u32) -> Option<u32> {
         let new = more.saturating_sub(self.excess);
         if self.reserved.saturating_add(new) > limit || !self.memory?.reserve(new) {
@@ -60,7 +60,7 @@ impl Growth {
         Some(new)
     }
 
-    /// Shrinks the connection's window by bytes that were read; returns how many of them are left to be given back.
+    /// Shrinks the connection's window by consumed bytes; returns how many remain to be released.
     fn shrink(&mut self, read: u32) -> u32 {
         let shrunk = read.min(self.excess);
         self.excess -= shrunk;
@@ -83,7 +83,7 @@ impl Drop for Growth {
 }
 
 impl State {
-    /// Gives the connection's window what was read.
+    /// Returns consumed bytes to the connection's window.
     pub(super) fn release_connection_capacity(&mut self, read: usize) {
         let mut read = u32::try_from(read).unwrap_or(u32::MAX);
         if self.growth.excess > 0 {
@@ -100,7 +100,7 @@ impl State {
         }
     }
 
-    /// Gives the windows of a stream and of the connection what was read of it.
+    /// Returns consumed bytes to the windows of a stream and the connection.
     pub(crate) fn release_capacity(&mut self, id: u32, read: usize) {
         let read = u32::try_from(read).unwrap_or(u32::MAX);
         self.release_connection_capacity(read as usize);
@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// Begins to measure what is read of a stream in a round trip.
+    /// Starts measuring the bytes consumed of a stream in a round trip.
     fn probe(&mut self, id: u32) {
         let growth = &mut self.growth;
         if growth.memory.is_none() || growth.probe.is_some() {
@@ -142,7 +142,7 @@ impl State {
         }
     }
 
-    /// The answer to [`BANDWIDTH_PING`] has come; false when nobody asked.
+    /// Handles the answer to [`BANDWIDTH_PING`]; false if none was sent.
     pub(super) fn probed(&mut self) -> bool {
         let Some(probe) = self.growth.probe.take() else {
             return false;
@@ -151,7 +151,7 @@ impl State {
             return true;
         };
         let size = stream.recv_window_size;
-        // Two thirds: some of the window is always on its way.
+        // Two thirds, because a part of the window is always in flight.
         if u64::from(probe.released) * 3 < u64::from(size) * 2 {
             self.growth.skip = BACKOFF;
         } else if stream.state.is_recv_open() {
@@ -182,7 +182,7 @@ impl State {
         self.wake();
     }
 
-    /// A stream has ended: what its window had grown by is taken from the connection's as bytes are read.
+    /// A stream has ended: the connection's window shrinks by its growth as bytes are consumed.
     pub(super) fn end_growth(&mut self, recv_window_size: u32) {
         self.growth.excess += recv_window_size.saturating_sub(self.config.stream_window);
     }

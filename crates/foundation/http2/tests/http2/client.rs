@@ -1,4 +1,4 @@
-//! The client against servers: our own, and one of another implementation.
+//! The client against our server and against hyper's.
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ async fn whole(body: Incoming) -> Bytes {
     }
 }
 
-/// Gives back what it gets, with trailers.
+/// Echoes requests, with trailers.
 struct Mirror;
 
 impl Service for Mirror {
@@ -123,7 +123,7 @@ async fn receives_trailers() {
 #[tokio::test]
 async fn queues_requests_above_stream_limit() {
     let client = Arc::new(mirrored().await);
-    // The first answer brings the server's settings.
+    // The first response brings the server's settings.
     soon(client.send(post("/", Empty::new()), impossible))
         .await
         .unwrap();
@@ -168,10 +168,10 @@ async fn cancelled_waiter_passes_turn_on() {
         let client = Arc::clone(&client);
         tokio::spawn(async move { client.send(post("/", Empty::<Bytes>::new()), impossible).await })
     };
-    // The first answer brings the limit; the second call takes the only stream.
+    // The first response brings the limit; the second call takes the only stream.
     soon(call()).await.unwrap().unwrap();
     let second = call();
-    // In paused time a pause is over when everybody waits for something.
+    // Time is paused: a sleep ends when all tasks wait.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let (given_up, last) = (call(), call());
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -239,7 +239,7 @@ async fn goaway_completes_accepted_refuses_rest() {
     let serving = async {
         let mut read = [0; 1024];
         let _first_words = far.read(&mut read).await.unwrap();
-        // SETTINGS; GOAWAY up to stream 1 for no error; the answer to stream 1: 204.
+        // SETTINGS; GOAWAY with last stream 1 and NO_ERROR; response to stream 1: 204.
         far.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
         far.write_all(b"\0\0\x08\x07\0\0\0\0\0\0\0\0\x01\0\0\0\0")
             .await
@@ -278,7 +278,8 @@ async fn skips_informational_responses() {
     let serving = tokio::spawn(async move {
         let mut read = [0; 1024];
         let _first_words = far.read(&mut read).await.unwrap();
-        // SETTINGS; HEADERS of stream 1 with :status 103 (a literal with the name of static index 8); then 204.
+        // SETTINGS; HEADERS of stream 1 with :status 103 (a literal with the name of static index 8); then
+        // 204.
         far.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
         far.write_all(b"\0\0\x05\x01\x04\0\0\0\x01\x08\x03103")
             .await

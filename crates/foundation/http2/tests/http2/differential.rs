@@ -1,5 +1,5 @@
-//! The same conversations with our HTTP/2 and with that of hyper and h2: recorded ones and random ones. What happens is
-//! the same, except for the differences that are listed with their reasons.
+//! Recorded and random conversations with our HTTP/2 and with that of hyper and h2. The outcomes must be
+//! equal, except for listed differences with their reasons.
 mod client;
 mod oracle;
 mod random;
@@ -15,7 +15,7 @@ use outrigger_http2::{Config, Incoming, KeepAlive, StreamError, Timeouts};
 
 type AnyBody<E> = UnsyncBoxBody<Bytes, E>;
 
-/// Time is paused: it passes when nobody has anything to do.
+/// Time is paused: this passes when all tasks are idle.
 const SETTLED: Duration = Duration::from_millis(10);
 const CONFIG: Config = Config {
     stream_window: 65_535,
@@ -47,7 +47,7 @@ fn full<E>(data: impl Into<Bytes>) -> AnyBody<E> {
         .boxed_unsync()
 }
 
-/// The body of a message that was received, if it has one.
+/// The body of a received message, if any.
 fn received(body: Incoming) -> Option<AnyBody<StreamError>> {
     match body {
         Incoming::Empty => None,
@@ -60,7 +60,7 @@ async fn settle() {
     tokio::time::sleep(SETTLED).await;
 }
 
-/// What differs without a reason, or does not differ although there is one.
+/// Reports a difference without a listed reason, or a listed reason without a difference.
 fn difference<E: PartialEq + std::fmt::Debug>(
     name: &str,
     ours: &E,

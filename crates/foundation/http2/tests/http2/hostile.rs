@@ -1,4 +1,4 @@
-//! Peers that say anything at all: neither end may panic, hang, or answer more than it was asked.
+//! Arbitrary input: neither side may panic, hang, or send more replies than requested.
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ impl Service for Echo {
     }
 }
 
-/// One frame, mostly of a kind and with flags that mean something.
+/// One frame, mostly with a valid type and flags.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let kind = prop_oneof![4 => 0u8..10, 1 => any::<u8>()];
     let flags = prop_oneof![
@@ -117,7 +117,7 @@ proptest! {
             near.shutdown().await.unwrap();
             let mut answers = Vec::new();
             near.read_to_end(&mut answers).await.unwrap();
-            // It never fails to begin with SETTINGS, and never panics.
+            // The server starts with SETTINGS and never panics.
             assert_eq!(answers[3], 4);
             let _ended: Result<(), Error> = serving.await.unwrap();
         });
@@ -197,7 +197,7 @@ fn bytes(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The head of a request, by static indices alone.
+/// HEADERS of a request, by static indices alone.
 fn get(n: u32, flags: u8) -> Vec<u8> {
     bytes(1, flag::END_HEADERS | flags, 2 * n + 1, &[0x82, 0x86, 0x84])
 }
@@ -208,7 +208,7 @@ fn reset(n: u32) -> Vec<u8> {
 
 type Attack = (&'static str, fn(u32) -> Vec<u8>);
 
-/// What the n-th round of an attack sends.
+/// Frames of the n-th round of an attack.
 const ATTACKS: [Attack; 13] = [
     ("rapid reset", |n| [get(n, 0), reset(n)].concat()),
     ("a reset of our own making", |n| {
@@ -254,7 +254,7 @@ async fn floods_end_connection() {
         let reading = tokio::spawn(async move { tokio::io::copy(&mut read, &mut tokio::io::sink()).await });
         let _gone = write.write_all(PREFACE).await;
         let _gone = write.write_all(b"\0\0\0\x04\0\0\0\0\0").await;
-        // Many times the budget: on a slow machine some of it comes back meanwhile.
+        // Many times the budget, because a slow machine refills a part of it.
         for n in 0..1_000_000 {
             if write.write_all(&attack(n)).await.is_err() {
                 break;
@@ -273,7 +273,7 @@ async fn floods_end_connection() {
 #[tokio::test]
 async fn busy_connection_yields() {
     let (mut near, far) = tokio::io::duplex(1 << 20);
-    // All is there before the server begins: 50,000 frames.
+    // The complete input is ready before the server starts: 50,000 frames.
     let mut words = [PREFACE, &b"\0\0\0\x04\0\0\0\0\0"[..], &get(0, 0)].concat();
     words.extend(std::iter::repeat_n(bytes(0, 0, 1, b"x"), 50_000).flatten());
     near.write_all(&words).await.unwrap();
@@ -295,7 +295,7 @@ async fn busy_connection_yields() {
     near.shutdown().await.unwrap();
     serving.await.unwrap().unwrap();
     other.abort();
-    // 32 KiB are read at once, 3,276 frames here.
+    // One read takes 32 KiB, here 3,276 frames.
     let driver = driver.load(Ordering::Relaxed);
     assert!(driver >= 50_000 / 3_276, "{driver}");
 }

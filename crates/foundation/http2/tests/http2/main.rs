@@ -1,4 +1,4 @@
-//! Both sides of HTTP/2, against frames by hand and against the client and the server of hyper.
+//! HTTP/2 client and server against handwritten frames and against hyper.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod client;

@@ -1,4 +1,4 @@
-//! The server against the client of another implementation, over pipes.
+//! The server against hyper's client, over pipes.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -35,7 +35,7 @@ const TIMES: Timeouts = Timeouts {
 
 type Body = UnsyncBoxBody<Bytes, StreamError>;
 
-/// Echoes bodies, as soon as it may; counts the calls that were begun and given up.
+/// Echoes bodies as they arrive; counts started and dropped calls.
 struct Echo {
     may: Semaphore,
     begun: AtomicUsize,
@@ -331,7 +331,7 @@ async fn drain_completes_calls_in_flight() {
     soon(server).await.unwrap().unwrap();
 }
 
-/// Invariant: who says nothing cannot make a server wait that has no call of his.
+/// Invariant: a silent client without calls cannot delay a server's shutdown.
 #[tokio::test(start_paused = true)]
 async fn drain_ignores_silent_idle_client() {
     let Served {
@@ -340,7 +340,7 @@ async fn drain_ignores_silent_idle_client() {
         server,
         ..
     } = served(0);
-    // The preface and SETTINGS; nothing that comes is answered.
+    // Sends the preface and SETTINGS, but no acknowledgements.
     client
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
         .await
@@ -379,13 +379,13 @@ async fn disconnects_client_ignoring_pings() {
         ..TIMES
     };
     let Served { client, server, .. } = served_within(1, short);
-    // One that answers pings stays.
+    // A client that answers pings stays connected.
     let mut sender = connected(client).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!server.is_finished());
     let (response, _) = sender.send_request(post("/"), true).unwrap();
     soon(response).await.unwrap();
-    // One that does not is given up.
+    // A client that does not is disconnected.
     let Served {
         mut client, server, ..
     } = served_within(1, short);
@@ -452,7 +452,7 @@ fn window(bytes: u8) -> Vec<u8> {
     frame(Kind::Settings, 0, 0, &[0, 4, 0, 0, 0, bytes])
 }
 
-/// The head of `POST http://a/`, with a body to come.
+/// HEADERS of `POST http://a/` without END_STREAM.
 fn post_head() -> Vec<u8> {
     let fields = [0x83, 0x86, 0x84, 0x41, 1, b'a'];
     frame(Kind::Headers, flag::END_HEADERS, 1, &fields)
@@ -486,7 +486,7 @@ async fn acknowledges_window_change_first() {
 
 #[tokio::test]
 async fn frames_after_reset_get_stream_closed() {
-    // The call is still under way when they come.
+    // The call is still in flight when the frames arrive.
     let mut served = served(0);
     let words = [&PREFACE[..], &window(100), &post_head()].concat();
     served.client.write_all(&words).await.unwrap();

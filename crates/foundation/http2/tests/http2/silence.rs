@@ -1,4 +1,4 @@
-//! Peers that stop in the middle of something. Time is the runtime's own: it goes on when nobody has anything to do.
+//! Peers that stall. Time is paused: it advances when all tasks are idle.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,10 +29,10 @@ const TIMES: Timeouts = Timeouts {
         timeout: Duration::from_secs(5),
     },
 };
-/// What is found out at intervals is found out so much later.
+/// Maximum delay of checks that run at intervals.
 const LATE: Duration = Duration::from_secs(20);
 
-/// Answers with the body, or with what went wrong with it.
+/// Responds with the request's body, or with its error.
 struct Echo;
 
 impl Service for Echo {
@@ -84,7 +84,7 @@ fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&head.bytes(), payload].concat()
 }
 
-/// The head of a POST with a body to come.
+/// HEADERS of a POST without END_STREAM.
 fn post(path: &str, grpc: bool) -> Vec<u8> {
     let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
     block.extend_from_slice(path.as_bytes());
@@ -108,7 +108,7 @@ async fn hear(io: &mut ReadHalf<DuplexStream>) -> Option<(Head, Vec<u8>)> {
     Some((head, payload))
 }
 
-/// Answers pings until a frame of `kind` comes; its payload and the time it took.
+/// Answers pings until a frame of `kind` arrives. Returns its payload and the elapsed time.
 async fn until(kind: Kind, io: DuplexStream, words: &[u8]) -> (Vec<u8>, Duration, WriteHalf<DuplexStream>) {
     let (mut read, mut write) = tokio::io::split(io);
     let begin = Instant::now();
@@ -142,7 +142,7 @@ async fn slow_body_is_not_stalled() {
     let words = [greeting(), post("/", false)].concat();
     let (_, _, mut write) = until(Kind::WindowUpdate, io, &words).await;
     for _ in 0..10 {
-        // Nobody answers pings here, but frames are signs of life.
+        // Pings are not answered here, but other frames prove that the peer is alive.
         for _ in 0..12 {
             sleep(Duration::from_secs(4)).await;
             write
@@ -181,7 +181,7 @@ async fn unread_response_is_reset() {
     assert!(waited >= STALL && waited < STALL + LATE, "{waited:?}");
 }
 
-/// Whether an answer of gRPC of 1 MiB ends that nobody takes, where all connections have room for so many bytes.
+/// Whether an unread gRPC response of 1 MiB is aborted when all connections share `limit` bytes.
 async fn makes_room(limit: usize) -> bool {
     let (io, _server) = served(Config {
         grpc: true,
@@ -255,7 +255,7 @@ async fn incomplete_frame_ends_connection() {
         io.write_all(&[greeting(), words].concat()).await.unwrap();
         let (mut read, mut write) = tokio::io::split(io);
         tokio::spawn(async move { while hear(&mut read).await.is_some() {} });
-        // A little now and then, so that it does not look dead.
+        // Sends a little from time to time, so that the connection does not look dead.
         for _ in 0..4 {
             sleep(Duration::from_secs(9)).await;
             write.write_all(&more).await.unwrap();
@@ -275,7 +275,7 @@ async fn incomplete_frame_ends_connection() {
 #[tokio::test(start_paused = true)]
 async fn client_reading_nothing_is_disconnected() {
     let (mut io, server) = served(Config { grpc: true, ..CONFIG });
-    // Its windows are open, and nobody reads what they let out.
+    // The client opens its windows but does not read the socket.
     let words = [
         greeting(),
         frame(Kind::Settings, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]),
@@ -303,7 +303,7 @@ async fn idle_connection_closes_gracefully() {
     let (io, server) = served(CONFIG);
     let (mut sender, connection) = h2::client::handshake(io).await.unwrap();
     let connection = tokio::spawn(connection);
-    // It is not idle while there is a call, and for a time after it.
+    // Not idle during a call, nor for a time after it.
     for _ in 0..3 {
         sleep(IDLE / 2).await;
         sender = sender.ready().await.unwrap();
@@ -312,12 +312,12 @@ async fn idle_connection_closes_gracefully() {
         response.await.unwrap();
     }
     let begin = Instant::now();
-    // Whoever closes last may find nobody to say goodbye to.
+    // The side that closes last may not be able to send its close.
     let _ended = (connection.await.unwrap(), server.await.unwrap());
     assert!(begin.elapsed() >= IDLE - LATE && begin.elapsed() < IDLE + LATE);
 }
 
-/// A client that asks a silent peer only during a call, and seldom.
+/// A client that pings rarely, and only during a call.
 async fn pinging_rarely(io: DuplexStream) -> (SendRequest<DuplexStream>, Server) {
     let config = Config {
         ping_idle: false,
@@ -331,7 +331,7 @@ async fn pinging_rarely(io: DuplexStream) -> (SendRequest<DuplexStream>, Server)
     (client, tokio::spawn(connection))
 }
 
-/// Longer than what is looked for in between.
+/// Longer than the interval of the checks.
 const SELDOM: Duration = Duration::from_secs(310);
 
 #[tokio::test(start_paused = true)]
@@ -421,7 +421,7 @@ async fn silence_counts_from_last_frame() {
     }
 }
 
-/// Whether the other side still says something.
+/// Whether the other side sends anything.
 async fn receives_any(io: &mut ReadHalf<DuplexStream>) -> bool {
     io.read_u8().await.is_ok()
 }

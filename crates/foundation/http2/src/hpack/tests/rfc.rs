@@ -10,7 +10,7 @@ fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
-/// `name: value` in each line.
+/// One `name: value` per line.
 fn list(text: &str) -> Vec<Field> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines
@@ -93,7 +93,7 @@ const COOKIE: &str = "set-cookie: foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600;
 
 fn responses(first: &str, second: &str, third: &str) {
     let mut decoder = Decoder::new(4096);
-    // The examples take a table of 256 bytes for granted.
+    // The examples assume a table of 256 bytes.
     let first = format!("3fe101{first}");
     let table = format!("{LOCATION}\n{DATE}\ncache-control: private");
     block(

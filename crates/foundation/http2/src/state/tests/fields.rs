@@ -1,12 +1,12 @@
-//! Lists of fields: what is taken, what is charged, and what the peer does not take.
+//! Header lists: limits, charges, and the peer's limit.
 
 use http::{HeaderMap, HeaderValue};
 
 use super::*;
 use crate::limits::HEADER_MEMORY;
 
-/// A list of fields of about `size` bytes by the protocol's count, as references to one entry of the dynamic table that
-/// the block itself has made.
+/// A header list of about `size` bytes by the protocol's count, encoded as references to one entry that the
+/// block itself inserts.
 fn bomb(size: usize) -> Vec<u8> {
     let mut block = POST.to_vec();
     // Literal with incremental indexing: x: 8 bytes; its entry is index 62, 41 bytes.
@@ -42,7 +42,7 @@ fn bounds_header_lists_and_total() {
         }
     }
     assert!(refused.len() > 30, "{refused:?}");
-    // What is over makes room.
+    // Completed streams make room.
     let taken = handed_over(&core).len();
     assert_eq!(taken + refused.len(), 40);
     for stream in streams().take(40) {
@@ -66,7 +66,7 @@ fn refuses_oversized_list_per_protocol() {
         assert_eq!(said.contains("431"), !grpc, "{said}");
         let named = said.contains("grpc-message") && said.contains("larger than the limit of 65536 bytes");
         assert_eq!(named, grpc, "{said}");
-        // The tables are right: the next request may use the entry.
+        // The tables are in sync: the next request may use the entry.
         let mut block = POST.to_vec();
         block.push(0x80 | 62);
         let words = frame(Kind::Headers, flag::END_HEADERS, 3, &block);
@@ -75,10 +75,10 @@ fn refuses_oversized_list_per_protocol() {
     }
 }
 
-/// As many streams as a server allows have room for heads of the usual size: a call of gRPC has 12 fields, 700 bytes.
+/// The maximum number of streams fits with heads of the usual size: a gRPC call has 12 fields, 700 bytes.
 const _: () = assert!(4096 * (700 + 12 * crate::limits::FIELD_MEMORY) < HEADER_MEMORY);
 
-/// SETTINGS with a limit for lists of fields.
+/// SETTINGS with a limit on header lists.
 fn limited(bytes: u8) -> Vec<u8> {
     frame(Kind::Settings, 0, 0, &[0, 6, 0, 0, 0, bytes])
 }
@@ -108,7 +108,7 @@ fn respects_client_header_limit() {
             "{said:?}"
         );
         assert!(!state.streams[&1].state.is_send_open());
-        // In trailers too.
+        // Trailers too.
         let mut trailers = HeaderMap::new();
         trailers.extend(large.headers().clone());
         trailers.insert("y", large.headers()["x"].clone());
@@ -159,7 +159,7 @@ fn oversized_response_head_fails_call() {
                 .is_ready()
         );
         let mut block = bomb(100 * 1024);
-        // :status 200 instead of the fields of a request.
+        // Replaces the request's fields with `:status 200`.
         block.splice(..3, [0x88]);
         let flags = flag::END_HEADERS | flag::END_STREAM;
         state

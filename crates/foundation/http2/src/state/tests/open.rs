@@ -1,8 +1,8 @@
-//! Streams of all connections together.
+//! The shared limit on open streams.
 
 use super::*;
 
-/// How many requests the connection hands over of so many more; the others are refused.
+/// Opens `more` streams from `first`; returns how many the connection dispatches. The others are refused.
 fn opened(core: &Arc<SharedState>, first: u32, more: u32) -> usize {
     for number in 0..more {
         let stream = 2 * (first + number) + 1;
@@ -11,7 +11,7 @@ fn opened(core: &Arc<SharedState>, first: u32, more: u32) -> usize {
     handed_over(core).len()
 }
 
-/// Invariant: peers of all connections together have so many streams open, whoever began, and one that ends makes room.
+/// Invariant: the shared limit bounds the open streams of all connections, and a closed stream makes room.
 #[test]
 fn bounds_streams_across_connections() {
     const LIMIT: usize = 40;
@@ -28,7 +28,7 @@ fn bounds_streams_across_connections() {
     let refused = first.state().output.take();
     let refused = String::from_utf8_lossy(&refused);
     assert!(refused.contains("OUTRIGGER_MEMORY_BUDGET"), "{refused}");
-    // What was refused is over, and takes nothing.
+    // Refused streams are closed and take no memory.
     assert_eq!(first.state().streams.len(), LIMIT);
     for stream in 0..LIMIT as u32 {
         first.state().receive(&reset(2 * stream + 1)).unwrap();
@@ -43,8 +43,8 @@ fn bounds_streams_across_connections() {
     assert_eq!(open.held(), 0);
 }
 
-/// Invariant: a few streams of a connection take nothing from the sum, and are served whatever others have. So streams that stay
-/// open on many connections leave room for calls.
+/// Invariant: the first streams of a connection do not count towards the shared limit and are always
+/// served. Long-lived streams on many connections therefore leave room for calls.
 #[test]
 fn always_serves_first_streams() {
     const LIMIT: usize = 8;
@@ -71,7 +71,7 @@ fn always_serves_first_streams() {
         .for_each(|core| core.state().disconnect());
 }
 
-/// Invariant: a connection whose streams go up and down by one writes to the sum once.
+/// Invariant: a connection whose stream count oscillates by one writes to the shared count once.
 #[test]
 fn shared_count_updates_in_steps() {
     let open: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(100)));

@@ -1,4 +1,4 @@
-//! Receive windows that follow the bandwidth-delay product.
+//! Growth of receive windows with the bandwidth-delay product.
 
 use super::*;
 use crate::settings::WindowMemory;
@@ -20,7 +20,7 @@ fn config(limit: usize) -> (Config, &'static WindowMemory) {
     (config, memory)
 }
 
-/// A server with one request whose body is coming.
+/// A server with one request whose body is being received.
 fn receiving(config: &Config) -> (Arc<SharedState>, RecvStream) {
     let core = greeted(config);
     core.state().receive(&request(1, 0)).unwrap();
@@ -30,7 +30,7 @@ fn receiving(config: &Config) -> (Arc<SharedState>, RecvStream) {
     (core, body)
 }
 
-/// Receives `bytes` on a stream, and reads them.
+/// Receives and consumes `bytes` on a stream.
 fn transfer(core: &Arc<SharedState>, stream: u32, bytes: u32) {
     let cx = Context::from_waker(Waker::noop());
     let mut state = core.state();
@@ -66,7 +66,7 @@ fn sent(core: &Arc<SharedState>) -> (bool, Vec<(u32, u32)>) {
     (ping, updates)
 }
 
-/// A round trip in which all of a stream's window is read; true when there was a probe.
+/// A round trip that consumes all of a stream's window; true if it was probed.
 fn round_trip(core: &Arc<SharedState>, stream: u32) -> bool {
     let size = core.state().streams[&stream].recv_window_size;
     transfer(core, stream, size / 2);
@@ -84,7 +84,7 @@ fn doubles_limiting_window() {
     let (core, body) = receiving(&config);
     assert!(round_trip(&core, 1));
     assert_eq!(core.state().streams[&1].recv_window_size, 2 * START);
-    // The connection's grows with it, and both are told to the peer.
+    // The connection's window grows with it, and both changes are announced.
     let (_, updates) = sent(&core);
     assert!(
         updates.contains(&(1, START)) && updates.contains(&(0, START)),
@@ -93,7 +93,7 @@ fn doubles_limiting_window() {
     assert!(round_trip(&core, 1));
     assert_eq!(core.state().streams[&1].recv_window_size, 4 * START);
     assert_eq!(memory.reserved(), 3 * START as usize);
-    // At its limit nothing is measured any more.
+    // No more probes at the limit.
     assert!(!round_trip(&core, 1));
     drop(body);
     drop(core);
@@ -110,7 +110,7 @@ fn keeps_sufficient_window() {
     acknowledge(&core);
     assert_eq!(core.state().streams[&1].recv_window_size, START);
     assert_eq!(memory.reserved(), 0);
-    // What needs no more is measured seldom.
+    // Windows that need no growth are probed rarely.
     assert!((0..3).all(|_| !round_trip(&core, 1)));
     assert!((0..9).any(|_| round_trip(&core, 1)));
 }
@@ -163,7 +163,7 @@ fn closed_stream_returns_growth() {
     drop(body);
     core.state().drop_sender(1);
     let opened = handed_over(&core);
-    // The connection's window shrinks with what is read next.
+    // The connection's window shrinks with the next reads.
     transfer(&core, 3, START);
     assert_eq!(memory.reserved(), 0);
     let state = core.state();

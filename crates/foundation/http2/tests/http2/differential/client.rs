@@ -12,7 +12,7 @@ use tokio::io::DuplexStream;
 use super::wire::{END, Peer, Received, data, frame, go_away, headers, reset, setting};
 use super::{AnyBody, CONFIG, assert_same, difference, oracle, received, run, settle};
 
-/// What happened to a server and to the calls of a client.
+/// Events seen by the server and by the calls of a client.
 #[derive(Debug, PartialEq)]
 struct Events {
     received: Received,
@@ -27,9 +27,9 @@ fn failed(error: StreamError) -> String {
     }
 }
 
-/// What both implementations have of a client.
+/// The interface of both client implementations.
 pub(crate) trait Client: Send + Sync + 'static {
-    /// The answer, or why there is none and whether the request may be repeated.
+    /// The response, or the error and whether the request may be retried.
     fn send(
         &self,
         request: Request<Full<Bytes>>,
@@ -80,7 +80,7 @@ async fn call(client: Arc<impl Client>, n: usize) -> Vec<String> {
     events
 }
 
-/// Sends `calls` requests, the n-th with n bytes, and says what the server says.
+/// Sends `calls` requests, the n-th with n bytes, while the server sends a script.
 async fn converse<E: Send + 'static>(
     client: &Arc<impl Client>,
     connection: impl Future<Output = Result<(), E>> + Send + 'static,
@@ -113,7 +113,7 @@ async fn converse<E: Send + 'static>(
     }
 }
 
-/// Conversations that differ, and why they may.
+/// Conversations with permitted differences, and the reasons.
 const CONNECTION: &str = "h2 ends the connection for some errors of one stream";
 const GOODBYE: &str = "hyper answers the server's GOAWAY with its own when it closes";
 const ALLOWED: &[(&str, &str)] = &[

@@ -1,4 +1,4 @@
-//! HTTP/2 of hyper and h2, with which ours is compared.
+//! HTTP/2 of hyper and h2, the reference for the comparison.
 
 use std::convert::Infallible;
 use std::error::Error as _;
@@ -48,7 +48,7 @@ pub(crate) async fn serve(io: DuplexStream, recorder: Arc<Recorder>) -> hyper::R
 /// hyper's client.
 pub(crate) struct HyperClient(SendRequest<Outgoing<Full<Bytes>>>);
 
-/// Makes a client connection.
+/// Opens a client connection.
 pub(crate) async fn connect(io: DuplexStream) -> (HyperClient, impl Future<Output = hyper::Result<()>>) {
     let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -75,7 +75,7 @@ impl Client for HyperClient {
     }
 }
 
-/// A body to be sent. hyper does not learn its size, and so adds no `content-length`.
+/// An outgoing body. It hides its size from hyper, which would add a `content-length`.
 struct Outgoing<B>(B);
 
 impl<B: Body<Data = Bytes, Error: Code> + Unpin> Body for Outgoing<B> {
@@ -95,7 +95,7 @@ impl<B: Body<Data = Bytes, Error: Code> + Unpin> Body for Outgoing<B> {
     }
 }
 
-/// The code of the reset that the error of a body becomes.
+/// The reset code for a body's error.
 trait Code {
     fn code(self) -> u32;
 }
@@ -112,7 +112,7 @@ impl Code for Infallible {
     }
 }
 
-/// The body of a message that was received, if it has one.
+/// The body of a received message, if any.
 fn received(body: Incoming) -> Option<AnyBody<StreamError>> {
     (!body.is_end_stream()).then(|| Received(body).boxed_unsync())
 }
@@ -129,7 +129,7 @@ impl Body for Received {
     ) -> Poll<Option<Result<Frame<Bytes>, StreamError>>> {
         let frame = Pin::new(&mut self.0).poll_frame(cx);
         frame.map(|frame| match frame?.map_err(|error| stream_error(&error)) {
-            // RFC 9113 section 8.1: no more of this message is needed.
+            // NO_ERROR: the rest of the message is not needed (RFC 9113 section 8.1).
             Err(StreamError::Reset(Reason::NO_ERROR)) => None,
             frame => Some(frame),
         })
@@ -142,7 +142,7 @@ fn stream_error(error: &hyper::Error) -> StreamError {
     let h2_error = causes.find_map(|error| error.downcast_ref::<h2::Error>());
     match h2_error.map(|error| (error, error.reason())) {
         Some((error, Some(reason))) if error.is_reset() => StreamError::Reset(Reason(reason.into())),
-        // One with another code is told to streams that were processed, too.
+        // A GOAWAY with another code also fails streams that were processed.
         Some((error, Some(h2::Reason::NO_ERROR))) if error.is_go_away() && error.is_remote() => {
             StreamError::GoAway(Reason::NO_ERROR)
         }

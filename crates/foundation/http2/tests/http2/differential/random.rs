@@ -1,10 +1,10 @@
-//! Random conversations that keep to the protocol, each from a number that names it.
+//! Random valid conversations, each from a seed.
 
 use super::assert_same;
 use super::server::differ;
 use super::wire::{END, data, frame, headers, post, reset, setting, window};
 
-/// A generator of numbers (xorshift): the same from the same seed.
+/// A deterministic random number generator (xorshift).
 struct Numbers(u64);
 
 impl Numbers {
@@ -27,7 +27,7 @@ const PATHS: [&str; 6] = ["/echo", "/echo", "/hang", "/early", "/large", "/fail"
 
 fn conversation(seed: u64) -> Vec<Vec<u8>> {
     let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    // Which streams share the connection's window when it is small is up to the sender.
+    // A large connection window: the sender chooses which streams share a small one.
     let mut script = vec![window(0, 4 << 20)];
     let (mut open, mut next) = (Vec::<Open>::new(), 1);
     for _ in 0..5 + numbers.below(30) {

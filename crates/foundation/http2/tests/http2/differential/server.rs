@@ -18,7 +18,7 @@ use super::{
     AnyBody, CONFIG, SETTLED, TIMEOUTS, assert_same, difference, full, oracle, received, run, settle,
 };
 
-/// What a service sees of its requests, by their paths.
+/// Events that a service sees, by request path.
 type Log = BTreeMap<String, Vec<String>>;
 
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl Recorder {
     }
 }
 
-/// Notes that a call ended before its answer.
+/// Records a call that was dropped before its response.
 struct Dropped(Arc<Recorder>, Option<String>);
 
 impl Drop for Dropped {
@@ -72,7 +72,7 @@ impl Service for Recorder {
 }
 
 impl Recorder {
-    /// Answers by the path.
+    /// Responds according to the path.
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: Request<Option<AnyBody<StreamError>>>,
@@ -92,7 +92,7 @@ impl Recorder {
             (Some("/early"), _) => Empty::new().map_err(|never| match never {}).boxed_unsync(),
             (Some("/large"), _) => full(vec![b'x'; 200_000]),
             (Some("/fail"), _) => {
-                // Later: a reset may overtake what was not written yet.
+                // Fails later, because a reset may overtake data that is not written yet.
                 let failure = async {
                     tokio::time::sleep(SETTLED / 2).await;
                     Err(Reason::ENHANCE_YOUR_CALM)
@@ -125,7 +125,7 @@ impl Recorder {
     }
 }
 
-/// What the client and the service have seen.
+/// Events seen by the client and the service.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Events {
     received: Received,
@@ -133,7 +133,7 @@ pub(crate) struct Events {
     closed: bool,
 }
 
-/// Says `script` to a server that `serve` makes.
+/// Plays `script` against a server started by `serve`.
 async fn converse<E, F>(script: &[Vec<u8>], serve: impl FnOnce(DuplexStream, Arc<Recorder>) -> F) -> Events
 where
     E: Send + 'static,
@@ -169,7 +169,7 @@ pub(crate) fn differ(name: &str, script: &[Vec<u8>], allowed: &[(&str, &str)]) -
     difference(name, &ours, &hyper, allowed)
 }
 
-/// Conversations that differ, and why they may.
+/// Conversations with permitted differences, and the reasons.
 const CODE: &str = "h2 has PROTOCOL_ERROR for all connection errors of these kinds";
 const CONNECTION: &str = "h2 ends the connection for some errors of one stream";
 const ALLOWED: &[(&str, &str)] = &[

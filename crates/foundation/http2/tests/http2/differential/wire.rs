@@ -1,4 +1,4 @@
-//! Frames as bytes, and what a peer makes of those it gets.
+//! Frame construction, and a peer that records received frames.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn string(text: &str, to: &mut Vec<u8>) {
     to.extend_from_slice(text.as_bytes());
 }
 
-/// A field block of literals that nobody remembers.
+/// A field block of literals without indexing.
 pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -76,27 +76,27 @@ pub(crate) fn go_away(last: u32, code: u32) -> Vec<u8> {
     frame(7, 0, 0, &[last.to_be_bytes(), code.to_be_bytes()].concat())
 }
 
-/// What was received on a stream.
+/// Data received on a stream.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Stream {
-    /// Of heads and trailers.
+    /// Fields of heads and trailers.
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) bytes: usize,
     pub(crate) ended: bool,
     pub(crate) reset: Option<u32>,
 }
 
-/// What a peer has received.
+/// Frames received by a peer.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Received {
     pub(crate) streams: BTreeMap<u32, Stream>,
     /// The code of the last GOAWAY.
     pub(crate) go_away: Option<u32>,
-    /// Answers to PING.
+    /// PING acknowledgements.
     pub(crate) pings: Vec<Vec<u8>>,
 }
 
-/// A peer that says what it is told to say, and what the protocol wants at once.
+/// A scripted peer, which also sends the replies that the protocol requires.
 pub(crate) struct Peer {
     writer: WriteHalf<DuplexStream>,
     frames: UnboundedReceiver<(Head, Vec<u8>)>,
@@ -131,7 +131,7 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    /// The peer of a client gets a preface first.
+    /// A client's peer receives a preface first.
     pub(crate) fn new(io: DuplexStream, of_client: bool) -> Self {
         let (reader, writer) = tokio::io::split(io);
         let (to, frames) = unbounded_channel();
@@ -147,7 +147,7 @@ impl Peer {
         }
     }
 
-    /// Says `words`, and waits until nobody has anything more to say.
+    /// Sends `words`, and waits until the connection is idle.
     pub(crate) async fn say(&mut self, words: &[u8]) {
         let _closed = self.writer.write_all(words).await;
         loop {
