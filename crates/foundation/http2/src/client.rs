@@ -61,7 +61,7 @@ impl<I: Io> SendRequest<I> {
         self.load.streams.load(Ordering::Relaxed)
     }
 
-    /// True if the connection accepts no more requests.
+    /// True if the connection accepts no new requests.
     pub fn is_closed(&self) -> bool {
         self.load.closed.load(Ordering::Relaxed)
     }

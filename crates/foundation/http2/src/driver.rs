@@ -28,7 +28,7 @@ thread_local! {
     static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ]);
 }
 
-/// What the timer is waiting for.
+/// Purpose of the timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     Preface(Duration),

@@ -71,7 +71,7 @@ impl fmt::Debug for Reason {
 pub struct ConnectionError {
     /// The code in our GOAWAY.
     pub reason: Reason,
-    /// What the peer did wrong.
+    /// Description of the violation.
     pub detail: &'static str,
 }
 

@@ -256,7 +256,7 @@ impl State {
         self.streams.get(&id).is_some_and(Stream::accepts_data)
     }
 
-    /// Waits for capacity in a stream's send queue. Ready with `None` if the stream accepts no more data.
+    /// Waits for capacity in a stream's send queue. Ready with `None` if the stream is closed for sending.
     pub(crate) fn poll_capacity(&mut self, id: u32, cx: &Context<'_>) -> Poll<Option<()>> {
         let most = if self.buffered.bytes() < self.config.send_buffers
             && self.buffered.has_room(self.config.send_buffer)
@@ -271,7 +271,7 @@ impl State {
         }
     }
 
-    /// Waits until a stream accepts no more data.
+    /// Waits until a stream is closed for sending.
     pub(crate) fn poll_reset(&mut self, id: u32, cx: &Context<'_>) -> Poll<()> {
         let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.accepts_data()) else {
             return Poll::Ready(());

@@ -42,7 +42,7 @@ impl Buffered {
         self.bytes + more <= FREE || self.memory.is_none_or(has_room)
     }
 
-    /// Whether all connections hold so much that stalled readers must make room.
+    /// Whether memory is so short that stalled readers must make room.
     pub(super) fn is_crowded(&self) -> bool {
         self.counted > 0 && self.memory.is_some_and(SharedLimit::is_crowded)
     }

@@ -120,7 +120,7 @@ impl State {
         self.charge_idle_frame("too many PING frames")
     }
 
-    /// A client that receives GOAWAY opens no more streams; streams in flight up to the last named one
+    /// A client that receives GOAWAY opens no new streams; streams in flight up to the last named one
     /// complete. A server answers all requests received.
     pub(super) fn go_away(&mut self, head: Head, payload: &[u8]) -> Result<(), ConnectionError> {
         if head.stream != 0 {

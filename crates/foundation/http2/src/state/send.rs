@@ -24,7 +24,7 @@ const WRITE_TARGET: usize = 64 * 1024;
 const STALE: usize = 64;
 
 impl State {
-    /// Sends the head of a response; false if the stream is gone or accepts no more.
+    /// Sends the head of a response; false if the stream is gone or closed for sending.
     pub(crate) fn respond(&mut self, id: u32, head: &Response<()>, ended: bool) -> bool {
         let most = self.peer.max_header_list_size;
         // Most peers have a limit, but few responses come near it.
@@ -69,7 +69,7 @@ impl State {
     /// [`Self::cancel_open`] to give it up.
     ///
     /// # Errors
-    /// The connection accepts no more requests, or the head is too large.
+    /// The connection accepts no new requests, or the head is too large.
     pub(crate) fn poll_open(
         &mut self,
         head: &Request<()>,
@@ -124,7 +124,7 @@ impl State {
         Poll::Ready(Ok(id))
     }
 
-    /// Sends data, or queues it while the windows are full; false if the stream accepts no more.
+    /// Sends data, or queues it while the windows are full; false if the stream is closed for sending.
     pub(crate) fn send_data(&mut self, id: u32, data: Bytes, ended: bool) -> bool {
         let most = match self.role {
             Role::Client => usize::MAX,
@@ -169,7 +169,7 @@ impl State {
         true
     }
 
-    /// Queues trailers after the data; false if the stream accepts no more.
+    /// Queues trailers after the data; false if the stream is closed for sending.
     pub(crate) fn send_trailers(&mut self, id: u32, mut trailers: HeaderMap) -> bool {
         let (size, limit) = (list_size(&trailers, &[]), self.peer.max_header_list_size);
         if size > limit {

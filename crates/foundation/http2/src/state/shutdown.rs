@@ -26,7 +26,7 @@ impl State {
         self.load.closed.store(phase == Phase::Closing, Ordering::Relaxed);
     }
 
-    /// Starts a graceful shutdown with a first GOAWAY, so that the peer opens no more streams. Does not
+    /// Starts a graceful shutdown with a first GOAWAY, so that the peer opens no new streams. Does not
     /// wait for a peer that has sent nothing yet.
     pub(crate) fn shut_down(&mut self) {
         if self.phase != Phase::Open {
@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// Sends no more requests. The connection ends when the last one in flight completes.
+    /// Stops sending requests. The connection ends when the last one in flight completes.
     pub(crate) fn close(&mut self) {
         if self.phase != Phase::Closing {
             self.set_phase(Phase::Closing);

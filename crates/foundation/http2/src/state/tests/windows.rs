@@ -93,7 +93,7 @@ fn doubles_limiting_window() {
     assert!(round_trip(&core, 1));
     assert_eq!(core.state().streams[&1].recv_window_size, 4 * START);
     assert_eq!(memory.reserved(), 3 * START as usize);
-    // No more probes at the limit.
+    // At the limit, probing stops.
     assert!(!round_trip(&core, 1));
     drop(body);
     drop(core);
