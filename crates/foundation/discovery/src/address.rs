@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_and_writes_every_form() {
+    fn parses_and_prints_all_forms() {
         for (text, host, printed) in [
             ("10.0.0.1:50002", "10.0.0.1", "10.0.0.1:50002"),
             ("[fd00::2]:50002", "fd00::2", "[fd00::2]:50002"),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ip_addresses_are_socket_addresses() {
+    fn host_names_have_no_socket_address() {
         assert!(Address::new("[::1]", 1).socket_addr().is_some());
         assert!(Address::new("localhost", 1).socket_addr().is_none());
     }

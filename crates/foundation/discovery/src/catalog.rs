@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_and_versions_are_checked() {
+    async fn checks_names_and_versions() {
         let text = error("structuredformat", "v1").await.to_string();
         assert!(
             text.starts_with("couldn't find name resolver structuredformat/v1; available: mdns"),
@@ -211,7 +211,7 @@ mod tests {
 
     #[cfg(any(feature = "sqlite", feature = "consul", feature = "kubernetes"))]
     #[test]
-    fn settings_that_mdns_does_not_have_are_told() {
+    fn warns_of_unknown_mdns_settings() {
         let warnings = |configuration| {
             crate::settings::tests::warnings(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

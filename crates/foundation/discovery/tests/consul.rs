@@ -149,7 +149,7 @@ fn port(port: u16) -> Value {
 }
 
 #[tokio::test]
-async fn registers_is_found_and_deregisters() {
+async fn registers_resolves_and_deregisters() {
     let (agent, address) = Agent::start().await;
     let resolver = start(json!({"selfRegister": true, "selfDeregister": true}), &address).await;
     assert_eq!(resolver.name(), "consul");
@@ -181,7 +181,7 @@ async fn lists_all_instances_in_stable_order() {
 }
 
 #[tokio::test]
-async fn says_what_is_missing() {
+async fn reports_missing_port() {
     let (agent, address) = Agent::start().await;
     let resolver = start(json!({"daprPortMetaKey": "P"}), &address).await;
     let error = resolver.resolve("pay", "").await.unwrap_err();
@@ -202,7 +202,7 @@ async fn says_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_watch_follows_changes_with_blocking_queries() {
+async fn watch_uses_blocking_queries() {
     let (agent, address) = Agent::start().await;
     let resolver = start(json!({}), &address).await;
     let mut watcher = resolver.watch("pay", "");
@@ -227,7 +227,7 @@ async fn a_watch_follows_changes_with_blocking_queries() {
 }
 
 #[tokio::test]
-async fn use_cache_answers_from_memory_and_stays_current() {
+async fn use_cache_stays_current() {
     let (agent, address) = Agent::start().await;
     agent.add("pay", "a", "10.0.0.1", port(1));
     let resolver = start(json!({"useCache": true}), &address).await;
@@ -245,7 +245,7 @@ async fn use_cache_answers_from_memory_and_stays_current() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_not_there_is_an_error() {
+async fn fails_without_agent() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);

@@ -54,7 +54,7 @@ async fn two_sidecars_find_each_other() {
 }
 
 #[tokio::test]
-async fn instances_come_and_go_in_a_watch() {
+async fn watch_follows_instances() {
     let app_id = app("many");
     let first = start(&app_id, 2001);
     let observer = Mdns::browse_only().unwrap();
@@ -73,7 +73,7 @@ async fn instances_come_and_go_in_a_watch() {
 }
 
 #[tokio::test]
-async fn an_unknown_app_is_an_error_after_one_second() {
+async fn unknown_app_fails_after_one_second() {
     let observer = Mdns::browse_only().unwrap();
     let app_id = app("nobody");
     let begun = Instant::now();
@@ -88,7 +88,7 @@ async fn an_unknown_app_is_an_error_after_one_second() {
 }
 
 #[tokio::test]
-async fn a_waiting_look_up_hears_an_app_that_starts_meanwhile() {
+async fn pending_lookup_finds_starting_app() {
     let app_id = app("late");
     let observer = Mdns::browse_only().unwrap();
     let look_up = find(&observer, &app_id);
@@ -101,7 +101,7 @@ async fn a_waiting_look_up_hears_an_app_that_starts_meanwhile() {
 }
 
 #[tokio::test]
-async fn an_evicted_address_returns_when_its_owner_still_answers() {
+async fn evicted_address_returns_if_alive() {
     let app_id = app("evicted");
     let _sidecar = start(&app_id, 4001);
     let observer = Mdns::browse_only().unwrap();
@@ -113,7 +113,7 @@ async fn an_evicted_address_returns_when_its_owner_still_answers() {
 }
 
 #[tokio::test]
-async fn closed_resolvers_say_so() {
+async fn closed_resolver_reports_error() {
     let observer = Mdns::browse_only().unwrap();
     observer.close().await;
     observer.close().await;
@@ -124,7 +124,7 @@ async fn closed_resolvers_say_so() {
 }
 
 #[tokio::test]
-async fn a_registration_must_be_complete() {
+async fn rejects_incomplete_registration() {
     let complete = Registration {
         app_id: app("complete"),
         host_address: "127.0.0.1".to_owned(),

@@ -41,7 +41,7 @@ fn at(port: u16) -> Address {
 }
 
 #[tokio::test]
-async fn sidecars_on_one_file_find_each_other_and_leave() {
+async fn sidecars_share_file_and_deregister() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("names.db");
     let one = start(&file, "one", 1).await;
@@ -61,7 +61,7 @@ async fn sidecars_on_one_file_find_each_other_and_leave() {
 }
 
 #[tokio::test]
-async fn registrations_stay_fresh_and_a_removed_row_returns() {
+async fn renews_and_restores_registration() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("names.db");
     let _one = build(options(&file, "one", 1, "2s").0).await.unwrap();
@@ -81,7 +81,7 @@ async fn registrations_stay_fresh_and_a_removed_row_returns() {
 }
 
 #[tokio::test]
-async fn a_taken_address_is_reported_as_fatal() {
+async fn lost_address_is_fatal() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("names.db");
     let (options, mut fatal) = options(&file, "one", 1, "2s");
@@ -93,7 +93,7 @@ async fn a_taken_address_is_reported_as_fatal() {
 }
 
 #[tokio::test]
-async fn a_dropped_resolver_takes_its_row_with_it() {
+async fn dropping_resolver_removes_row() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("names.db");
     drop(start(&file, "one", 1).await);
@@ -104,7 +104,7 @@ async fn a_dropped_resolver_takes_its_row_with_it() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_made_is_named() {
+async fn error_names_uncreatable_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("missing").join("names.db");
     let error = build(options(&file, "one", 1, "2s").0).await.err().unwrap();

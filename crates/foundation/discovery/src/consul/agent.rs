@@ -52,7 +52,7 @@ pub enum AgentError {
         body: String,
     },
     /// An answer that is not understood.
-    #[error("Consul agent sent an answer that cannot be read: {0}")]
+    #[error("malformed response of the Consul agent: {0}")]
     Answer(String),
 }
 

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_become_canonical_at_every_depth() {
+    fn canonicalizes_nested_names() {
         let given = json!({
             "id": "x", "NAME": "orders", "bogus": 1, "meta": {"KeepCase": "v"},
             "taggedAddresses": {"wan": {"ADDRESS": "1.2.3.4", "port": 5}},

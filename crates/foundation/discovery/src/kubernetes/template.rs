@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_filled_in() {
+    fn expands_fields() {
         assert_eq!(
             render("{{.ID}}-{{ .Namespace }}.internal:{{.Port}}"),
             "orders-prod.internal:50002"
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn other_actions_are_refused() {
+    fn rejects_other_actions() {
         assert!(matches!(
             Template::parse("{{.ID"),
             Err(TemplateError::Unclosed(_))

@@ -70,14 +70,14 @@ fn unasked() -> TokioResolver {
 }
 
 #[test]
-fn the_page_lists_what_is_read() {
+fn docs_list_all_settings() {
     let settings = Settings::new(&Value::Null).unwrap();
     Kubernetes::of(&settings, &Registration::default(), unasked()).unwrap();
-    crate::settings::tests::hold_to_page("Kubernetes DNS", &settings);
+    crate::settings::tests::check_docs("Kubernetes DNS", &settings);
 }
 
 #[test]
-fn settings_that_are_not_read_are_told() {
+fn warns_of_unknown_settings() {
     let told = crate::settings::tests::warnings(|| {
         let configuration = json!({"clusterdomain": "example", "templat": "{{.ID}}:1"});
         drop(Kubernetes::with_dns(&configuration, &Registration::default(), unasked()).unwrap());
@@ -87,7 +87,7 @@ fn settings_that_are_not_read_are_told() {
 }
 
 #[tokio::test]
-async fn all_addresses_of_the_service_are_found() {
+async fn finds_all_service_addresses() {
     let resolver = resolver(json!({"clusterDomain": "example"})).await;
     let found = resolver.look_up("orders", "prod").await.unwrap();
     let found: Vec<String> = found.iter().map(Address::to_string).collect();
@@ -95,7 +95,7 @@ async fn all_addresses_of_the_service_are_found() {
 }
 
 #[tokio::test]
-async fn a_missing_service_is_named() {
+async fn error_names_missing_service() {
     let resolver = resolver(Value::Null).await;
     let error = resolver.look_up("orders", "prod").await.unwrap_err();
     assert!(error.is_not_found(), "{error:?}");
@@ -105,7 +105,7 @@ async fn a_missing_service_is_named() {
 }
 
 #[tokio::test]
-async fn a_template_decides_name_and_port() {
+async fn template_sets_name_and_port() {
     let template = json!({"template": "{{.ID}}-dapr.prod.svc.example.:7{{/* fixed */}}"});
     let found = resolver(template).await.look_up("orders", "other").await.unwrap();
     assert_eq!(found[0].to_string(), "10.0.0.2:7");

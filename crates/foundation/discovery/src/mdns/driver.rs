@@ -56,7 +56,7 @@ impl Driver {
                 }
             }
             let mut deadline = step.map_or(rescan_at, |(_, at)| at.min(rescan_at));
-            if let Some(next) = self.ask_what_is_due(now).await {
+            if let Some(next) = self.send_due_queries(now).await {
                 deadline = deadline.min(next);
             }
             // Packets are handled until there is something to do by the clock or for a caller.
@@ -87,7 +87,7 @@ impl Driver {
     }
 
     /// Sends the questions whose time has come; gives the time of the next.
-    async fn ask_what_is_due(&self, now: Instant) -> Option<Instant> {
+    async fn send_due_queries(&self, now: Instant) -> Option<Instant> {
         let (due, next) = {
             let mut browser = self.shared.browser();
             (browser.due(now), browser.next_deadline())

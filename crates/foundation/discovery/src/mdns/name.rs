@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_the_limits() {
+    fn enforces_length_limits() {
         assert!(Name::parse(&"a".repeat(63)).is_ok());
         assert!(Name::parse(&"a".repeat(64)).is_err());
         assert!(Name::parse("a..b").is_err());
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn compares_without_case_and_prints_dotted() {
+    fn ignores_case_and_prints_dotted() {
         let name = Name::parse("Host:1.App.local.").unwrap();
         assert_eq!(name, Name::parse("host:1.app.LOCAL").unwrap());
         assert_ne!(name, Name::parse("host:1.app2.local").unwrap());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_service_part() {
+    fn extracts_service_below_local() {
         assert_eq!(
             Name::parse("orders.local.").unwrap().below_local().as_deref(),
             Some("orders")

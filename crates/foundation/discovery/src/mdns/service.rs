@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn browse_is_answered_with_all_that_is_needed() {
+    fn browse_reply_is_complete() {
         let replies = service().answer(&ask("ORDERS.local", TYPE_PTR, false), false);
         let [reply] = &replies[..] else {
             panic!("one reply, not {replies:?}")
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn instance_query_flushes_srv_and_txt_only() {
+    fn flushes_only_srv_and_txt() {
         let replies = service().answer(&ask("box:7.orders.local", TYPE_SRV, true), false);
         assert!(replies[0].unicast);
         let answers = &replies[0].message.answers;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_of_questions_has_few_replies() {
+    fn repeated_questions_get_one_reply() {
         let mut query = ask("orders.local", TYPE_PTR, false);
         let questions = [
             "orders.local",
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn known_answers_are_not_repeated() {
+    fn suppresses_known_answers() {
         let service = service();
         let mut query = ask("orders.local", TYPE_PTR, false);
         query.answers.push(service.ptr(1599));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn others_and_probes_are_left_alone() {
+    fn ignores_other_services_and_probes() {
         let service = service();
         assert!(
             service
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_dns_clients_get_a_plain_answer() {
+    fn answers_plain_dns_clients() {
         let replies = service().answer(&ask("orders.local", TYPE_PTR, false), true);
         assert!(replies[0].unicast);
         assert_eq!(replies[0].message.questions.len(), 1);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn goodbye_takes_everything_back() {
+    fn goodbye_withdraws_all_records() {
         let goodbye = service().goodbye();
         assert_eq!(goodbye.answers.len(), 5);
         assert!(goodbye.answers.iter().all(|record| record.ttl == 0));

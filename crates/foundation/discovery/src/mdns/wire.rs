@@ -246,19 +246,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_survive_the_wire(message in messages()) {
+        fn messages_round_trip(message in messages()) {
             prop_assert_eq!(Message::decode(&message.encode()).unwrap(), message);
         }
 
         #[test]
-        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             if let Ok(message) = Message::decode(&bytes) {
                 message.encode();
             }
         }
 
         #[test]
-        fn damaged_messages_never_panic(message in messages(), damage in any::<Vec<(prop::sample::Index, u8)>>()) {
+        fn damaged_messages_do_not_panic(message in messages(), damage in any::<Vec<(prop::sample::Index, u8)>>()) {
             let mut bytes = message.encode();
             for (at, value) in damage {
                 let at = at.index(bytes.len());
@@ -268,7 +268,7 @@ mod tests {
         }
 
         #[test]
-        fn every_cut_is_reported(message in messages(), cut in any::<prop::sample::Index>()) {
+        fn rejects_truncation_anywhere(message in messages(), cut in any::<prop::sample::Index>()) {
             let bytes = message.encode();
             let cut = cut.index(bytes.len());
             prop_assert!(Message::decode(&bytes[..cut]).is_err());
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_compressed() {
+    fn compresses_names() {
         let name = Name::parse("host:1.orders.local").unwrap();
         let mut writer = Writer::new();
         writer.name(&name);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_that_do_not_lead_back_are_refused() {
+    fn rejects_forward_pointers() {
         // To itself, forward, and two that point at each other.
         for bytes in [&[0xc0, 0][..], &[0xc0, 2, 0], &[1, b'a', 0xc0, 0]] {
             assert_eq!(Reader::new(bytes).name().unwrap_err(), MessageError::Name);

@@ -59,7 +59,7 @@ fn asked(fake: &Fake) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_callers_share_one_answer_and_keep_it() {
+async fn concurrent_lookups_share_cached_answer() {
     let (fake, resolver) = start(&["a", "b"]);
     let (one, two) = tokio::join!(resolver.resolve("orders", ""), resolver.resolve("orders", ""));
     assert_eq!(one.unwrap(), two.unwrap());
@@ -72,7 +72,7 @@ async fn concurrent_callers_share_one_answer_and_keep_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_shared_but_not_kept() {
+async fn failures_are_shared_not_cached() {
     let (fake, resolver) = start(&[]);
     let (one, two) = tokio::join!(resolver.resolve("orders", ""), resolver.resolve("orders", ""));
     assert_eq!(one.unwrap_err(), ResolveError::NoHost);
@@ -84,7 +84,7 @@ async fn a_failure_is_shared_but_not_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_follows_the_registry_and_survives_its_failure() {
+async fn watch_survives_registry_failure() {
     let (fake, resolver) = start(&["a"]);
     let mut watcher = resolver.watch("orders", "");
     watcher.wait_for(|found| found.len() == 1).await.unwrap();
@@ -92,7 +92,7 @@ async fn a_watch_follows_the_registry_and_survives_its_failure() {
     watcher.wait_for(|found| found.len() == 2).await.unwrap();
     fake.broken.store(true, Ordering::SeqCst);
     sleep(Duration::from_secs(100)).await;
-    assert_eq!(watcher.borrow().len(), 2, "stale rather than empty");
+    assert_eq!(watcher.borrow().len(), 2, "stale instances instead of none");
     fake.broken.store(false, Ordering::SeqCst);
     fake.hosts.lock().unwrap().clear();
     watcher.wait_for(|found| found.is_empty()).await.unwrap();
@@ -100,12 +100,12 @@ async fn a_watch_follows_the_registry_and_survives_its_failure() {
     sleep(Duration::from_secs(200)).await;
     let before = asked(&fake);
     sleep(Duration::from_secs(200)).await;
-    assert_eq!(asked(&fake), before, "nobody watches any more");
+    assert_eq!(asked(&fake), before, "the last watcher is gone");
     assert!(resolver.0.apps().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_evicted_address_leaves_at_once_and_is_looked_up_again() {
+async fn eviction_triggers_lookup() {
     let (fake, resolver) = start(&["a", "b"]);
     resolver.resolve("orders", "").await.unwrap();
     *fake.hosts.lock().unwrap() = vec!["b", "c"];
@@ -122,7 +122,7 @@ async fn an_evicted_address_leaves_at_once_and_is_looked_up_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn namespaces_are_kept_apart_and_closing_ends_everything() {
+async fn separates_namespaces_and_closes() {
     let (fake, resolver) = start(&["a"]);
     resolver.resolve("orders", "one").await.unwrap();
     resolver.resolve("orders", "two").await.unwrap();
@@ -136,7 +136,7 @@ async fn namespaces_are_kept_apart_and_closing_ends_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_that_nobody_has_are_not_kept_also_where_all_are_watched() {
+async fn does_not_cache_missing_apps() {
     let (fake, resolver) = start(&["a"]);
     fake.watches_all.store(true, Ordering::SeqCst);
     resolver.resolve("orders", "").await.unwrap();
@@ -151,7 +151,7 @@ async fn names_that_nobody_has_are_not_kept_also_where_all_are_watched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_full_the_app_unused_for_longest_goes_and_its_watch_ends() {
+async fn eviction_ends_watch() {
     let (fake, resolver) = start(&["a"]);
     fake.watches_all.store(true, Ordering::SeqCst);
     let followed = resolver.watch("followed", "");

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn durations_in_go_syntax_or_seconds() {
+fn parses_durations() {
     for (text, millis) in [
         ("5s", Some(5000)),
         ("800ms", Some(800)),
@@ -23,7 +23,7 @@ fn durations_in_go_syntax_or_seconds() {
 }
 
 #[test]
-fn keys_match_in_any_case_and_under_aliases() {
+fn keys_ignore_case_and_accept_aliases() {
     let value = json!({"ConnectionSTRING": "data.db", "disablewal": "Yes", "n": null});
     let settings = Settings::new(&value).unwrap();
     assert_eq!(
@@ -38,7 +38,7 @@ fn keys_match_in_any_case_and_under_aliases() {
 
 #[cfg(feature = "consul")]
 #[test]
-fn settings_that_nobody_read_are_told_with_the_nearest_name_of_their_map() {
+fn suggests_names_for_unused_settings() {
     let value = json!({
         "selfRegistr": true,
         "TAGS": [],
@@ -81,8 +81,8 @@ pub(crate) fn warnings(run: impl FnOnce()) -> Vec<String> {
     warnings.into_iter().map(|line| line.message).collect()
 }
 
-/// Compares the section of a resolver on its page with the settings that the resolver read: names, types and defaults.
-pub(crate) fn hold_to_page(resolver: &str, settings: &Settings<'_>) {
+/// Holds the section of a resolver in `docs/reference/components/name-resolution.md` to what the resolver has read: names, types and defaults.
+pub(crate) fn check_docs(resolver: &str, settings: &Settings<'_>) {
     let page = Page::read("reference/components/name-resolution.md");
     let sections = sections(page.text());
     let section = sections.iter().find(|(heading, _)| heading == resolver);
@@ -93,7 +93,7 @@ pub(crate) fn hold_to_page(resolver: &str, settings: &Settings<'_>) {
     let mut wrong = Vec::new();
     for (name, reading) in &read {
         match rows.get(&name.to_lowercase()) {
-            None => wrong.push(format!("{name} is not there")),
+            None => wrong.push(format!("{name} is missing")),
             Some(row) if !is_right(row, *reading) => wrong.push(format!("{name} is read as {reading:?}")),
             Some(_) => {}
         }
@@ -122,7 +122,7 @@ fn is_right(row: &Documented, reading: PropertyType) -> bool {
 }
 
 #[test]
-fn a_row_that_says_another_type_or_default_is_found() {
+fn detects_wrong_type_or_default() {
     let row = |kind: &str, default: &str| Documented {
         kind: kind.to_owned(),
         default: default.to_owned(),

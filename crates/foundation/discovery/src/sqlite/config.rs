@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_daprs() {
+    fn defaults_match_dapr() {
         let config = read(json!({"connectionString": "data.db"})).unwrap();
         assert_eq!(config.uri, "file:data.db");
         assert_eq!(
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_strings_are_taken_apart() {
+    fn parses_connection_strings() {
         let config = read(json!({
             "url": "file:a.db?_txlock=deferred&mode=ro&_pragma=cache_size(100)", "disableWAL": "no"
         }))
@@ -202,15 +202,15 @@ mod tests {
     }
 
     #[test]
-    fn the_page_lists_what_is_read() {
+    fn docs_list_all_settings() {
         let configuration = json!({"connectionString": "data.db"});
         let settings = Settings::new(&configuration).unwrap();
         Config::of(&settings, &registration()).unwrap();
-        crate::settings::tests::hold_to_page("SQLite", &settings);
+        crate::settings::tests::check_docs("SQLite", &settings);
     }
 
     #[test]
-    fn settings_that_are_not_read_are_told() {
+    fn warns_of_unknown_settings() {
         let warnings = |configuration: Value| crate::settings::tests::warnings(|| drop(read(configuration)));
         let told = warnings(json!({"connectionString": "x.db", "busyTimeut": "1s", "other": 1}));
         let place = "spec.nameResolution.configuration of the Configuration";
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_settings_are_refused() {
+    fn rejects_bad_settings() {
         type E = SqliteConfigError;
         let with =
             |key: &str, value: &str| read(json!({"connectionString": "x.db", key: value})).unwrap_err();

@@ -51,7 +51,7 @@ impl Worker {
                 Ok(Command::Close) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            self.do_what_is_due();
+            self.run_due_tasks();
         }
         if let Err(error) = self.database.deregister() {
             tracing::warn!(target: "dapr.contrib", %error, "SQLite name resolver: failed to unregister host");
@@ -65,7 +65,7 @@ impl Worker {
         })
     }
 
-    fn do_what_is_due(&mut self) {
+    fn run_due_tasks(&mut self) {
         let now = Instant::now();
         if self.renew_at.is_some_and(|at| at <= now) {
             self.renew_at = Some(now + self.database.config().renew_every());

@@ -300,7 +300,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             if let Some(ctx) = TraceContext::from_grpc_trace_bin(&bytes) {
                 prop_assert_eq!(&ctx.to_grpc_trace_bin()[..], &bytes[..]);
             }

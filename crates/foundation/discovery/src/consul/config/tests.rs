@@ -30,17 +30,17 @@ fn defaults() {
 }
 
 #[test]
-fn the_page_lists_what_is_read() {
+fn docs_list_all_settings() {
     let configuration = json!({
         "selfRegister": true, "client": {"httpAuth": {"username": "u"}}, "queryOptions": {}
     });
     let settings = Settings::new(&configuration).unwrap();
     Config::of(&settings, &registration(), &|_| None).unwrap();
-    crate::settings::tests::hold_to_page("Consul", &settings);
+    crate::settings::tests::check_docs("Consul", &settings);
 }
 
 #[test]
-fn settings_that_are_not_read_are_told() {
+fn warns_of_unknown_settings() {
     let warnings = |configuration| crate::settings::tests::warnings(|| drop(read(configuration)));
     let told = warnings(json!({"selfRegister": true, "meta": {"zone": "a"}, "client": {"adress": "h:1"}}));
     assert_eq!(told.len(), 1, "{told:?}");
@@ -55,7 +55,7 @@ fn settings_that_are_not_read_are_told() {
 }
 
 #[test]
-fn self_registration_is_daprs() {
+fn self_registration_matches_dapr() {
     let config = read(json!({"SelfRegister": true, "tags": ["a"], "meta": {"Region": "eu"}}));
     assert_eq!(
         config.registration.unwrap(),
@@ -71,7 +71,7 @@ fn self_registration_is_daprs() {
 }
 
 #[test]
-fn advanced_registration_replaces_the_rest() {
+fn advanced_registration_overrides() {
     let config = read(json!({
         "advancedRegistration": {"name": "x", "port": 1}, "tags": ["ignored"], "daprPortMetaKey": "P"
     }));
@@ -82,7 +82,7 @@ fn advanced_registration_replaces_the_rest() {
 }
 
 #[test]
-fn query_options_become_parameters() {
+fn maps_query_options_to_parameters() {
     let query = read(json!({"queryOptions": {
         "Datacenter": "dc1", "allowStale": true, "useCache": true, "maxAge": 5_000_000_000u64,
         "nodeMeta": {"zone": "a"}, "filter": "x == 1", "waitTime": 1_000_000_000
@@ -102,7 +102,7 @@ fn query_options_become_parameters() {
 }
 
 #[test]
-fn the_environment_fills_what_is_not_set() {
+fn environment_provides_defaults() {
     let env = |name: &str| {
         let value = match name {
             "CONSUL_HTTP_ADDR" => "https://agent:8501",
@@ -125,7 +125,7 @@ fn the_environment_fills_what_is_not_set() {
 }
 
 #[test]
-fn what_self_registration_needs_must_be_known() {
+fn self_registration_requires_properties() {
     let mut registration = registration();
     registration.app_port = 0;
     let read = |value: Value| Config::read(&value, &registration, &|_| None).unwrap_err();

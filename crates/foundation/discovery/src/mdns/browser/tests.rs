@@ -42,7 +42,7 @@ fn questions(browser: &mut Browser, start: Instant, end: Duration) -> Vec<u128> 
 }
 
 #[test]
-fn waiters_share_one_browse_and_its_end() {
+fn waiters_share_one_browse() {
     let start = Instant::now();
     let mut browser = Browser::default();
     let (_first, until) = waiting(&mut browser, start);
@@ -55,7 +55,7 @@ fn waiters_share_one_browse_and_its_end() {
 }
 
 #[test]
-fn a_search_backs_off_while_somebody_watches() {
+fn watched_search_backs_off() {
     let start = Instant::now();
     let mut browser = Browser::default();
     let _watcher = browser.watch("orders", start);
@@ -67,7 +67,7 @@ fn a_search_backs_off_while_somebody_watches() {
 }
 
 #[test]
-fn a_failed_search_is_forgotten() {
+fn forgets_failed_search() {
     let start = Instant::now();
     let mut browser = Browser::default();
     drop(waiting(&mut browser, start));
@@ -76,7 +76,7 @@ fn a_failed_search_is_forgotten() {
 }
 
 #[test]
-fn refreshes_every_30_seconds_and_asks_again_what_stays_silent() {
+fn refreshes_and_retries_silent_apps() {
     let start = Instant::now();
     let mut browser = Browser::default();
     let _watcher = browser.watch("orders", start);
@@ -92,7 +92,7 @@ fn refreshes_every_30_seconds_and_asks_again_what_stays_silent() {
 }
 
 #[test]
-fn a_confirmed_refresh_is_one_question() {
+fn confirmed_refresh_sends_one_query() {
     let start = Instant::now();
     let mut browser = Browser::default();
     let _watcher = browser.watch("orders", start);
@@ -112,7 +112,7 @@ fn a_confirmed_refresh_is_one_question() {
 }
 
 #[test]
-fn instances_come_and_go_in_stable_order() {
+fn keeps_instances_in_stable_order() {
     let start = Instant::now();
     let mut browser = Browser::default();
     let mut watcher = browser.watch("orders", start);
@@ -137,7 +137,7 @@ fn instances_come_and_go_in_stable_order() {
 }
 
 #[test]
-fn a_goodbye_spares_another_instance_of_the_same_name() {
+fn goodbye_keeps_instance_with_same_name() {
     // Two containers on the host's network: both are process 1 of the same host.
     let start = Instant::now();
     let mut browser = Browser::default();
@@ -152,7 +152,7 @@ fn a_goodbye_spares_another_instance_of_the_same_name() {
 }
 
 #[test]
-fn other_apps_and_foreign_records_are_ignored() {
+fn ignores_unrelated_records() {
     let start = Instant::now();
     let mut browser = Browser::default();
     let _watcher = browser.watch("orders", start);
@@ -171,7 +171,7 @@ fn other_apps_and_foreign_records_are_ignored() {
 }
 
 #[test]
-fn an_evicted_address_is_asked_for_at_once_and_can_return() {
+fn queries_evicted_address_at_once() {
     let start = Instant::now();
     let mut browser = Browser::default();
     let watcher = browser.watch("orders", start);
@@ -192,7 +192,7 @@ fn an_evicted_address_is_asked_for_at_once_and_can_return() {
 }
 
 #[test]
-fn the_number_of_apps_and_addresses_is_bounded() {
+fn bounds_apps_and_addresses() {
     let start = Instant::now();
     let mut browser = Browser::default();
     let watcher = browser.watch("orders", start);
@@ -213,7 +213,7 @@ fn the_number_of_apps_and_addresses_is_bounded() {
 }
 
 #[test]
-fn names_that_nobody_has_do_not_keep_others_out() {
+fn failed_lookups_do_not_fill_table() {
     let start = Instant::now();
     let mut browser = Browser::default();
     let _watcher = browser.watch("orders", start);
@@ -234,7 +234,7 @@ fn names_that_nobody_has_do_not_keep_others_out() {
 }
 
 #[test]
-fn when_full_the_app_unused_for_longest_goes() {
+fn evicts_least_recently_used_app() {
     let start = Instant::now();
     let mut browser = Browser::default();
     for number in 0..MAX_APPS {
@@ -249,7 +249,7 @@ fn when_full_the_app_unused_for_longest_goes() {
 }
 
 #[test]
-fn an_app_nobody_asks_for_is_dropped_after_five_minutes() {
+fn drops_unused_app_after_five_minutes() {
     let start = Instant::now();
     let mut browser = Browser::default();
     drop(waiting(&mut browser, start));
@@ -265,7 +265,7 @@ fn an_app_nobody_asks_for_is_dropped_after_five_minutes() {
 /// A packet that says the same thing in each of as many records as fit, and others in which each record is another. The hostile
 /// suite bounds what they cost.
 #[test]
-fn of_forged_answers_no_more_is_kept_than_there_is_room_for() {
+fn bounds_memory_for_forged_answers() {
     let start = Instant::now();
     let mut browser = Browser::default();
     let watcher = browser.watch("orders", start);
@@ -296,7 +296,7 @@ fn of_forged_answers_no_more_is_kept_than_there_is_room_for() {
 }
 
 #[test]
-fn the_first_of_several_records_counts() {
+fn uses_first_of_duplicate_records() {
     let start = Instant::now();
     let mut browser = Browser::default();
     let _watcher = browser.watch("orders", start);
@@ -312,7 +312,7 @@ fn the_first_of_several_records_counts() {
 }
 
 #[test]
-fn who_announces_and_takes_back_without_end_makes_us_ask_rarely() {
+fn repeated_goodbyes_cause_few_queries() {
     let start = Instant::now();
     let mut browser = Browser::default();
     let _watcher = browser.watch("orders", start);

@@ -41,7 +41,7 @@ fn age(database: &Database, seconds: u32) {
 }
 
 #[test]
-fn a_new_file_gets_daprs_tables_and_level() {
+fn creates_dapr_tables_and_level() {
     let folder = tempfile::tempdir().unwrap();
     let database = open(&folder, "orders", 1);
     let level: String = database
@@ -68,7 +68,7 @@ fn a_new_file_gets_daprs_tables_and_level() {
 }
 
 #[test]
-fn a_migrated_file_is_used_as_it_is_and_a_newer_one_too() {
+fn accepts_migrated_and_newer_files() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(&folder, "orders", 1));
     let database = open(&folder, "orders", 2);
@@ -86,7 +86,7 @@ fn a_migrated_file_is_used_as_it_is_and_a_newer_one_too() {
 }
 
 #[test]
-fn tables_share_their_bookkeeping() {
+fn tables_share_metadata() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(&folder, "orders", 1));
     let mut config = config(&folder, "orders", 2);
@@ -96,7 +96,7 @@ fn tables_share_their_bookkeeping() {
 }
 
 #[test]
-fn sidecars_starting_together_on_a_new_file_all_register() {
+fn concurrent_starts_all_register() {
     let folder = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
         for port in 1..=6 {
@@ -108,7 +108,7 @@ fn sidecars_starting_together_on_a_new_file_all_register() {
 }
 
 #[test]
-fn rows_that_are_not_renewed_are_not_found() {
+fn ignores_stale_rows() {
     let folder = tempfile::tempdir().unwrap();
     let database = open(&folder, "orders", 1);
     assert_eq!(hosts(&database, "orders"), ["10.0.0.1:1"]);
@@ -122,7 +122,7 @@ fn rows_that_are_not_renewed_are_not_found() {
 }
 
 #[test]
-fn a_swept_row_returns_but_a_taken_address_is_lost() {
+fn restores_swept_row_not_taken_address() {
     let folder = tempfile::tempdir().unwrap();
     let first = open(&folder, "orders", 1);
     first.connection.execute("DELETE FROM hosts", []).unwrap();
@@ -135,7 +135,7 @@ fn a_swept_row_returns_but_a_taken_address_is_lost() {
 }
 
 #[test]
-fn the_sweep_takes_stale_rows_once_per_interval() {
+fn sweeps_stale_rows_once_per_interval() {
     let folder = tempfile::tempdir().unwrap();
     let stale = open(&folder, "orders", 1);
     age(&stale, 66);
@@ -143,5 +143,5 @@ fn the_sweep_takes_stale_rows_once_per_interval() {
     assert_eq!(database.sweep().unwrap(), 1);
     assert_eq!(hosts(&database, "orders"), ["10.0.0.1:2"]);
     age(&database, 66);
-    assert_eq!(database.sweep().unwrap(), 0, "somebody swept within the hour");
+    assert_eq!(database.sweep().unwrap(), 0, "another sidecar swept within the hour");
 }
