@@ -1,7 +1,7 @@
-//! Looks at name resolution over multicast DNS from the command line.
+//! Command-line probe for name resolution over multicast DNS.
 //!
-//! `mdns_probe resolve APPID` prints how long the first answer took, then every change for 5 s.
-//! `mdns_probe announce APPID PORT [IP]` announces an app until it is interrupted.
+//! `mdns_probe resolve APPID` prints how long the first answer took, then every change for 5 s. `mdns_probe
+//! announce APPID PORT [IP]` announces an app until it is interrupted.
 
 use std::{env, process::ExitCode, time::Duration};
 

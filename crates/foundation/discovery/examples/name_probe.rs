@@ -1,8 +1,8 @@
-//! Looks at name resolution through any resolver from the command line.
+//! Command-line probe for any name resolver.
 //!
-//! `name_probe COMPONENT JSON announce APPID PORT` registers an app until it is interrupted;
-//! `name_probe COMPONENT JSON resolve APPID [NAMESPACE]` looks one up. JSON is the configuration of
-//! the resolver, for example `{"connectionString": "names.db"}` for `sqlite`.
+//! `name_probe COMPONENT JSON announce APPID PORT` registers an app until it is interrupted; `name_probe
+//! COMPONENT JSON resolve APPID [NAMESPACE]` looks one up. JSON is the configuration of the resolver, for
+//! example `{"connectionString": "names.db"}` for `sqlite`.
 
 use std::{env, error::Error, process::ExitCode, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Where a sidecar listens.
+//! Addresses of sidecars.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// From a host name or IP address (IPv6 with or without brackets) and a port.
+    /// Builds an address from a host name or IP address (IPv6 with or without brackets) and a port.
     pub fn new(host: &str, port: u16) -> Self {
         let bare = host
             .strip_prefix('[')
@@ -37,12 +37,12 @@ impl Address {
         self.port
     }
 
-    /// The IP address, or `None` when the host is a name.
+    /// The IP address, or `None` for a host name.
     pub fn ip(&self) -> Option<IpAddr> {
         self.host.parse().ok()
     }
 
-    /// The socket address, or `None` when the host is a name that must be looked up first.
+    /// The socket address, or `None` for a host name, which needs a DNS lookup.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         Some(SocketAddr::new(self.ip()?, self.port))
     }
@@ -57,7 +57,7 @@ impl From<SocketAddr> for Address {
     }
 }
 
-/// Text that is not `HOST:PORT`.
+/// A text that is not `HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an address of the form HOST:PORT")]
 pub struct AddressError(String);

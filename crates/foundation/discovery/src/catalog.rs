@@ -1,4 +1,4 @@
-//! The name resolvers there are, by the names a Configuration resource uses.
+//! The available name resolvers, by their names in a Configuration resource.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{Mdns, MdnsError, Registration, Resolver};
 
-/// Names [`build`] knows, with their aliases; `aws.cloudmap` is known but not supported.
+/// Component names known to [`build`], including aliases. `aws.cloudmap` is known but not supported.
 pub const REGISTERED: &[&str] = &[
     "mdns",
     #[cfg(feature = "kubernetes")]
@@ -20,79 +20,79 @@ pub const REGISTERED: &[&str] = &[
     "sqlite",
 ];
 
-/// What a resolver is made from: `spec.nameResolution` of the Configuration, and this sidecar.
+/// Input of [`build`]: `spec.nameResolution` of the Configuration, and data about this sidecar.
 #[derive(Clone)]
 pub struct Options {
-    /// Name in any case; see [`default_component`].
+    /// Component name in any case; see [`default_component`].
     pub component: String,
-    /// Empty, `v0` and `v1` all mean the first version.
+    /// Empty, `v0` and `v1` all select the first version.
     pub version: String,
-    /// Settings of the resolver; null when there are none.
+    /// Settings of the resolver, or null.
     pub configuration: Value,
-    /// The app id and the address under which this sidecar registers.
+    /// App ID and address to register for this sidecar.
     pub registration: Registration,
-    /// Called when the sidecar must not go on.
+    /// Called when the sidecar must stop.
     pub on_fatal: FatalHook,
 }
 
 /// Called at most once; must not block.
 pub type FatalHook = Arc<dyn Fn(FatalError) + Send + Sync>;
 
-/// Why the sidecar must not go on.
+/// Errors that must stop the sidecar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FatalError {
-    /// SQLite: another sidecar registered the address of this one, so calls for this app would
-    /// reach the other.
+    /// SQLite: another sidecar registered this sidecar's address, so calls for this app would reach the
+    /// other one.
     #[error("Host registration lost: another sidecar registered {address}")]
     RegistrationLost {
-        /// The address both claim.
+        /// The contested address.
         address: String,
     },
 }
 
-/// Why there is no resolver.
+/// Why a resolver could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// No such component.
+    /// Unknown component name or version.
     #[error("couldn't find name resolver {name}/{version}; {}", remedy(name))]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The version asked for.
+        /// The requested version.
         version: String,
     },
-    /// A component of Dapr that this program does not have.
+    /// A Dapr component that Outrigger does not support.
     #[error(
         "name resolver {name} is not supported; in spec.nameResolution of the Configuration choose \
          one of: {}",
         REGISTERED.join(", ")
     )]
     Unsupported {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// Multicast DNS did not start.
+    /// Multicast DNS failed to start.
     #[error(transparent)]
     Mdns(#[from] MdnsError),
-    /// The settings of the SQLite resolver are not usable.
+    /// Invalid settings of the SQLite resolver.
     #[cfg(feature = "sqlite")]
     #[error("SQLite name resolver: {0}")]
     SqliteConfig(#[from] crate::SqliteConfigError),
-    /// The SQLite resolver did not start.
+    /// The SQLite resolver failed to start.
     #[cfg(feature = "sqlite")]
     #[error(transparent)]
     Sqlite(#[from] crate::SqliteError),
-    /// The Consul resolver did not start.
+    /// The Consul resolver failed to start.
     #[cfg(feature = "consul")]
     #[error("Consul name resolver: {0}")]
     Consul(#[from] crate::ConsulError),
-    /// The Kubernetes resolver did not start.
+    /// The Kubernetes resolver failed to start.
     #[cfg(feature = "kubernetes")]
     #[error(transparent)]
     Kubernetes(#[from] crate::KubernetesError),
 }
 
-/// What to write in place of a name or a version that is not known.
+/// Suggests a valid name or version in place of an unknown one.
 fn remedy(name: &str) -> String {
     if REGISTERED.iter().any(|known| known.eq_ignore_ascii_case(name)) {
         return "set spec.nameResolution.version of the Configuration to v1".to_owned();
@@ -101,13 +101,13 @@ fn remedy(name: &str) -> String {
     format!("{hint}available: {}", REGISTERED.join(", "))
 }
 
-/// The component used when the Configuration names none.
+/// The default component when the Configuration names none.
 pub fn default_component(kubernetes_mode: bool) -> &'static str {
     if kubernetes_mode { "kubernetes" } else { "mdns" }
 }
 
-/// Makes a resolver, registers this sidecar with it, and starts its background work. Needs a
-/// tokio runtime.
+/// Builds a resolver, registers this sidecar with it, and starts its background tasks. Needs a tokio
+/// runtime.
 pub async fn build(options: Options) -> Result<Arc<dyn Resolver>, BuildError> {
     let Options {
         component,
@@ -205,7 +205,7 @@ mod tests {
             error("AWS.CloudMap", "").await,
             BuildError::Unsupported { .. }
         ));
-        // Found in any case; refused because the registration is empty.
+        // The name matches in any case; the build fails because the registration is empty.
         assert!(matches!(error("mDNS", "V1").await, BuildError::Mdns(_)));
     }
 
@@ -217,7 +217,7 @@ mod tests {
                 let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
                 let mut options = options("mdns", "");
                 options.configuration = configuration;
-                // Refused because the registration is empty.
+                // Fails because the registration is empty.
                 assert!(runtime.block_on(build(options)).is_err());
             })
         };

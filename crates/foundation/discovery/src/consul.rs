@@ -17,38 +17,38 @@ use self::{
 };
 use crate::{Address, Registration, ResolveError, polled::Registry};
 
-/// How long an answer is good when changes are not followed.
+/// Time to cache an answer if changes are not watched.
 const CACHE_TTL: Duration = Duration::from_secs(1);
 
-/// Why the Consul resolver could not start.
+/// Why the Consul resolver failed to start.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsulError {
-    /// The configuration is refused.
+    /// Invalid configuration.
     #[error(transparent)]
     Config(#[from] ConsulConfigError),
-    /// The client could not be made.
+    /// The client could not be created.
     #[error("failed to init consul client: {0}")]
     Client(AgentError),
-    /// The agent refused the registration.
+    /// The agent rejected the registration.
     #[error("failed to register consul service: {0}")]
     Register(AgentError),
-    /// The agent does not answer.
+    /// The agent did not respond.
     #[error("failed check on consul agent: {0}")]
     Check(AgentError),
 }
 
-/// Services of a Consul catalogue, seen through one agent.
+/// Looks up services in a Consul catalog through one agent.
 pub(crate) struct Consul {
     agent: Agent,
     query: Query,
     port_key: String,
     use_cache: bool,
-    /// Id to withdraw when closing.
+    /// Service ID to deregister on close.
     deregister: Option<String>,
 }
 
 impl Consul {
-    /// Registers this sidecar when the configuration says so, else checks that the agent answers.
+    /// Registers this sidecar if so configured, otherwise checks that the agent responds.
     pub(crate) async fn start(
         configuration: &Value,
         registration: &Registration,
@@ -62,7 +62,7 @@ impl Consul {
                 agent.register(body).await.map_err(ConsulError::Register)?;
                 let name = body.get("Name").and_then(Value::as_str).unwrap_or_default();
                 tracing::info!(target: "dapr.contrib", "service:{name} registered on consul agent");
-                // Consul uses the name where there is no id.
+                // Consul defaults the ID to the name.
                 let id = body.get("ID").and_then(Value::as_str).unwrap_or(name);
                 deregister = config.deregister.then(|| id.to_owned());
             }
@@ -86,7 +86,7 @@ impl Consul {
         })
     }
 
-    /// Instances without an address or a port are left out; it is an error when none is left.
+    /// Addresses of the instances that have an address and a port. An error if there are none.
     fn addresses(&self, app_id: &str, instances: &[Instance]) -> Result<Vec<Address>, ResolveError> {
         let mut port_missing = false;
         let mut found: Vec<(&str, Address)> = Vec::new();
@@ -138,7 +138,7 @@ impl Registry for Consul {
         self.addresses(app_id, &instances)
     }
 
-    /// A blocking query: the agent answers when something changed after the index in `cursor`.
+    /// A blocking query: the agent answers once the state is newer than the index in `cursor`.
     async fn next(
         &self,
         app_id: &str,
@@ -147,10 +147,10 @@ impl Registry for Consul {
     ) -> Result<Vec<Address>, ResolveError> {
         let before = *cursor;
         let (instances, index) = self.healthy(app_id, Some(before)).await?;
-        // An index that went back means that Consul's state was reset.
+        // A lower index means that Consul's state was reset.
         *cursor = if index < before { 0 } else { index };
         if index == 0 {
-            // No index: an agent or proxy without blocking queries. Ask at a steady pace.
+            // No index: the agent or proxy does not support blocking queries. Poll instead.
             tokio::time::sleep(CACHE_TTL).await;
         }
         self.addresses(app_id, &instances)

@@ -17,24 +17,24 @@ use crate::{
 };
 
 const DEFAULT_DOMAIN: &str = "cluster.local";
-/// How long an answer is good.
+/// Time to cache an answer.
 const CACHE_TTL: Duration = Duration::from_secs(20);
 
-/// Why the Kubernetes resolver could not start.
+/// Why the Kubernetes resolver failed to start.
 #[derive(Debug, thiserror::Error)]
 pub enum KubernetesError {
     /// A setting has the wrong form.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The template cannot be used.
+    /// Invalid template.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// The system's DNS configuration cannot be read.
+    /// The system's DNS configuration could not be read.
     #[error("Kubernetes name resolver: cannot read the DNS configuration (/etc/resolv.conf): {0}")]
     Dns(String),
 }
 
-/// Looks up the service that belongs to every Dapr app.
+/// Looks up the service of a Dapr app in the cluster's DNS.
 pub(crate) struct Kubernetes {
     domain: String,
     template: Option<Template>,
@@ -46,7 +46,7 @@ impl Kubernetes {
     pub(crate) fn start(configuration: &Value, registration: &Registration) -> Result<Self, KubernetesError> {
         let failed = |error: hickory_resolver::net::NetError| KubernetesError::Dns(error.to_string());
         let mut builder = TokioResolver::builder_tokio().map_err(failed)?;
-        // Answers are kept here; an evicted one must really be asked for again.
+        // Disabled: this resolver has its own cache, and an evicted address must be looked up again.
         builder.options_mut().cache_size = 0;
         Self::with_dns(configuration, registration, builder.build().map_err(failed)?)
     }
@@ -76,12 +76,12 @@ impl Kubernetes {
         })
     }
 
-    /// Host and port of the service of an app. Sidecars of one cluster use the same port, so the
-    /// own internal port is the port of the others.
+    /// Host and port of an app's service. All sidecars of a cluster use the same internal port, so this
+    /// sidecar's port applies.
     fn service(&self, app_id: &str, namespace: &str) -> Result<Address, ResolveError> {
         let text = match &self.template {
             Some(template) => template.render(app_id, namespace, self.port),
-            // The trailing dot keeps the search list of the pod out of it: one question, not six.
+            // The trailing dot bypasses the pod's search list: one query instead of six.
             None => format!("{app_id}-dapr.{namespace}.svc.{}.:{}", self.domain, self.port),
         };
         text.parse().map_err(|error| ResolveError::Dns {

@@ -1,9 +1,8 @@
-//! Name resolution: finds the sidecars of an app, and lets other sidecars find this one.
+//! Name resolution: finds the sidecars of an app, and registers this one.
 //!
-//! [`build`] makes the resolver that the Configuration resource names: multicast DNS, a shared
-//! SQLite file, a Consul agent, or the DNS of a Kubernetes cluster. All speak to the same
-//! registries as Dapr's resolvers, record for record and row for row, so that both kinds of
-//! sidecars find each other.
+//! [`build`] creates the resolver that the Configuration resource names: multicast DNS, a shared SQLite
+//! file, a Consul agent, or the DNS of a Kubernetes cluster. All use the same registries and record formats
+//! as Dapr's resolvers, so both kinds of sidecars find each other.
 
 mod address;
 mod catalog;

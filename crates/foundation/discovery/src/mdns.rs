@@ -1,7 +1,7 @@
-//! Multicast DNS as Dapr uses it: the app id itself is the service type (`APPID.local.`), which
-//! general DNS-SD libraries refuse, so codec, responder and browser are our own.
+//! Multicast DNS in Dapr's variant: the app ID itself is the service type (`APPID.local.`). General DNS-SD
+//! libraries reject that, hence this codec, responder and browser.
 //!
-//! Facts of the protocol: RFC 6762, RFC 6763 and the records Dapr's sidecars send.
+//! Protocol sources: RFC 6762, RFC 6763, and the records that Dapr's sidecars send.
 
 mod browser;
 mod driver;
@@ -33,13 +33,13 @@ use self::{
 pub use self::{links::NoMulticast, name::NameError};
 use crate::{Address, Addresses, Registration, ResolveError, Resolver};
 
-/// Why multicast DNS could not start.
+/// Why multicast DNS failed to start.
 #[derive(Debug, thiserror::Error)]
 pub enum MdnsError {
     /// The registration has no app id.
     #[error("mDNS: the app id is missing")]
     MissingAppId,
-    /// The host address is no IP address.
+    /// The host address is not an IP address.
     #[error(
         "mDNS: the host address `{0}` is not an IP address; set DAPR_HOST_IP to the address other \
          sidecars can reach"
@@ -48,7 +48,7 @@ pub enum MdnsError {
     /// The internal port is 0.
     #[error("mDNS: the internal gRPC port is missing")]
     MissingPort,
-    /// App id, instance or host name cannot be sent.
+    /// App ID, instance or host name is not a valid DNS name.
     #[error("mDNS: {0}")]
     Name(#[from] NameError),
     /// No socket could join the multicast group.
@@ -63,10 +63,10 @@ pub struct Mdns {
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What look-ups and the socket task have in common.
+/// State shared by lookups and the socket task.
 struct MdnsInner {
     browser: Mutex<Browser>,
-    /// The browser has something to do earlier than it said.
+    /// Signals that the browser has work before its last deadline.
     wake: Notify,
 }
 
@@ -77,7 +77,7 @@ impl MdnsInner {
 }
 
 impl Mdns {
-    /// Starts to announce the registration and to browse. Needs a tokio runtime.
+    /// Starts announcing the registration and browsing. Needs a tokio runtime.
     pub fn start(registration: &Registration) -> Result<Self, MdnsError> {
         let service = service_of(registration)?;
         let this = Self::run(Some(service))?;
@@ -91,7 +91,7 @@ impl Mdns {
         Ok(this)
     }
 
-    /// Starts to browse only.
+    /// Starts browsing only.
     pub fn browse_only() -> Result<Self, MdnsError> {
         Self::run(None)
     }
@@ -164,7 +164,7 @@ impl Resolver for Mdns {
         self.stop.cancel();
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(task) = task {
-            // The task ends by itself; it can only fail by panicking, which is reported already.
+            // A panic of the task was already reported.
             let _ = task.await;
         }
     }
@@ -193,15 +193,16 @@ fn service_of(registration: &Registration) -> Result<Service, MdnsError> {
     Ok(Service::new(app_id, instance, &host, ip, port)?)
 }
 
-/// Reads bytes as a message and, when they are one, writes it and reads it again: for fuzzing.
+/// Fuzzing entry point: decodes a message, encodes it, and decodes it again.
 ///
 /// # Panics
 ///
-/// When the second reading differs from the first.
+/// If the second message differs from the first.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_message(bytes: &[u8]) {
     if let Ok(message) = message::Message::decode(bytes) {
-        // Content of other types is not kept; names that were shared may make the message longer.
+        // The content of other types is not retained, and names that were compressed may make the message
+        // longer.
         let whole = !message
             .records()
             .any(|record| matches!(record.data, message::Data::Other(_)));

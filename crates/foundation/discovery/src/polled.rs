@@ -1,5 +1,5 @@
-//! The part that resolvers share which ask a registry: one look-up at a time per app, answers
-//! kept for a while, and a task per watched app that keeps its list current.
+//! Shared code of the resolvers that query a registry: one lookup at a time per app, a cache, and a task
+//! per watched app that keeps its list current.
 
 use std::{
     collections::HashMap,
@@ -20,30 +20,30 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{Address, Addresses, ResolveError, Resolver};
 
-/// Apps tracked at most, those that are only being looked up included; beyond it the one unused for longest goes.
+/// Maximum number of apps, including pending lookups. The least recently used one is evicted.
 const MAX_APPS: usize = 4096;
-/// Longest pause of a watch whose registry fails.
+/// Maximum backoff of a watch while its registry fails.
 const FAILURE_PAUSE_MAX: Duration = Duration::from_secs(180);
 
-/// A registry that can be asked.
+/// A registry of app instances.
 #[async_trait]
 pub(crate) trait Registry: Send + Sync + 'static {
     /// Name of the resolver.
     fn name(&self) -> &'static str;
 
-    /// How long an answer is good, and the pause between two look-ups of a watched app.
+    /// Cache lifetime of an answer, and the pause between lookups of a watched app.
     fn fresh_for(&self) -> Duration;
 
-    /// Whether every app that was asked for once is watched from then on.
+    /// Whether every app is watched after its first lookup.
     fn watches_all(&self) -> bool {
         false
     }
 
-    /// All healthy instances; never an empty list.
+    /// All healthy instances; never empty.
     async fn look_up(&self, app_id: &str, namespace: &str) -> Result<Vec<Address>, ResolveError>;
 
-    /// Waits until the instances may have changed, and gives them. `cursor` is 0 at first and
-    /// after a failure; then the answer must come at once.
+    /// Waits until the instances may have changed, and returns them. `cursor` is 0 initially and after a
+    /// failure; then the answer must not wait.
     async fn next(
         &self,
         app_id: &str,
@@ -61,13 +61,13 @@ pub(crate) trait Registry: Send + Sync + 'static {
     async fn close(&self);
 }
 
-/// A resolver on top of a registry.
+/// A resolver backed by a registry.
 pub(crate) struct Polled<R>(Arc<Inner<R>>);
 
 struct Inner<R> {
     registry: R,
     apps: Mutex<HashMap<Key, Arc<App>>>,
-    /// Counts uses: tells which app was used last.
+    /// Use counter, for LRU eviction.
     uses: AtomicU64,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -81,15 +81,15 @@ struct Key {
 
 struct App {
     sender: watch::Sender<Addresses>,
-    /// Held during a look-up: others wait for its result.
+    /// Held during a lookup: concurrent callers wait for its result.
     last: tokio::sync::Mutex<Option<Outcome>>,
     /// A task keeps `sender` current.
     watched: AtomicBool,
-    /// An address was evicted since the last look-up.
+    /// An address was evicted since the last lookup.
     stale: AtomicBool,
     wake: Notify,
     last_used: AtomicU64,
-    /// The app is not tracked any more: its watch ends.
+    /// Cancelled when the app is evicted, which ends its watch.
     forgotten: CancellationToken,
 }
 
@@ -145,7 +145,7 @@ impl<R: Registry> Resolver for Polled<R> {
 
     fn watch(&self, app_id: &str, namespace: &str) -> watch::Receiver<Addresses> {
         let key = Key::new(app_id, namespace);
-        // Subscribed under the lock, so that a watch that is just ending sees it.
+        // Subscribes under the lock, so that an ending watch notices it.
         match self
             .0
             .with_app(&key, |app| (Arc::clone(app), app.sender.subscribe()))
@@ -154,7 +154,7 @@ impl<R: Registry> Resolver for Polled<R> {
                 self.0.start_watch(&key, &app);
                 receiver
             }
-            // Nothing will ever arrive; the caller still gets errors from its look-ups.
+            // The receiver stays empty; lookups report the error.
             Err(_) => watch::channel(Addresses::from([])).1,
         }
     }
@@ -215,7 +215,7 @@ impl<R: Registry> Inner<R> {
         }
     }
 
-    /// A fresh answer, the one somebody else is waiting for, or a new one.
+    /// Returns a cached answer, joins a lookup in flight, or starts one.
     async fn look_up(&self, key: &Key, app: &App) -> Result<Addresses, ResolveError> {
         let asked_at = Instant::now();
         let mut last = app.last.lock().await;
@@ -283,14 +283,14 @@ impl<R: Registry> Inner<R> {
         }
     }
 
-    /// True when there is still nobody who watches; the app is then forgotten.
+    /// Forgets the app and returns true if it still has no watcher.
     fn end_watch(&self, key: &Key, app: &App) -> bool {
         let mut apps = self.apps();
         if app.sender.receiver_count() > 0 {
             return false;
         }
         app.watched.store(false, Ordering::Release);
-        // A later app of this name is another one.
+        // The entry may belong to a later app of this name.
         if apps.get(key).is_some_and(|found| std::ptr::eq(&**found, app)) {
             apps.remove(key);
         }
@@ -326,12 +326,12 @@ impl App {
         }
     }
 
-    /// Whether somebody holds what [`Resolver::watch`] gave.
+    /// Whether a receiver of [`Resolver::watch`] exists.
     fn is_followed(&self) -> bool {
         self.sender.receiver_count() > 0
     }
 
-    /// Publishes an answer. A failed registry does not make known instances disappear.
+    /// Publishes an answer. A registry failure keeps the known instances.
     fn take(&self, found: Result<Vec<Address>, ResolveError>) -> Result<Addresses, ResolveError> {
         match found {
             Ok(addresses) => Ok(self.publish(addresses)),

@@ -1,26 +1,26 @@
-//! Reads the `configuration` of a resolver: keys in any case, values as YAML left them. What is read is noted, to tell of
-//! settings that nobody reads, and to hold `docs/reference/components/name-resolution.md` to the others.
+//! Reads the `configuration` of a resolver: keys in any case, values as parsed from YAML. Records which
+//! settings are read, to warn of unused ones and to check `docs/reference/components/name-resolution.md`.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use outrigger_nearest::nearest;
 use serde_json::{Map, Value};
 
-/// A setting that cannot be used.
+/// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// The configuration is not a map.
     #[error("the configuration must be a map of settings")]
     NotAMap,
-    /// A value of the wrong form.
+    /// A value of the wrong type.
     #[error("invalid value for '{key}': {expected}")]
     Invalid {
         /// The setting.
         key: String,
-        /// The expected form, for the message.
+        /// The expected type.
         expected: &'static str,
     },
-    /// A setting that must be there.
+    /// A required setting is absent.
     #[error("missing setting '{0}'")]
     Missing(&'static str),
 }
@@ -34,44 +34,44 @@ impl SettingsError {
     }
 }
 
-/// How a setting is read.
+/// The type of a setting.
 #[cfg_attr(
     not(all(feature = "sqlite", feature = "consul")),
     allow(dead_code, reason = "a build without the resolvers that read so")
 )]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PropertyType {
-    /// A map, whose own settings are read.
+    /// A map with its own settings.
     Map,
-    /// Whatever it is.
+    /// Any value.
     Any,
-    /// Text, with its default where it has one.
+    /// Text, with its default if any.
     Text(Option<&'static str>),
-    /// A truth value; false without one.
+    /// A boolean; default false.
     Flag,
     /// A duration, with its default.
     Duration(Duration),
-    /// A duration as a number of nanoseconds.
+    /// A duration in nanoseconds.
     Nanoseconds,
-    /// A whole number that is not negative.
+    /// A non-negative integer.
     Number,
 }
 
-/// A setting that nobody read.
+/// A setting that was not read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unused {
-    /// As written, with the maps that it is in: `client.adress`.
+    /// The name as written, with its parent maps: `client.adress`.
     pub(crate) name: String,
-    /// The nearest name that was read there and is not given.
+    /// The most similar name that was read there and is absent.
     pub(crate) near: Option<String>,
 }
 
 /// A map of settings.
 pub(crate) struct Settings<'a> {
     map: Option<&'a Map<String, Value>>,
-    /// Where the map is: empty, or the names of those that it is in, with a point behind each.
+    /// Path of the map: empty, or the parent names, each followed by a dot.
     path: String,
-    /// What was read, by the names with which the code asks.
+    /// Settings read so far, by the canonical names used in the code.
     looked_up: Rc<RefCell<BTreeMap<String, PropertyType>>>,
 }
 
@@ -84,14 +84,14 @@ impl<'a> Settings<'a> {
         })
     }
 
-    /// What was read so far, present or not, and how.
+    /// Settings read so far, present or not, with their types.
     #[cfg(test)]
     pub(crate) fn looked_up(&self) -> BTreeMap<String, PropertyType> {
         self.looked_up.borrow().clone()
     }
 
-    /// Warns of the settings that nobody read, after the `resolver` has read its own. One that found a mistake has not
-    /// read all: then only those that are nearly one that it looked for are shown.
+    /// Warns of unused settings, after the `resolver` has read its own. After an error some settings were
+    /// not read, so only likely typos are reported.
     pub(crate) fn show_unused(&self, resolver: &str, all_read: bool) {
         for Unused { name, near } in self.unused() {
             let remedy = match near {
@@ -107,7 +107,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// The settings that nobody read so far.
+    /// The settings not read so far.
     pub(crate) fn unused(&self) -> Vec<Unused> {
         let mut unused = Vec::new();
         unused_in(self.map, &self.path, &self.looked_up.borrow(), &mut unused);
@@ -115,7 +115,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// The map that a value is, `None` of which is no map at all: without a value it is empty.
+/// A value as a map: empty if absent, `None` if it is another type.
 fn map_of(value: &Value) -> Option<Option<&Map<String, Value>>> {
     match value {
         Value::Null => Some(None),
@@ -130,7 +130,7 @@ fn unused_in(
     looked_up: &BTreeMap<String, PropertyType>,
     unused: &mut Vec<Unused>,
 ) {
-    // Those of this map, not those of maps in it.
+    // Only names in this map, not in nested maps.
     let known = |name: &'_ &String| name.strip_prefix(path).is_some_and(|rest| !rest.contains('.'));
     for (key, value) in map.into_iter().flatten() {
         let name = format!("{path}{key}");
@@ -157,7 +157,7 @@ fn unused_in(
 }
 
 impl<'a> Settings<'a> {
-    /// The value under the first of the names that is there and not null.
+    /// The first non-null value under one of the names.
     fn find(&self, names: &[&str], reading: PropertyType) -> Option<&'a Value> {
         let mut looked_up = self.looked_up.borrow_mut();
         for name in names {
@@ -170,13 +170,13 @@ impl<'a> Settings<'a> {
         })
     }
 
-    /// Text that is not empty; numbers and truth values count as their text.
+    /// Non-empty text; numbers and booleans are converted.
     pub(crate) fn filled(&self, names: &[&str]) -> Result<Option<String>, SettingsError> {
         let text = text_of(names, self.find(names, PropertyType::Text(None)))?;
         Ok(text.filter(|text| !text.is_empty()))
     }
 
-    /// The same, with what holds when it is absent or empty.
+    /// Like [`Self::filled`], with a default.
     #[cfg(any(feature = "consul", feature = "kubernetes"))]
     pub(crate) fn filled_or(&self, names: &[&str], default: &'static str) -> Result<String, SettingsError> {
         let text = text_of(names, self.find(names, PropertyType::Text(Some(default))))?;
@@ -186,7 +186,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// Text; numbers and truth values count as their text.
+/// Text; numbers and booleans are converted.
 fn text_of(names: &[&str], value: Option<&Value>) -> Result<Option<String>, SettingsError> {
     match value {
         None => Ok(None),
@@ -199,7 +199,7 @@ fn text_of(names: &[&str], value: Option<&Value>) -> Result<Option<String>, Sett
 
 #[cfg(any(feature = "sqlite", feature = "consul"))]
 impl Settings<'_> {
-    /// A truth value: `y yes true t on 1` in any case are true, all else is false.
+    /// A boolean: `y yes true t on 1` in any case are true, everything else is false.
     pub(crate) fn flag(&self, names: &[&str]) -> Result<bool, SettingsError> {
         let text = text_of(names, self.find(names, PropertyType::Flag))?.unwrap_or_default();
         Ok(outrigger_resources::value::truthy(&text))
@@ -208,13 +208,13 @@ impl Settings<'_> {
 
 #[cfg(feature = "sqlite")]
 impl Settings<'_> {
-    /// Text, even if empty, with what holds when it is absent.
+    /// Text, possibly empty, with a default.
     pub(crate) fn text_or(&self, names: &[&str], default: &'static str) -> Result<String, SettingsError> {
         let text = text_of(names, self.find(names, PropertyType::Text(Some(default))))?;
         Ok(text.unwrap_or_else(|| default.to_owned()))
     }
 
-    /// A duration such as `1m30s`, or whole seconds. Negative ones count as none.
+    /// A duration such as `1m30s`, or whole seconds. Negative values mean zero.
     pub(crate) fn duration(&self, names: &[&str], default: Duration) -> Result<Duration, SettingsError> {
         let Some(text) = text_of(names, self.find(names, PropertyType::Duration(default)))? else {
             return Ok(default);
@@ -226,17 +226,17 @@ impl Settings<'_> {
 
 #[cfg(feature = "consul")]
 impl<'a> Settings<'a> {
-    /// Text, even if empty.
+    /// Text, possibly empty.
     pub(crate) fn text(&self, name: &str) -> Result<Option<String>, SettingsError> {
         text_of(&[name], self.find(&[name], PropertyType::Text(None)))
     }
 
-    /// Whatever it is.
+    /// Any value.
     pub(crate) fn value(&self, name: &str) -> Option<&'a Value> {
         self.find(&[name], PropertyType::Any)
     }
 
-    /// A nested map; empty when it is absent.
+    /// A nested map; empty if absent.
     pub(crate) fn nested(&self, name: &str) -> Result<Self, SettingsError> {
         let value = self.find(&[name], PropertyType::Map).unwrap_or(&Value::Null);
         Ok(Self {
@@ -246,13 +246,13 @@ impl<'a> Settings<'a> {
         })
     }
 
-    /// A duration in nanoseconds, the only form the Consul configuration has.
+    /// A duration in nanoseconds, the only form in the Consul configuration.
     pub(crate) fn nanoseconds(&self, name: &str) -> Result<Option<Duration>, SettingsError> {
         let nanos = number_of(name, self.find(&[name], PropertyType::Nanoseconds))?;
         Ok(nanos.map(Duration::from_nanos))
     }
 
-    /// A whole number that is not negative.
+    /// A non-negative integer.
     pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, SettingsError> {
         number_of(name, self.find(&[name], PropertyType::Number))
     }
@@ -278,7 +278,7 @@ fn number_of(name: &str, value: Option<&Value>) -> Result<Option<u64>, SettingsE
     value.map(|value| value.as_u64().ok_or_else(bad)).transpose()
 }
 
-/// Go's duration syntax; a bare integer is seconds.
+/// Go's duration syntax; a bare integer means seconds.
 #[cfg(any(feature = "sqlite", test))]
 fn parse_duration(text: &str) -> Option<Duration> {
     if text.is_empty() {

@@ -1,8 +1,8 @@
-//! Name resolution through a SQLite file that all sidecars of a host share.
+//! Name resolution through a SQLite file shared by all sidecars of a host.
 //!
-//! Table and keys are Dapr's, so both kinds of sidecars find each other. Two differences: the
-//! clean-up removes stale rows (Dapr's removes fresh ones by mistake), and a row that merely
-//! disappeared is written again; only an address that another sidecar took over is fatal.
+//! Tables and keys are Dapr's, so both kinds of sidecars find each other. Two differences: the clean-up
+//! removes stale rows (Dapr's removes fresh ones by mistake), and a row that only disappeared is restored.
+//! An address taken over by another sidecar is fatal.
 
 mod config;
 mod database;
@@ -29,12 +29,12 @@ use self::{
 pub use self::{config::SqliteConfigError, database::SqliteError};
 use crate::{Address, BuildError, FatalHook, Registration, ResolveError, polled::Registry};
 
-/// Look-ups waiting for the database at most.
+/// Maximum number of queued lookups.
 const QUEUE: usize = 256;
-/// How long an answer is good: rows change every few seconds.
+/// Cache lifetime: rows change every few seconds.
 const CACHE_TTL: Duration = Duration::from_secs(1);
 
-/// A registration in a SQLite file, and a thread that owns the connection.
+/// A registration in a SQLite file, and the thread that owns the connection.
 pub(crate) struct Sqlite {
     commands: SyncSender<Command>,
     timeout: Duration,
@@ -42,7 +42,7 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the file, registers, and starts to renew the registration.
+    /// Opens the file, registers, and starts renewing the registration.
     pub(crate) async fn start(
         configuration: &Value,
         registration: &Registration,
@@ -68,7 +68,7 @@ impl Sqlite {
                     if started.send(Ok(())).is_ok() {
                         Worker::new(database, on_fatal).run(&queue);
                     } else {
-                        // Nobody waits any more: leave no registration behind.
+                        // The caller is gone: remove the registration.
                         let _ = database.deregister();
                     }
                 }
@@ -136,7 +136,7 @@ impl Registry for Sqlite {
         if let Some(thread) = thread {
             let commands = self.commands.clone();
             let ended = tokio::task::spawn_blocking(move || {
-                // Fails only when the thread is gone already.
+                // Fails only if the thread has already ended.
                 let _ = commands.send(Command::Close);
                 let _ = thread.join();
             });

@@ -1,4 +1,4 @@
-//! The Consul resolver against an agent in memory.
+//! The Consul resolver against an in-memory agent.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -19,11 +19,11 @@ use tokio::{net::TcpListener, sync::watch, time::timeout};
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// As much of an agent as the resolver uses. All registered services count as healthy.
+/// The endpoints that the resolver uses. All registered services are healthy.
 struct Agent {
     services: Mutex<Vec<Value>>,
     index: watch::Sender<u64>,
-    /// Request lines with the token, as they came.
+    /// Request lines with the token, in order.
     seen: Mutex<Vec<String>>,
     down: Mutex<bool>,
 }

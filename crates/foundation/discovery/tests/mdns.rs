@@ -1,7 +1,7 @@
-//! Whole mDNS resolvers in one process, over the real multicast group.
+//! Complete mDNS resolvers in one process, over the real multicast group.
 //!
-//! The port of multicast DNS is fixed by the protocol and meant to be shared; app ids are unique
-//! per test and process, so that runs at the same time do not meet.
+//! The protocol fixes the port, which processes share. App IDs are unique per test and process, so
+//! concurrent runs do not collide.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -27,7 +27,7 @@ fn start(app_id: &str, port: u16) -> Mdns {
     .unwrap()
 }
 
-/// Looks up until it succeeds: one look-up gives up after a second, which a busy machine may need.
+/// Retries a lookup until it succeeds: one times out after a second, which is short on a busy machine.
 async fn find(resolver: &Mdns, app_id: &str) -> Addresses {
     let search = async {
         loop {

@@ -1,4 +1,4 @@
-//! Whole SQLite resolvers on one file.
+//! Complete SQLite resolvers on one file.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -67,7 +67,7 @@ async fn renews_and_restores_registration() {
     let _one = build(options(&file, "one", 1, "2s").0).await.unwrap();
     let database = Connection::open(&file).unwrap();
     database.busy_timeout(LONG).unwrap();
-    // Made old or removed, the row is fresh again after the next renewal.
+    // An aged or deleted row is fresh again after the next renewal.
     for damage in ["UPDATE hosts SET last_update = 0", "DELETE FROM hosts"] {
         database.execute(damage, []).unwrap();
         let fresh = "SELECT count(*) FROM hosts WHERE unixepoch() - last_update < 2";

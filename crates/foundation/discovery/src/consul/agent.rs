@@ -1,4 +1,4 @@
-//! A thin client for the four endpoints of a Consul agent that are needed.
+//! A minimal client for four endpoints of a Consul agent.
 
 use std::{path::Path, time::Duration};
 
@@ -12,38 +12,38 @@ use super::{
     tls,
 };
 
-/// Time for a request that does not wait for a change.
+/// Timeout of a non-blocking request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the agent may hold a blocking query.
+/// Wait time of a blocking query.
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
-/// The agent adds up to a sixteenth to the wait time, and then there is the network.
+/// Added to the wait time for the timeout: the agent adds up to a sixteenth, and the network takes time.
 const WAIT_SLACK: Duration = Duration::from_secs(15);
-/// Largest answer read.
+/// Maximum size of a response in bytes.
 const MAX_BODY: usize = 8 << 20;
-/// Most characters of an error that are shown.
+/// Characters of an error body to report.
 const MAX_SHOWN: usize = 200;
 
-/// Why the agent could not be used.
+/// Why a request to the agent failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The address cannot be made into a URL.
+    /// The address does not form a valid URL.
     #[error("the address of the Consul agent is not usable: {0}")]
     Address(String),
-    /// A certificate, key or token file cannot be used.
+    /// A certificate, key or token file is unusable.
     #[error("cannot use {path}: {cause}")]
     File {
-        /// The file or folder.
+        /// The file or directory.
         path: String,
-        /// The reason, for the message.
+        /// The cause.
         cause: String,
     },
-    /// No usable TLS configuration.
+    /// Invalid TLS configuration.
     #[error("TLS: {0}")]
     Tls(String),
-    /// No answer.
+    /// No response.
     #[error("{0}")]
     Http(String),
-    /// An answer that is not a success.
+    /// A non-success status.
     #[error("Consul agent answered {status}: {body}")]
     Status {
         /// HTTP status.
@@ -51,7 +51,7 @@ pub enum AgentError {
         /// Start of the body.
         body: String,
     },
-    /// An answer that is not understood.
+    /// A malformed response.
     #[error("malformed response of the Consul agent: {0}")]
     Answer(String),
 }
@@ -98,8 +98,8 @@ impl Agent {
         };
         let mut tls = tls::client_config(&config)?;
         if config.server_name.is_some() {
-            // The name to verify replaces the one in the URL; without one in the URL there is
-            // nothing to send either.
+            // The configured server name replaces the URL's for verification. A URL without a name has none
+            // to send as SNI.
             tls.enable_sni = false;
         }
         let http = builder(tls)
@@ -115,7 +115,7 @@ impl Agent {
         })
     }
 
-    /// Checks that the agent answers.
+    /// Checks that the agent responds.
     pub(super) async fn check(&self) -> Result<(), AgentError> {
         let request = self.http.get(self.url(&["agent", "self"])?);
         self.send(request.timeout(REQUEST_TIMEOUT), None).await.map(drop)
@@ -134,8 +134,8 @@ impl Agent {
         self.send(request.timeout(REQUEST_TIMEOUT), None).await.map(drop)
     }
 
-    /// The passing instances of a service, and the index of this state. With an index, waits
-    /// until the state differs from it or the wait time is over.
+    /// The passing instances of a service, and the index of this state. Given an index, waits until the
+    /// state is newer or the wait time ends.
     pub(super) async fn healthy(
         &self,
         service: &str,
@@ -163,7 +163,7 @@ impl Agent {
                     timeout = wait + wait / 16 + WAIT_SLACK;
                 }
                 Some(_) => {}
-                // The agent's own cache is for single look-ups, not for following changes.
+                // The agent's cache serves single lookups, not watches.
                 None if query.use_cache => {
                     pairs.append_key_only("cached");
                 }

@@ -14,34 +14,34 @@ use crate::{
 const DEFAULT_PORT_KEY: &str = "DAPR_PORT";
 const DEFAULT_ADDRESS: &str = "127.0.0.1:8500";
 
-/// Why a Consul configuration is refused.
+/// Why a Consul configuration is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConsulConfigError {
     /// A setting has the wrong form.
     #[error("error deserializing to configSpec: {0}")]
     Settings(#[from] SettingsError),
-    /// Self-registration needs to know this about the sidecar.
+    /// Self-registration needs this property of the sidecar.
     #[error("metadata property missing: {0}")]
     PropertyMissing(&'static str),
-    /// The address of the agent.
+    /// Invalid address of the agent.
     #[error("Consul address `{0}` is not usable: expected HOST:PORT with http or https")]
     Address(String),
 }
 
-/// Settings of the Consul resolver, checked.
+/// Validated settings of the Consul resolver.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
     pub(super) client: Client,
     pub(super) query: Query,
-    /// What is registered with the agent; `None`: somebody else registers this sidecar.
+    /// Registration to send to the agent; `None` if this sidecar is registered externally.
     pub(super) registration: Option<Value>,
     pub(super) deregister: bool,
     pub(super) port_key: String,
-    /// Keep the instances of every app that was asked for in memory.
+    /// Cache and watch the instances of every app that was looked up.
     pub(super) use_cache: bool,
 }
 
-/// How to reach the agent.
+/// Connection to the agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Client {
     /// `http` or `https`.
@@ -72,7 +72,7 @@ pub(super) struct Query {
 }
 
 impl Config {
-    /// `env` gives Consul's own environment variables.
+    /// `env` reads Consul's environment variables.
     pub(super) fn read(
         configuration: &Value,
         registration: &Registration,
@@ -93,7 +93,7 @@ impl Config {
             return Err(ConsulConfigError::PropertyMissing("DAPR_PORT"));
         }
         let port_key = settings.filled_or(&["daprPortMetaKey"], DEFAULT_PORT_KEY)?;
-        // Often there beside `advancedRegistration`, which says more.
+        // Often set along with `advancedRegistration`, which overrides it.
         let self_register = settings.flag(&["selfRegister"])?;
         let mut body = match settings.value("advancedRegistration") {
             Some(advanced) => Some(shape::canonical(advanced, shape::registration())),

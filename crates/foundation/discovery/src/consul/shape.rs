@@ -1,18 +1,18 @@
-//! Field names of Consul's registration API. A configuration may write them in any case; Consul
-//! gets the canonical names, and nothing it does not know.
+//! Field names of Consul's registration API. A configuration may write them in any case; Consul receives
+//! the canonical names, and no unknown fields.
 
 use serde_json::{Map, Value};
 
-/// One field: the name in the configuration, the name Consul uses, and the form of the value.
+/// One field: the name in the configuration, Consul's name, and the type of the value.
 pub(super) struct Field(&'static str, &'static str, Shape);
 
 #[derive(Clone, Copy)]
 enum Shape {
-    /// Taken as it is: text, numbers, free-form maps.
+    /// Passed through: text, numbers, free-form maps.
     Any,
     Object(fn() -> &'static [Field]),
     List(fn() -> &'static [Field]),
-    /// A map with free keys.
+    /// A map with arbitrary keys.
     Map(fn() -> &'static [Field]),
 }
 
@@ -137,8 +137,8 @@ fn expose_path() -> &'static [Field] {
     }
 }
 
-/// The known fields of a map, under their canonical names. Depth is bounded by the depth of the
-/// parsed configuration.
+/// The known fields of a map under their canonical names. Recursion is bounded by the depth of the parsed
+/// configuration.
 pub(super) fn canonical(value: &Value, fields: &[Field]) -> Value {
     let Value::Object(map) = value else {
         return value.clone();

@@ -1,4 +1,4 @@
-//! TLS towards a Consul agent.
+//! TLS for the connection to a Consul agent.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -12,7 +12,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject
 
 use super::{agent::AgentError, config::Client};
 
-/// The configuration for the client settings; used for `https` only, but always valid.
+/// TLS configuration from the client settings. Used only for `https`, but always valid.
 pub(super) fn client_config(client: &Client) -> Result<ClientConfig, AgentError> {
     let tls = |error: rustls::Error| AgentError::Tls(error.to_string());
     let provider = Arc::new(aws_lc_rs::default_provider());
@@ -39,7 +39,7 @@ pub(super) fn client_config(client: &Client) -> Result<ClientConfig, AgentError>
             }
         }
     } else {
-        // Plain HTTP: nothing is ever verified, so do not read the system's roots.
+        // Plain HTTP verifies nothing, so the system's roots are not loaded.
         return Ok(builder
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth());

@@ -1,4 +1,4 @@
-//! The part of Go's text templates that makes sense for an address: text and the four fields.
+//! The subset of Go's text templates that is useful for an address: text and four fields.
 
 use std::fmt::Write as _;
 
@@ -12,17 +12,17 @@ enum Piece {
     Id,
     Namespace,
     Port,
-    /// The request carries no data: a map without entries, or an absent one.
+    /// Request data: an empty or absent map.
     Data(&'static str),
 }
 
-/// A template that cannot be used.
+/// An invalid template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// `{{` without `}}`.
     #[error("Kubernetes name resolver: the template has an action that is not closed: {0}")]
     Unclosed(String),
-    /// Anything but a field.
+    /// An action other than a field.
     #[error(
         "Kubernetes name resolver: the template action `{0}` is not supported; use .ID, .Namespace, \
          .Port or .Data"

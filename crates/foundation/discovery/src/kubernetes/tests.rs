@@ -11,8 +11,7 @@ use tokio::net::UdpSocket;
 
 use super::*;
 
-/// Answers A questions about `orders-dapr.prod.svc.example` with two addresses, all else with
-/// "no such name".
+/// Answers A queries for `orders-dapr.prod.svc.example` with two addresses, and all others with NXDOMAIN.
 async fn serve(socket: UdpSocket) {
     let known = b"\x0borders-dapr\x04prod\x03svc\x07example\0";
     let mut buffer = [0; 512];

@@ -1,4 +1,4 @@
-//! What this sidecar knows about other apps, and when to ask again. No I/O: time is an argument.
+//! Known apps and the schedule of queries for them. Does no I/O; time is an argument.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,54 +15,54 @@ use super::{
 };
 use crate::{Address, Addresses, ResolveError};
 
-/// How long a first look-up waits for an answer.
+/// Wait for answers in a first lookup.
 pub(super) const FIRST_BROWSE: Duration = Duration::from_secs(1);
-/// How long an address is believed without being heard again.
+/// Lifetime of an address that is not confirmed.
 const ADDRESS_LIFE: Duration = Duration::from_secs(60);
-/// Pause between two refreshes of a known app.
+/// Interval between refreshes of a known app.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
-/// Pause between the questions of one refresh, for instances that did not answer yet.
+/// Pause between the queries of one refresh while instances have not answered.
 const REFRESH_RETRY: Duration = Duration::from_secs(1);
-/// Questions of one refresh: it takes 3 s.
+/// Queries per refresh, which takes 3 s.
 const REFRESH_QUESTIONS: u32 = 3;
-/// A second question soon after the first covers a lost packet; then 1 s, and from 4 s doubling.
+/// A second query soon after the first covers packet loss; then 1 s, and doubling from 4 s.
 const SEARCH_PAUSES: [Duration; 3] = [
     Duration::from_millis(250),
     Duration::from_millis(750),
     Duration::from_secs(3),
 ];
 const SEARCH_PAUSE_MAX: Duration = Duration::from_secs(60);
-/// An app that nobody watches is refreshed for this long after it was last asked for.
+/// How long an unwatched app is refreshed after its last lookup.
 const IDLE: Duration = Duration::from_secs(300);
-/// Apps tracked at most, those that are only being looked for included; beyond it the one unused for longest goes.
+/// Maximum number of apps, including pending lookups. The least recently used one is evicted.
 pub(super) const MAX_APPS: usize = 4096;
-/// Addresses kept per app at most.
+/// Maximum addresses per app.
 const MAX_ADDRESSES: usize = 256;
 
-/// All apps this sidecar is interested in.
+/// All apps that this sidecar looks up.
 #[derive(Default)]
 pub(super) struct Browser {
     apps: HashMap<String, App>,
 }
 
-/// Where a look-up stands.
+/// State of a lookup.
 pub(super) enum Search {
-    /// The instances are known.
+    /// Instances are known.
     Known(Addresses),
-    /// A browse is under way until the given time; the receiver will hold its result.
+    /// A browse is running until the given time; the receiver will get its result.
     Waiting(watch::Receiver<Addresses>, Instant),
 }
 
 struct App {
     sender: watch::Sender<Addresses>,
     known: Vec<CachedAnswer>,
-    /// Questions asked since the search or the refresh began.
+    /// Queries sent in this search or refresh.
     asked: u32,
     next_question: Instant,
     last_question: Option<Instant>,
-    /// When the current refresh began: what was heard before is not confirmed yet.
+    /// Start of the current refresh: older answers are not confirmed yet.
     round: Instant,
-    /// End of the first browse somebody waits for.
+    /// End of the first browse that has a waiter.
     browse_until: Option<Instant>,
     last_used: Instant,
 }
@@ -74,7 +74,7 @@ struct CachedAnswer {
 }
 
 impl Browser {
-    /// Begins or joins a look-up.
+    /// Starts or joins a lookup.
     pub(super) fn search(&mut self, app_id: &str, now: Instant) -> Result<Search, ResolveError> {
         let app = self.app(app_id, now)?;
         app.last_used = now;
@@ -93,7 +93,7 @@ impl Browser {
         Ok(Search::Waiting(app.sender.subscribe(), until))
     }
 
-    /// A look-up of an app found nobody: unless somebody else waits for it, it is forgotten.
+    /// A lookup found no instance: forgets the app unless another lookup is waiting.
     pub(super) fn give_up(&mut self, app_id: &str) {
         let unused = |app: &App| app.known.is_empty() && app.sender.receiver_count() == 0;
         if self.apps.get(app_id).is_some_and(unused) {
@@ -101,16 +101,16 @@ impl Browser {
         }
     }
 
-    /// Keeps an app under observation.
+    /// Watches an app.
     pub(super) fn watch(&mut self, app_id: &str, now: Instant) -> watch::Receiver<Addresses> {
         match self.app(app_id, now) {
             Ok(app) => app.sender.subscribe(),
-            // Nothing will ever arrive; the caller still gets errors from its look-ups.
+            // The receiver stays empty; lookups report the error.
             Err(_) => watch::channel(Addresses::from([])).1,
         }
     }
 
-    /// Forgets an address and asks again.
+    /// Removes an address and queries again.
     pub(super) fn evict(&mut self, app_id: &str, address: &Address, now: Instant) {
         if let (Some(app), Some(address)) = (self.apps.get_mut(app_id), address.socket_addr()) {
             app.known.retain(|known| known.address != address);
@@ -121,8 +121,8 @@ impl Browser {
         }
     }
 
-    /// Takes in a response; true when something is due earlier than it was. Each of its records is visited a fixed number
-    /// of times, whatever is in it.
+    /// Processes a response; true if something is due earlier than before. Work per record is constant,
+    /// whatever its content.
     pub(super) fn observe(&mut self, message: &Message, now: Instant) -> bool {
         if !message.response || self.apps.is_empty() {
             return false;
@@ -165,7 +165,7 @@ impl Browser {
         earlier
     }
 
-    /// The apps to ask for now. Forgets what expired and apps nobody needs.
+    /// The apps to query now. Removes expired addresses and unused apps.
     pub(super) fn due(&mut self, now: Instant) -> Vec<String> {
         let mut questions = Vec::new();
         self.apps.retain(|app_id, app| {
@@ -183,7 +183,7 @@ impl Browser {
         questions
     }
 
-    /// When [`due`](Self::due) has something to do.
+    /// When [`due`](Self::due) has work next.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.apps.values().map(App::next_deadline).min()
     }
@@ -202,7 +202,7 @@ impl Browser {
 }
 
 impl Browser {
-    /// Forgets the app unused for longest; false when all are in use.
+    /// Evicts the least recently used app; false if all are in use.
     fn forget_unused(&mut self) -> bool {
         let unused = self
             .apps
@@ -229,7 +229,7 @@ impl App {
         }
     }
 
-    /// Whether a question is to be sent now; schedules the next time in any case.
+    /// Whether to send a query now. Schedules the next one in any case.
     fn ask(&mut self, now: Instant) -> bool {
         let asks = self.plan(now);
         if asks {
@@ -265,7 +265,7 @@ impl App {
         !confirmed
     }
 
-    /// Whether there is one that was not known.
+    /// Adds addresses; true if one is new.
     fn learn(&mut self, instance: &Name, addresses: &[SocketAddr], now: Instant) -> bool {
         let before = self.known.len();
         for &address in addresses {
@@ -281,7 +281,7 @@ impl App {
             }
         }
         if before == 0 && !self.known.is_empty() {
-            // Answers of other instances may have been lost: ask once more soon.
+            // Answers of other instances may have been lost: query again soon.
             self.browse_until = None;
             self.asked = 0;
             self.next_question = now + REFRESH_RETRY;
@@ -289,7 +289,8 @@ impl App {
         self.known.len() > before
     }
 
-    /// Takes back the given addresses, or all of the instance when none is given. Whether there was one.
+    /// Removes the given addresses of an instance, or all of them if none is given. True if one was
+    /// removed.
     fn forget(&mut self, instance: &Name, addresses: &[SocketAddr]) -> bool {
         let before = self.known.len();
         self.known.retain(|known| {
@@ -319,7 +320,7 @@ impl App {
             .fold(self.next_question, Instant::min)
     }
 
-    /// One address per instance, IPv4 rather than IPv6; IPv4 first, else as they were found.
+    /// Publishes one address per instance, IPv4 preferred; IPv4 first, otherwise in order of discovery.
     fn publish(&mut self, now: Instant) {
         let v4 = self.known.iter().filter(|known| known.address.is_ipv4());
         let of = |known: &CachedAnswer| (known.instance.key(), known.address.port());
@@ -334,25 +335,25 @@ impl App {
         });
         if changed && addresses.is_empty() {
             self.asked = 0;
-            // Whoever takes back what was announced, again and again, makes us ask no more often than a search does.
+            // Repeated goodbyes must not cause more queries than a search does.
             let pause = SEARCH_PAUSES[0];
             self.next_question = self.last_question.map_or(now, |last| now.max(last + pause));
         }
     }
 }
 
-/// What one message says, by the names that its records are of.
+/// The records of one message, by owner name.
 #[derive(Default)]
 struct Records<'a> {
-    /// Texts, each alone in its record.
+    /// TXT strings that are alone in their record.
     texts: HashSet<(Vec<u8>, &'a [u8])>,
-    /// Port, host and life of the first.
+    /// Port, host and TTL of the first SRV record.
     servers: HashMap<Vec<u8>, (u16, &'a Name, u32)>,
     /// First IPv4 and first IPv6 address of a host.
     hosts: HashMap<Vec<u8>, [Option<IpAddr>; 2]>,
 }
 
-/// What one message says about an instance.
+/// The data of one message about an instance.
 struct Entry {
     /// First IPv4 and first IPv6 address, with the port.
     addresses: Vec<SocketAddr>,
@@ -387,7 +388,7 @@ impl<'a> Records<'a> {
         records
     }
 
-    /// `None` unless the message has a TXT record with exactly the app id for the instance.
+    /// `None` unless the message has a TXT record for the instance with exactly the app ID.
     fn entry(&self, instance: &Name, app_id: &str) -> Option<Entry> {
         let key = instance.key();
         let (port, target, ttl) = self.servers.get(&key)?;
@@ -402,7 +403,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// The question for all instances of an app; `None` when the app id is no DNS name.
+/// The query for all instances of an app; `None` if the app ID is not a DNS name.
 pub(super) fn question(app_id: &str) -> Option<Message> {
     Some(Message {
         questions: vec![Question {

@@ -1,4 +1,4 @@
-//! The task that owns the sockets: answers, announces, asks, and listens.
+//! The task that owns the sockets: responds, announces, queries, and receives.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -12,22 +12,22 @@ use super::{
     service::Service,
 };
 
-/// Longest pause after each of the two probes (RFC 6762, 8.1).
+/// Maximum pause after each of the two probes (RFC 6762, 8.1).
 const PROBE_PAUSE_MS: u64 = 250;
 /// Pause between the two announcements (RFC 6762, 8.3).
 const ANNOUNCE_PAUSE: Duration = Duration::from_secs(1);
-/// How often to look for new network interfaces.
+/// Interval of scans for new network interfaces.
 const RESCAN: Duration = Duration::from_secs(30);
 
 pub(super) struct Driver {
     pub(super) shared: Arc<MdnsInner>,
     pub(super) links: Links,
-    /// `None` for a resolver that announces nothing.
+    /// `None` if this resolver announces nothing.
     pub(super) service: Option<Service>,
     pub(super) stop: CancellationToken,
 }
 
-/// What the registration still has to send.
+/// The remaining steps of the registration.
 #[derive(Clone, Copy)]
 enum Step {
     Probe(u8),
@@ -59,7 +59,7 @@ impl Driver {
             if let Some(next) = self.send_due_queries(now).await {
                 deadline = deadline.min(next);
             }
-            // Packets are handled until there is something to do by the clock or for a caller.
+            // Handles packets until a deadline, or until a caller has work.
             tokio::select! {
                 () = self.stop.cancelled() => break,
                 () = self.shared.wake.notified() => {}
@@ -72,7 +72,7 @@ impl Driver {
         }
     }
 
-    /// Sends one step; gives the next and the pause before it.
+    /// Sends one step. Returns the next one and the pause before it.
     async fn announce(&self, step: Step) -> Option<(Step, Duration)> {
         let service = self.service.as_ref()?;
         let probe_pause = || Duration::from_millis(rand::random_range(0..PROBE_PAUSE_MS));
@@ -86,7 +86,7 @@ impl Driver {
         next
     }
 
-    /// Sends the questions whose time has come; gives the time of the next.
+    /// Sends the queries that are due. Returns the time of the next one.
     async fn send_due_queries(&self, now: Instant) -> Option<Instant> {
         let (due, next) = {
             let mut browser = self.shared.browser();
@@ -101,7 +101,7 @@ impl Driver {
     }
 }
 
-/// Handles packets until one changed what is due.
+/// Handles packets until one changes the schedule.
 async fn listen(shared: &MdnsInner, links: &mut Links, service: Option<&Service>) {
     loop {
         let (bytes, from) = links.receive().await;
@@ -116,12 +116,12 @@ async fn listen(shared: &MdnsInner, links: &mut Links, service: Option<&Service>
         if !message.response {
             reply(links, service, &message, from).await;
         } else if from.port() == PORT {
-            // RFC 6762, 6: responses come from the multicast DNS port, all others are ignored.
+            // RFC 6762, 6: responses from other ports than 5353 are ignored.
             if shared.browser().observe(&message, Instant::now()) {
                 return;
             }
         }
-        // Packets that come without end keep this task only.
+        // A flood of packets must not starve other tasks.
         tokio::task::consume_budget().await;
     }
 }

@@ -17,14 +17,14 @@ use super::message::MAX_MESSAGE;
 pub(super) const PORT: u16 = 5353;
 const GROUP_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
 const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xfb);
-/// RFC 6762, 11: so that receivers can tell the packet is from the local link.
+/// RFC 6762, 11: proves to receivers that the packet is from the local link.
 const HOPS: u32 = 255;
-/// Interfaces used at most; hosts with many containers have hundreds of virtual ones.
+/// Maximum number of interfaces; hosts with many containers have hundreds of virtual ones.
 const MAX_LINKS: usize = 32;
-/// Pause after a receive error, so that a broken socket does not spin.
+/// Pause after a receive error, to avoid a busy loop on a broken socket.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
-/// No way to multicast on this machine.
+/// No interface on this machine supports multicast.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no network interface can multicast (IPv4: {v4}; IPv6: {v6}); bring one up (the loopback \
@@ -60,7 +60,7 @@ struct Port {
 }
 
 impl Links {
-    /// Opens the sockets. One address family is enough.
+    /// Opens the sockets. One address family suffices.
     pub(super) fn open() -> Result<Self, NoMulticast> {
         let links = list().unwrap_or_default();
         let mut this = Self {
@@ -80,7 +80,7 @@ impl Links {
         Ok(this)
     }
 
-    /// Joins on interfaces that came up since; true when there is a new one.
+    /// Joins on new interfaces; true if there is one.
     pub(super) fn rescan(&mut self) -> bool {
         let Ok(links) = list() else { return false };
         if links == self.links {
@@ -98,7 +98,7 @@ impl Links {
         is_new
     }
 
-    /// The next packet, and who sent it.
+    /// The next packet and its sender.
     pub(super) async fn receive(&mut self) -> (&[u8], SocketAddr) {
         loop {
             let (v4, v6) = (self.v4.as_mut(), self.v6.as_mut());
@@ -120,8 +120,8 @@ impl Links {
         }
     }
 
-    /// Whether a packet comes from a directly connected network. Everything else is ignored
-    /// (RFC 6762, 11): it could only be an attempt to divert calls or to use us as a reflector.
+    /// Whether a packet comes from a directly connected network. All others are ignored (RFC 6762, 11):
+    /// they could divert calls or use this host as a reflector.
     pub(super) fn is_near(&self, from: SocketAddr) -> bool {
         match from.ip() {
             IpAddr::V4(ip) => self.links.iter().any(|link| link.reaches(ip)),
@@ -145,8 +145,8 @@ impl Links {
         self.multicast_v6(bytes, |_| true).await;
     }
 
-    /// Sends to the group on the interface through which `peer` is reached; on all interfaces of
-    /// its address family when that is not known.
+    /// Sends to the group on the interface that reaches `peer`, or on all interfaces of its address family
+    /// if that is unknown.
     pub(super) async fn multicast_near(&self, bytes: &[u8], peer: SocketAddr) {
         match peer {
             SocketAddr::V4(peer) => match self.links.iter().find(|link| link.reaches(*peer.ip())) {
@@ -191,14 +191,14 @@ impl Links {
     }
 }
 
-/// Joins the group on an interface; `None` when it has no address of the family.
+/// Joins the group on an interface; `None` if it has no address of the family.
 type Join = fn(&SockRef<'_>, &Link) -> Option<io::Result<()>>;
 
 impl Port {
     fn open(domain: Domain) -> io::Result<Self> {
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-        // The port is shared with other sidecars and with the system's own responder. On Linux
-        // SO_REUSEPORT must stay unset: Dapr's sidecars do not set it.
+        // The port is shared with other sidecars and the system's responder. On Linux SO_REUSEPORT must
+        // stay unset, because Dapr's sidecars do not set it.
         socket.set_reuse_address(true)?;
         #[cfg(all(unix, not(target_os = "linux")))]
         socket.set_reuse_port(true)?;
@@ -229,7 +229,7 @@ impl Port {
         }
     }
 
-    /// Joins where it is not joined yet; gives the last error.
+    /// Joins on the remaining interfaces. Returns the last error.
     fn join_all(&mut self, links: &[Link], join: Join) -> Option<io::Error> {
         let socket = SockRef::from(&self.socket);
         let mut last = None;
@@ -307,7 +307,7 @@ fn list() -> io::Result<Vec<Link>> {
     let mut links: Vec<(bool, Link)> = links.into_values().collect();
     links.sort_by_key(|(loopback, link)| (*loopback, link.index));
     if links.len() > MAX_LINKS {
-        // Loopback is last and must stay: it connects the sidecars of this host.
+        // Keep loopback, which is last: it connects the sidecars of this host.
         let last = links.split_off(links.len() - 1);
         links.truncate(MAX_LINKS - 1);
         links.extend(last);

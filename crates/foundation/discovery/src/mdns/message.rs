@@ -20,11 +20,11 @@ pub(super) const TYPE_TXT: u16 = 16;
 pub(super) const TYPE_AAAA: u16 = 28;
 /// Record type SRV.
 pub(super) const TYPE_SRV: u16 = 33;
-/// Question type for every record.
+/// Query type for all records.
 pub(super) const TYPE_ANY: u16 = 255;
 
 const CLASS_IN: u16 = 1;
-/// Top bit of the class: "unicast reply, please" in questions, "replace what you know" in records.
+/// Top bit of the class: requests a unicast reply in questions, and a cache flush in records.
 const TOP_BIT: u16 = 0x8000;
 const FLAG_RESPONSE: u16 = 0x8000;
 const FLAG_AUTHORITATIVE: u16 = 0x0400;
@@ -33,30 +33,30 @@ const OPCODE_AND_RCODE: u16 = 0x780f;
 /// A message: a query, a probe or a response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Message {
-    /// Repeated in the reply.
+    /// Copied to the reply.
     pub(super) id: u16,
-    /// A response, else a query.
+    /// True for a response, false for a query.
     pub(super) response: bool,
-    /// The sender is the authority for what it says.
+    /// The sender is authoritative.
     pub(super) authoritative: bool,
-    /// What is asked.
+    /// Questions.
     pub(super) questions: Vec<Question>,
-    /// Replies; in a query, the replies the asker already has.
+    /// Answers. In a query, the answers known to the sender.
     pub(super) answers: Vec<Record>,
-    /// Records a probe proposes.
+    /// Records that a probe proposes.
     pub(super) authorities: Vec<Record>,
-    /// Records the asker will want next.
+    /// Additional records that the querier is likely to need.
     pub(super) additionals: Vec<Record>,
 }
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Question {
-    /// Name asked for.
+    /// Requested name.
     pub(super) name: Name,
-    /// Record type asked for.
+    /// Requested record type.
     pub(super) kind: u16,
-    /// The asker wants the reply by unicast.
+    /// Requests the reply by unicast.
     pub(super) unicast: bool,
 }
 
@@ -67,13 +67,13 @@ pub(super) struct Record {
     pub(super) name: Name,
     /// The record replaces all others of its name and type.
     pub(super) flush: bool,
-    /// Seconds the record may be kept; 0 takes it back.
+    /// Lifetime in seconds; 0 withdraws the record.
     pub(super) ttl: u32,
-    /// The content.
+    /// Record data.
     pub(super) data: Data,
 }
 
-/// Content of a record.
+/// Data of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Data {
     /// IPv4 address.
@@ -82,11 +82,11 @@ pub(super) enum Data {
     Aaaa(Ipv6Addr),
     /// Another name.
     Ptr(Name),
-    /// Where a service listens.
+    /// Location of a service.
     Srv {
-        /// Lower is tried first.
+        /// Lower values are tried first.
         priority: u16,
-        /// Share among equals.
+        /// Relative weight among equal priorities.
         weight: u16,
         /// Port.
         port: u16,
@@ -95,29 +95,29 @@ pub(super) enum Data {
     },
     /// Strings of at most 255 bytes.
     Txt(Vec<Vec<u8>>),
-    /// Any other type; the content is not kept.
+    /// Any other type; the data is not retained.
     Other(u16),
 }
 
-/// Why bytes are not a message we read.
+/// Why a message cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MessageError {
-    /// The message ends inside an item.
+    /// The message is truncated.
     #[error("the message is cut short")]
     Short,
-    /// A name is too long, has a bad label, or a pointer that does not lead back.
+    /// A name is too long, has an invalid label, or a pointer that does not lead back.
     #[error("the message has a malformed name")]
     Name,
     /// The message is longer than [`MAX_MESSAGE`].
     #[error("the message is too long")]
     Long,
-    /// An operation code or response code other than 0: to be ignored (RFC 6762, 18.3 and 18.11).
+    /// An opcode or response code other than 0, which must be ignored (RFC 6762, 18.3 and 18.11).
     #[error("the message is not a standard query or response")]
     Opcode,
 }
 
 impl Message {
-    /// Reads a message; every length and pointer is checked.
+    /// Decodes a message; every length and pointer is checked.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
         if bytes.len() > MAX_MESSAGE {
             return Err(MessageError::Long);
@@ -144,7 +144,7 @@ impl Message {
         })
     }
 
-    /// Writes the message with name compression.
+    /// Encodes the message with name compression.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let mut flags = 0;
@@ -258,7 +258,7 @@ fn write_record(writer: &mut Writer, record: &Record) {
             writer.u16(*priority);
             writer.u16(*weight);
             writer.u16(*port);
-            // Not compressed: not every reader expands names in SRV (RFC 2782).
+            // Not compressed: some readers do not expand names in SRV (RFC 2782).
             writer.bytes(target.wire());
         }
         Data::Txt(strings) => strings.iter().for_each(|text| writer.string(text)),
@@ -267,7 +267,7 @@ fn write_record(writer: &mut Writer, record: &Record) {
 }
 
 impl Data {
-    /// Number of the record type.
+    /// The record type number.
     pub(super) fn kind(&self) -> u16 {
         match self {
             Self::A(_) => TYPE_A,

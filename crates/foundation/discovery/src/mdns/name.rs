@@ -2,23 +2,23 @@
 
 use std::fmt;
 
-/// Longest label (RFC 1035, 2.3.4).
+/// Maximum label length (RFC 1035, 2.3.4).
 const MAX_LABEL: usize = 63;
-/// Longest name with its length bytes and the root label.
+/// Maximum name length, including length bytes and the root label.
 const MAX_NAME: usize = 255;
 
-/// A domain name: labels preceded by their length, without compression, ending in the root
-/// label. Equality ignores ASCII case; length bytes are below `A`, so comparing bytes is enough.
+/// A domain name: labels preceded by their length, uncompressed, ending with the root label. Equality
+/// ignores ASCII case; length bytes are below `A`, so a bytewise comparison suffices.
 #[derive(Clone)]
 pub(super) struct Name(Vec<u8>);
 
-/// A name that DNS cannot carry.
+/// An invalid DNS name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a DNS name: labels are 1 to 63 bytes, names at most 255")]
 pub struct NameError(String);
 
 impl Name {
-    /// From dotted text; a trailing dot changes nothing, there are no escapes.
+    /// Parses dotted text. A trailing dot is optional; escapes are not supported.
     pub(super) fn parse(text: &str) -> Result<Self, NameError> {
         let mut name = Self::builder();
         for label in text.strip_suffix('.').unwrap_or(text).split('.') {
@@ -38,7 +38,7 @@ impl Name {
         &self.0
     }
 
-    /// The same for names that are equal, and for no others.
+    /// A key that is equal exactly for equal names.
     pub(super) fn key(&self) -> Vec<u8> {
         self.0.to_ascii_lowercase()
     }
@@ -57,7 +57,7 @@ impl Name {
         })
     }
 
-    /// For `a.b.local.` the text `a.b`; `None` when the name is not directly below `local`.
+    /// Returns `a.b` for `a.b.local.`; `None` if the name is not below `local`.
     pub(super) fn below_local(&self) -> Option<String> {
         let text = self.to_string();
         let cut = text.len().checked_sub(".local.".len())?;
@@ -93,11 +93,11 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Collects labels and keeps the limits.
+/// Collects labels and enforces the limits.
 pub(super) struct NameBuilder(Vec<u8>);
 
 impl NameBuilder {
-    /// False when the label or the name would be too long.
+    /// False if the label or the name would be too long.
     pub(super) fn push(&mut self, label: &[u8]) -> bool {
         // One byte for the length of this label, one for the root.
         if label.is_empty() || label.len() > MAX_LABEL || self.0.len() + label.len() + 2 > MAX_NAME {

@@ -1,4 +1,4 @@
-//! The records of this sidecar, and what it answers.
+//! The records of this sidecar, and its replies to queries.
 
 use std::net::IpAddr;
 
@@ -7,20 +7,20 @@ use super::{
     name::{Name, NameError},
 };
 
-/// Seconds the records of the service may be kept.
+/// TTL of service records in seconds.
 const SERVICE_TTL: u32 = 3200;
-/// Seconds an address may be kept (RFC 6762, 10).
+/// TTL of address records in seconds (RFC 6762, 10).
 const ADDRESS_TTL: u32 = 120;
-/// Most seconds a plain DNS client may keep an answer (RFC 6762, 6.7).
+/// Maximum TTL in seconds for plain DNS clients (RFC 6762, 6.7).
 const LEGACY_TTL: u32 = 10;
-/// Where all service names can be listed (RFC 6763, 9).
+/// Name that enumerates all services (RFC 6763, 9).
 const ENUMERATION: &str = "_services._dns-sd._udp.local.";
 
 /// One registered app instance.
 #[derive(Debug, Clone)]
 pub(super) struct Service {
     app_id: String,
-    /// `APPID.local.`: the bare app id is the service type.
+    /// `APPID.local.`: the bare app ID is the service type.
     service: Name,
     /// `HOSTNAME:PID.APPID.local.`
     instance: Name,
@@ -31,11 +31,11 @@ pub(super) struct Service {
     port: u16,
 }
 
-/// A reply to a query, and how to send it.
+/// A reply to a query, and its destination.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) message: Message,
-    /// To the asker only.
+    /// Sent to the querier only.
     pub(super) unicast: bool,
 }
 
@@ -58,7 +58,7 @@ impl Service {
         })
     }
 
-    /// Asks whether somebody else uses the instance name.
+    /// A probe for the instance name.
     pub(super) fn probe(&self) -> Message {
         Message {
             questions: vec![Question {
@@ -71,7 +71,7 @@ impl Service {
         }
     }
 
-    /// Tells everybody that the instance is there.
+    /// An announcement of the instance.
     pub(super) fn announcement(&self) -> Message {
         Message {
             response: true,
@@ -81,7 +81,7 @@ impl Service {
         }
     }
 
-    /// Takes every record back.
+    /// A goodbye that withdraws every record.
     pub(super) fn goodbye(&self) -> Message {
         Message {
             response: true,
@@ -91,10 +91,10 @@ impl Service {
         }
     }
 
-    /// One reply per question that concerns this service: a question that is repeated is one. `legacy`: the query did not come from
-    /// the multicast DNS port, so its sender is a plain DNS client that hears unicast only.
+    /// One reply per distinct question about this service. `legacy` marks a query that did not come from
+    /// port 5353: its sender is a plain DNS client that receives unicast only.
     pub(super) fn answer(&self, query: &Message, legacy: bool) -> Vec<Reply> {
-        // Records in the authority section make it a probe of somebody else.
+        // Records in the authority section make it a probe.
         if query.response || !query.authorities.is_empty() {
             return Vec::new();
         }
@@ -102,7 +102,8 @@ impl Service {
         let replies = query.questions.iter().filter_map(|question| {
             let mut message = self.records_for(question)?;
             let unicast = legacy || question.unicast;
-            // There are three things to tell, each to all and to the asker: so often a packet may ask for them.
+            // There are three distinct replies, each by multicast or unicast: a packet gets each at most
+            // once.
             if answered.contains(&(message.answers.clone(), unicast)) {
                 return None;
             }
@@ -209,8 +210,7 @@ fn is_one_of(kind: u16, kinds: &[u16]) -> bool {
     kind == TYPE_ANY || kinds.contains(&kind)
 }
 
-/// Known-answer suppression (RFC 6762, 7.1): the asker has this pointer for at least half its
-/// life still.
+/// Known-answer suppression (RFC 6762, 7.1): the querier knows this pointer for at least half its TTL.
 fn is_known(answer: &Record, query: &Message) -> bool {
     matches!(answer.data, Data::Ptr(_))
         && query.answers.iter().any(|known| {

@@ -1,4 +1,4 @@
-//! Bounds-checked reading and writing of DNS wire format.
+//! Bounds-checked encoding and decoding of the DNS wire format.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use super::{message::MessageError, name::Name};
 
 /// Two top bits set: the rest is the offset of an earlier name.
 const POINTER: u8 = 0xc0;
-/// Offsets that fit a pointer.
+/// Largest offset that fits a pointer.
 const MAX_POINTER: usize = 0x3fff;
 
-/// Reads forward through a message; names may point back.
+/// Reads a message sequentially; names may point back.
 pub(super) struct Reader<'a> {
     message: &'a [u8],
     at: usize,
@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
         self.take(usize::from(length))
     }
 
-    /// Lets `read` see the next `length` bytes only, and continues after them whatever it read.
+    /// Limits `read` to the next `length` bytes, and continues after them in any case.
     pub(super) fn limited<T>(
         &mut self,
         length: usize,
@@ -71,8 +71,8 @@ impl<'a> Reader<'a> {
         read(&mut inner)
     }
 
-    /// A name, compressed or not. Each pointer must lead to before the part it ends, so the walk
-    /// always terminates.
+    /// A name, compressed or not. Each pointer must lead to before the start of the current part, so
+    /// decoding terminates.
     pub(super) fn name(&mut self) -> Result<Name, MessageError> {
         let mut name = Name::builder();
         let mut start = self.at;
@@ -109,10 +109,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends to a message and remembers where names stand.
+/// Appends to a message and records the offsets of names.
 pub(super) struct Writer {
     message: Vec<u8>,
-    /// Offset of each name suffix written, by its lower-case wire form.
+    /// Offset of each written name suffix, by its lower-case wire form.
     suffixes: HashMap<Vec<u8>, u16>,
 }
 
@@ -140,7 +140,7 @@ impl Writer {
         self.bytes(&value.to_be_bytes());
     }
 
-    /// A string preceded by its length; cut at 255 bytes.
+    /// A string preceded by its length; truncated at 255 bytes.
     pub(super) fn string(&mut self, text: &[u8]) {
         let text = &text[..text.len().min(255)];
         self.message.push(text.len() as u8);
@@ -156,7 +156,7 @@ impl Writer {
         self.message[at..at + 2].copy_from_slice(&length.to_be_bytes());
     }
 
-    /// A name; the longest suffix written before becomes a pointer.
+    /// A name; its longest known suffix becomes a pointer.
     pub(super) fn name(&mut self, name: &Name) {
         let wire = name.wire();
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! Caching, sharing and watching, on a registry in memory and simulated time.
+//! Caching, sharing and watching, with an in-memory registry and simulated time.
 
 use std::sync::atomic::AtomicUsize;
 

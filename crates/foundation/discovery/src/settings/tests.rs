@@ -73,7 +73,7 @@ fn suggests_names_for_unused_settings() {
     );
 }
 
-/// The warnings of what runs on this thread.
+/// The warnings logged by `run` on this thread.
 pub(crate) fn warnings(run: impl FnOnce()) -> Vec<String> {
     let lines = outrigger_testing::log_lines::Lines::new();
     run();
@@ -81,13 +81,14 @@ pub(crate) fn warnings(run: impl FnOnce()) -> Vec<String> {
     warnings.into_iter().map(|line| line.message).collect()
 }
 
-/// Holds the section of a resolver in `docs/reference/components/name-resolution.md` to what the resolver has read: names, types and defaults.
+/// Compares the section of a resolver on its page with the settings that it has read: names, types and
+/// defaults.
 pub(crate) fn check_docs(resolver: &str, settings: &Settings<'_>) {
     let page = Page::read("reference/components/name-resolution.md");
     let sections = sections(page.text());
     let section = sections.iter().find(|(heading, _)| heading == resolver);
     let rows = section.map(|(_, rows)| documented_by(rows)).unwrap_or_default();
-    // Maps are in the names of what is in them.
+    // Maps occur in the names of their settings.
     let mut read = settings.looked_up();
     read.retain(|_, reading| *reading != PropertyType::Map);
     let mut wrong = Vec::new();
@@ -108,7 +109,7 @@ pub(crate) fn check_docs(resolver: &str, settings: &Settings<'_>) {
     );
 }
 
-/// Whether a row says how the setting is read.
+/// Whether a row states the setting's type and default.
 fn is_right(row: &Documented, reading: PropertyType) -> bool {
     let default = row.default.trim_matches('`');
     match reading {

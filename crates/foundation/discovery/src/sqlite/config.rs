@@ -15,7 +15,7 @@ const DEFAULT_BUSY_TIMEOUT: Duration = Duration::from_millis(800);
 const DEFAULT_UPDATE_INTERVAL: Duration = Duration::from_secs(5);
 const DEFAULT_CLEANUP_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Why a SQLite configuration is refused.
+/// Why a SQLite configuration is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SqliteConfigError {
     /// A setting has the wrong form.
@@ -24,7 +24,7 @@ pub enum SqliteConfigError {
     /// Neither `connectionString` nor its alias `url` is set.
     #[error("missing connection string: set `connectionString` to the path of the database file")]
     MissingConnectionString,
-    /// `timeout` below a second.
+    /// `timeout` is below a second.
     #[error("invalid value for 'timeout': must be greater than 1s")]
     Timeout,
     /// A table name that would need quoting.
@@ -32,41 +32,41 @@ pub enum SqliteConfigError {
     Identifier {
         /// The setting that names the table.
         what: &'static str,
-        /// The name of the table, as it was configured.
+        /// The configured name.
         name: String,
     },
-    /// `updateInterval` with a fraction of a second.
+    /// `updateInterval` has a fraction of a second.
     #[error("update interval must not contain fractions of seconds")]
     FractionalInterval,
-    /// `updateInterval` too close to `timeout`.
+    /// `updateInterval` is too close to `timeout`.
     #[error("update interval must be at least 1s greater than timeout")]
     ShortInterval,
-    /// A pragma in the connection string that cannot be set.
+    /// An invalid pragma in the connection string.
     #[error(transparent)]
     Pragma(#[from] PragmaError),
-    /// Something about the sidecar itself is unknown.
+    /// A property of the sidecar is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
 }
 
-/// Settings of the SQLite resolver, checked.
+/// Validated settings of the SQLite resolver.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     /// `file:` URI.
     pub(crate) uri: String,
     pub(crate) memory: bool,
     pub(crate) journal: &'static str,
-    /// Pragmas of the connection string, ready to execute.
+    /// Pragma statements of the connection string.
     pub(crate) pragmas: Vec<String>,
     pub(crate) timeout: Duration,
     pub(crate) busy_timeout: Duration,
     pub(crate) table: String,
     pub(crate) metadata_table: String,
     pub(crate) update_interval: Duration,
-    /// Zero: never.
+    /// Zero disables clean-up.
     pub(crate) cleanup_interval: Duration,
     pub(crate) app_id: String,
-    /// `HOST:PORT` as Dapr writes it: IPv6 in brackets.
+    /// `HOST:PORT` in Dapr's form: IPv6 in brackets.
     pub(crate) address: String,
 }
 
@@ -104,7 +104,7 @@ impl Config {
         };
         let config = Self {
             journal: connection.journal(settings.flag(&["disableWAL"])?),
-            // The connections to a database in memory are to see the same one.
+            // All connections to an in-memory database must share it.
             uri: connection.uri(match connection.memory {
                 true => Some("shared"),
                 false => connection.cache.as_deref(),
@@ -141,9 +141,9 @@ impl Config {
         Ok(())
     }
 
-    /// Pause between two renewals of the registration: Dapr's (`updateInterval` less `timeout`)
-    /// less a second where possible. Rows carry whole seconds, so with the full pause a renewal
-    /// that is a little late makes the app disappear for a moment.
+    /// Interval of renewals: Dapr's (`updateInterval` minus `timeout`), minus a second where possible. Rows
+    /// have a resolution of one second, so with Dapr's interval a slightly late renewal makes the app
+    /// disappear briefly.
     pub(crate) fn renew_every(&self) -> Duration {
         let second = Duration::from_secs(1);
         (self.update_interval - self.timeout - second).max(second)
@@ -225,7 +225,7 @@ mod tests {
                 ),
             ]
         );
-        // It has not read all.
+        // The configuration was not read completely.
         let told = warnings(json!({"conectionString": "x.db", "other": 1}));
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(told[0].contains("did you mean connectionString?"), "{told:?}");

@@ -10,46 +10,45 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use super::config::Config;
 use crate::Address;
 
-/// Under this key of the metadata table stands how far the tables are migrated.
+/// Key of the migration level in the metadata table.
 const MIGRATION_KEY: &str = "nr-migrations";
 /// Number of migrations; the only one creates the table of hosts.
 const MIGRATION_LEVEL: u32 = 1;
-/// How long a start may wait for others that migrate.
+/// How long a start may wait for other processes that migrate.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
-/// Instances of one app read at most.
+/// Maximum number of instances of one app.
 const MAX_HOSTS: u32 = 1024;
-/// A row is swept when it is this much older than the interval in which it must be renewed: a
-/// machine that slept shall find its rows on waking.
+/// Rows are swept this long after they became stale, so that a machine that slept finds its rows on waking.
 const SWEEP_GRACE: Duration = Duration::from_secs(60);
 
-/// The database could not be opened or prepared.
+/// Why the database could not be opened or prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteError {
-    /// Opening, setting up, or registering failed.
+    /// Opening, setup or registration failed.
     #[error("SQLite name resolver: {action} failed for {uri}: {source}")]
     Database {
-        /// The operation that failed, for the message.
+        /// The failed operation.
         action: &'static str,
-        /// The database.
+        /// URI of the database.
         uri: String,
-        /// The error of SQLite.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
-    /// The level in the metadata table is no number.
+    /// The level in the metadata table is not a number.
     #[error("SQLite name resolver: invalid migration level found in metadata table: {0}")]
     MigrationLevel(String),
-    /// No thread could be started.
+    /// The thread could not be started.
     #[error("SQLite name resolver: cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// How a renewal ended.
+/// Outcome of a renewal.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
     /// The row is ours and fresh.
     Renewed,
-    /// The row had been removed, and is there again.
+    /// The row was missing and has been restored.
     Restored,
     /// Another sidecar registered the same address.
     TakenOver,
@@ -99,7 +98,7 @@ impl Database {
         &self.config
     }
 
-    /// Takes the address over from whoever had it: it can only be a sidecar that is gone.
+    /// Takes over the address: its previous owner can only be a sidecar that is gone.
     fn register(&self) -> rusqlite::Result<()> {
         let sql = format!(
             "REPLACE INTO {} (registration_id, address, app_id, namespace, last_update)
@@ -110,7 +109,7 @@ impl Database {
         self.connection.execute(&sql, values).map(drop)
     }
 
-    /// Keeps the registration fresh; tries again for as long as the timeout allows.
+    /// Renews the registration; retries as long as the timeout allows.
     pub(crate) fn renew(&self) -> rusqlite::Result<Renewal> {
         let deadline = Instant::now() + self.config.timeout;
         loop {
@@ -130,8 +129,7 @@ impl Database {
         if self.connection.execute(&sql, own)? > 0 {
             return Ok(Renewal::Renewed);
         }
-        // A row that is merely gone was swept by somebody; insert it unless the address has a new
-        // owner by now.
+        // A row that is only missing was swept: restore it unless the address has a new owner.
         let sql = format!(
             "INSERT INTO {table} (registration_id, address, app_id, namespace, last_update)
              VALUES (?1, ?2, ?3, '', unixepoch()) ON CONFLICT DO NOTHING"
@@ -153,7 +151,7 @@ impl Database {
             .map(drop)
     }
 
-    /// Addresses of an app that were renewed in time, in a stable order.
+    /// Fresh addresses of an app, in a stable order.
     pub(crate) fn hosts(&self, app_id: &str) -> rusqlite::Result<Vec<Address>> {
         let sql = format!(
             "SELECT address FROM {} WHERE app_id = ?1 AND unixepoch() - last_update < ?2
@@ -177,11 +175,11 @@ impl Database {
         Ok(hosts)
     }
 
-    /// Removes rows nobody renews any more, unless another sidecar did so within the interval.
-    /// Gives the number of rows removed.
+    /// Removes stale rows, unless another sidecar did so within the interval. Returns the number of rows
+    /// removed.
     pub(crate) fn sweep(&self) -> rusqlite::Result<usize> {
         let (table, metadata) = (&self.config.table, &self.config.metadata_table);
-        // The value Dapr's sidecars compare: a date, and an interval of 100 ms less.
+        // Dapr's sidecars compare this value: a date, and an interval reduced by 100 ms.
         let claim = format!(
             "INSERT INTO {metadata} (key, value) VALUES ('nr-last-cleanup', CURRENT_TIMESTAMP)
              ON CONFLICT (key) DO UPDATE SET value = CURRENT_TIMESTAMP
@@ -201,7 +199,7 @@ fn set_up(connection: &Connection, config: &Config) -> rusqlite::Result<()> {
     connection.busy_timeout(OPEN_TIMEOUT)?;
     connection.pragma_update(None, "journal_mode", config.journal)?;
     for pragma in &config.pragmas {
-        // Some pragmas answer with a row, which `execute_batch` accepts.
+        // Some pragmas return a row, which `execute_batch` accepts.
         connection.execute_batch(pragma)?;
     }
     Ok(())
@@ -234,7 +232,7 @@ fn migrate(connection: &Connection, config: &Config) -> Result<(), SqliteError> 
         None => 0,
         Some(text) => text.parse().map_err(|_| SqliteError::MigrationLevel(text))?,
     };
-    // The level is that of any table of hosts: other components may have tables of their own in the file.
+    // The level may belong to another table of hosts: other components may keep tables in the file.
     let exists: bool = transaction
         .query_row(
             "SELECT count(*) > 0 FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE",
@@ -270,8 +268,8 @@ fn hosts_table(table: &str) -> String {
     )
 }
 
-/// Several sidecars may start on the same new file. SQLite reports some of their conflicts at
-/// once, whatever the busy timeout (changing the journal mode, for one).
+/// Several sidecars may start on the same new file. SQLite reports some conflicts immediately despite the
+/// busy timeout, for example when changing the journal mode.
 fn retry<T>(mut attempt: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
     let deadline = Instant::now() + OPEN_TIMEOUT;
     loop {

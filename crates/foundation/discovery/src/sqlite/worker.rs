@@ -1,4 +1,4 @@
-//! The thread that owns the connection: look-ups, renewals and sweeps, one after the other.
+//! The thread that owns the connection: lookups, renewals and sweeps, sequentially.
 
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError},
@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::database::{Database, Renewal};
 use crate::{Address, FatalError, FatalHook};
 
-/// What the thread is asked to do.
+/// Requests to the thread.
 pub(crate) enum Command {
     LookUp {
         app_id: String,
@@ -38,12 +38,12 @@ impl Worker {
         }
     }
 
-    /// Works until told to close, or until the resolver is dropped; then deregisters.
+    /// Runs until closed, or until the resolver is dropped; then deregisters.
     pub(crate) fn run(mut self, queue: &Receiver<Command>) {
         loop {
             match queue.recv_timeout(self.idle_time()) {
                 Ok(Command::LookUp { app_id, reply }) => {
-                    // An asker that stopped waiting needs no answer.
+                    // Skips a caller that stopped waiting.
                     if !reply.is_closed() {
                         let _ = reply.send(self.database.hosts(&app_id));
                     }

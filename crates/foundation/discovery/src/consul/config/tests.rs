@@ -1,4 +1,4 @@
-//! Reading the configuration of the Consul resolver.
+//! Configuration of the Consul resolver.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn warns_of_unknown_settings() {
         told[0].contains("client.adress is not used") && told[0].contains("client.address?"),
         "{told:?}"
     );
-    // Nothing else of a registration counts beside the whole one.
+    // A complete registration overrides the separate settings.
     let told = warnings(json!({"advancedRegistration": {"name": "x"}, "selfRegister": true, "tags": ["a"]}));
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].contains("the setting tags is not used"), "{told:?}");

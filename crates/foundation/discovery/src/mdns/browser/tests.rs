@@ -25,7 +25,7 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Runs the browser until `end` and gives the times of its questions in milliseconds.
+/// Runs the browser until `end`; returns the times of its queries in milliseconds.
 fn questions(browser: &mut Browser, start: Instant, end: Duration) -> Vec<u128> {
     let mut asked = Vec::new();
     let mut now = start;
@@ -81,8 +81,8 @@ fn refreshes_and_retries_silent_apps() {
     let mut browser = Browser::default();
     let _watcher = browser.watch("orders", start);
     browser.observe(&instance("orders", 1, "10.0.0.1").announcement(), start);
-    // Nobody answers any more: one question soon after the first answer and its repetitions,
-    // a refresh with repetitions, then the address dies and the search begins again.
+    // All instances are silent: one query soon after the first answer with its repetitions, a refresh with
+    // repetitions, then the address expires and the search restarts.
     let asked = questions(&mut browser, start, Duration::from_secs(61));
     assert_eq!(
         asked,
@@ -138,7 +138,7 @@ fn keeps_instances_in_stable_order() {
 
 #[test]
 fn goodbye_keeps_instance_with_same_name() {
-    // Two containers on the host's network: both are process 1 of the same host.
+    // Two containers on the host's network: both are PID 1 on the same host.
     let start = Instant::now();
     let mut browser = Browser::default();
     let ip = "10.0.0.1".parse().unwrap();
@@ -262,8 +262,7 @@ fn drops_unused_app_after_five_minutes() {
     assert!(browser.apps.is_empty());
 }
 
-/// A packet that says the same thing in each of as many records as fit, and others in which each record is another. The hostile
-/// suite bounds what they cost.
+/// Packets with as many records as fit, repeated or all different. The hostile suite bounds their cost.
 #[test]
 fn bounds_memory_for_forged_answers() {
     let start = Instant::now();
@@ -328,7 +327,7 @@ fn repeated_goodbyes_cause_few_queries() {
         }
     }
     assert!((2..=41).contains(&asked), "{asked} questions in 10 s");
-    // The same again makes nothing due: the socket's task goes on to the next packet.
+    // Repeating it makes nothing due: the socket's task continues with the next packet.
     browser.observe(&peer.announcement(), start + ms(10_000));
     assert!(due > 0 && !browser.observe(&peer.announcement(), start + ms(10_001)));
 }

@@ -1,4 +1,4 @@
-//! The tables, on files in a temporary folder.
+//! The tables, on files in a temporary directory.
 
 use serde_json::json;
 
@@ -143,5 +143,9 @@ fn sweeps_stale_rows_once_per_interval() {
     assert_eq!(database.sweep().unwrap(), 1);
     assert_eq!(hosts(&database, "orders"), ["10.0.0.1:2"]);
     age(&database, 66);
-    assert_eq!(database.sweep().unwrap(), 0, "another sidecar swept within the hour");
+    assert_eq!(
+        database.sweep().unwrap(),
+        0,
+        "another sidecar swept within the hour"
+    );
 }
