@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_parse_like_the_flag() {
+    fn parses_levels_like_flag() {
         assert_eq!("WARN".parse::<Level>().unwrap(), Level::Warn);
         assert_eq!(Level::Warn.as_str(), "warning");
         assert!("loud".parse::<Level>().unwrap_err().to_string().contains("loud"));

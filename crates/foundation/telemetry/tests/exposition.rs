@@ -36,7 +36,7 @@ fn count(metrics: &Metrics, line: &str) -> usize {
 }
 
 #[test]
-fn nothing_observed_nothing_shown() {
+fn omits_unobserved_families() {
     let metrics = Metrics::new(&config()).unwrap();
     metrics.invoke.invoked("other");
     metrics.http_server.route("GET", "/v1.0/metadata");
@@ -44,7 +44,7 @@ fn nothing_observed_nothing_shown() {
 }
 
 #[test]
-fn golden_text_and_openmetrics() {
+fn renders_text_and_openmetrics() {
     let metrics = Metrics::new(&config()).unwrap();
     let route = metrics.http_server.route("GET", "/v1.0/state/s/k");
     route.completed(200, Duration::from_micros(500), 0, 2048);
@@ -82,7 +82,7 @@ fn golden_text_and_openmetrics() {
 }
 
 #[test]
-fn every_recorder_has_its_names() {
+fn recorders_use_dapr_names() {
     let metrics = Metrics::new(&MetricsConfig {
         app_id: "a".into(),
         record_error_codes: true,
@@ -201,7 +201,7 @@ fn circuit_breaker_states() {
 }
 
 #[test]
-fn rules_rewrite_and_the_number_of_series_is_bounded() {
+fn rewrites_labels_and_bounds_series() {
     let rule = RewriteRule {
         name: "dapr_runtime_service_invocation/req_sent_total".into(),
         labels: vec![LabelRewrite {
@@ -234,7 +234,7 @@ fn rules_rewrite_and_the_number_of_series_is_bounded() {
 }
 
 #[test]
-fn long_values_of_labels_are_cut() {
+fn truncates_long_label_values() {
     let metrics = Metrics::new(&config()).unwrap();
     let path = |filler: &str, count| format!("/{}", filler.repeat(count));
     for (sent, shown) in [
@@ -269,7 +269,7 @@ fn long_values_of_labels_are_cut() {
 }
 
 #[test]
-fn invalid_configurations_are_named() {
+fn errors_name_invalid_settings() {
     let buckets = MetricsConfig {
         latency_buckets_ms: vec![5, 5],
         ..config()
@@ -314,7 +314,7 @@ fn disabled_records_nothing() {
 }
 
 #[test]
-fn namespaced_families_of_other_areas() {
+fn registers_namespaced_families() {
     let metrics = Metrics::new(&MetricsConfig {
         app_id: "a".into(),
         ..config()
@@ -333,7 +333,7 @@ fn namespaced_families_of_other_areas() {
 }
 
 #[tokio::test]
-async fn any_path_answers_and_negotiates() {
+async fn serves_any_path_and_negotiates() {
     let metrics = Metrics::new(&config()).unwrap();
     metrics.runtime.component_loaded();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -394,7 +394,7 @@ async fn any_path_answers_and_negotiates() {
 }
 
 #[test]
-fn calls_faster_than_a_millisecond_are_told_apart() {
+fn fine_buckets_below_millisecond() {
     let metrics = Metrics::new(&MetricsConfig::default()).unwrap();
     let route = metrics.http_server.route("GET", "/v1.0/metadata");
     for micros in [90, 200, 400, 700, 1500] {
@@ -424,7 +424,7 @@ fn calls_faster_than_a_millisecond_are_told_apart() {
 }
 
 #[tokio::test]
-async fn silent_connections_do_not_keep_scrapers_out() {
+async fn silent_connections_do_not_block_scrapers() {
     let metrics = Metrics::new(&config()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

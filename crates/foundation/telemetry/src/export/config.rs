@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configured_endpoint_wins() {
+    fn configured_endpoint_overrides_environment() {
         let mut config = TracingConfig::default();
         config.otel.endpoint = "mine:4317".into();
         let env = [
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_protocol_is_grpc() {
+    fn unknown_protocol_means_grpc() {
         let env = [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4317"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier-pigeon"),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_variables_are_errors() {
+    fn rejects_malformed_variables() {
         let header = merged(
             TracingConfig::default(),
             &[("OTEL_EXPORTER_OTLP_HEADERS", "novalue")],
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_without_a_value_are_ignored() {
+    fn ignores_headers_without_value() {
         let otel = OtelConfig {
             headers: vec!["X-Key=a=b".into(), "nothing".into()],
             ..OtelConfig::default()

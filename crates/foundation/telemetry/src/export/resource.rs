@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_overrides() {
+    fn environment_overrides_attributes() {
         assert_eq!(resource(&[]).service_name(), "app");
         let attributes = (
             "OTEL_RESOURCE_ATTRIBUTES",

@@ -38,7 +38,7 @@ mod tests {
     use crate::trace::{SpanKind, Status, TraceContext};
 
     #[test]
-    fn one_line_names_everything() {
+    fn line_has_all_fields() {
         let span = SpanData {
             name: "/v1.0/state/s".into(),
             scope: "dapr-diagnostics",

@@ -256,7 +256,7 @@ async fn otlp_http_is_flushed_at_the_end() {
 }
 
 #[tokio::test]
-async fn a_refused_batch_is_not_sent_again() {
+async fn rejected_batch_is_not_retried() {
     let (address, mut received) = http_collector(StatusCode::BAD_REQUEST).await;
     let (tracer, pipeline) = build(otel("http", address), "my-app", no_env).unwrap();
     let cancel = CancellationToken::new();
@@ -304,7 +304,7 @@ async fn zipkin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_collector_does_not_hold_up_the_end() {
+async fn silent_collector_does_not_delay_shutdown() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (tracer, pipeline) = build(otel("grpc", listener.local_addr().unwrap()), "my-app", no_env).unwrap();
     record(&tracer);
@@ -336,7 +336,7 @@ fn start_up_errors() {
 }
 
 #[test]
-fn what_the_configuration_makes() {
+fn builds_configured_exporters() {
     let config = |rate: &str| TracingConfig {
         sampling_rate: rate.into(),
         ..TracingConfig::default()

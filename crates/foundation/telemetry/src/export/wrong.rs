@@ -11,7 +11,7 @@ pub fn zipkin_url(url: &str) -> Option<String> {
 pub fn otlp_endpoint(endpoint: &str) -> Option<String> {
     if endpoint.contains("://") {
         // A URL can be made of it, with the scheme as host.
-        return Some("it has a scheme, which isSecure decides".to_owned());
+        return Some("it has a scheme; set isSecure instead".to_owned());
     }
     otlp_uri("http", endpoint, "").err()
 }
@@ -20,7 +20,7 @@ pub fn otlp_endpoint(endpoint: &str) -> Option<String> {
 pub fn otlp_header(entry: &str) -> Option<String> {
     match config::parse_header(entry) {
         Ok(Some(_)) => None,
-        Ok(None) => Some("it has no =, and is not sent".to_owned()),
+        Ok(None) => Some("it has no = and is ignored".to_owned()),
         Err(_) => Some("its name or its value has characters that a header may not have".to_owned()),
     }
 }
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_used_is_not_wrong() {
+    fn accepts_valid_values() {
         for (check, right, wrong) in [
             (
                 zipkin_url as fn(&str) -> Option<String>,

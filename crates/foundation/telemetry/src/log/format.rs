@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn single_words_are_bare_and_empty_values_too() {
+    fn leaves_words_and_empty_values_unquoted() {
         let mut format = format(Style::Text);
         format.version = String::new();
         let line = format.line(Level::Info, "dapr.runtime", "ready", Vec::new());
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn json_line_is_sorted_and_escaped() {
+    fn sorts_and_escapes_json_line() {
         let fields = vec![Field::plain("size", 7), Field::text("fields.msg", "x")];
         let format = format(Style::Json);
         let line = format.line(Level::Fatal, "dapr", "a<b>\t\"q\"", fields);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_terminal_the_message_comes_first_and_common_fields_are_left_out() {
+    fn terminal_line_starts_with_message() {
         let fields = vec![Field::plain("attempt", 2)];
         let msg = "two\nlines \u{1b}[31m\u{202e}\u{9b}";
         let format = format(Style::of(false, true));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_field_of_an_event_wins() {
+    fn last_duplicate_field_wins() {
         let fields = vec![Field::text("app_id", "first"), Field::text("app_id", "other")];
         let format = format(Style::Text);
         let line = format.line(Level::Info, "s", "m", fields);
@@ -374,14 +374,14 @@ mod tests {
     }
 
     #[test]
-    fn no_app_id_no_field() {
+    fn omits_empty_app_id() {
         let format = Format::default();
         let line = format.line(Level::Info, "s", "m", Vec::new());
         assert!(!line.contains("app_id"), "{line}");
     }
 
     #[test]
-    fn quoting_follows_go() {
+    fn quotes_like_go() {
         assert_eq!(
             go_quoted("é\u{0}\u{7f}\u{200b}日e\u{301}\u{1f600}\u{feff}"),
             "\"é\\x00\\x7f\\u200b日e\u{301}\u{1f600}\\ufeff\""

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_output_drops_api_lines_only_and_reports_them() {
+    fn slow_output_drops_only_api_lines() {
         let (open, gate) = mpsc::channel();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let out = Output::spawn(Box::new(Gate {

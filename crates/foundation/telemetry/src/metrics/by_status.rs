@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_bounded_and_starts_over() {
+    fn stays_bounded_and_clears() {
         let map = Remembered::default();
         let total = MAX_KEYS as u32 + MISSES_BEFORE_RESET + 1;
         for i in 0..total {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn long_keys_are_not_kept() {
+    fn long_keys_are_not_cached() {
         let map = Remembered::default();
         assert_eq!(map.get(&"a".repeat(MAX_KEY + 1), || 1), 1);
         assert!(map.entries.load().is_empty());

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn low_cardinality_keeps_only_fixed_paths() {
+    fn low_cardinality_uses_fixed_paths_only() {
         let label = label(false, &[]);
         assert_eq!(label.label("/v1.0/state/store/key"), "");
         assert_eq!(label.label("/healthz"), "/healthz");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn increased_cardinality_reduces_what_no_pattern_matches() {
+    fn increased_cardinality_reduces_unmatched_paths() {
         let label = label(true, &["/orders/{orderID}"]);
         assert_eq!(label.label("/orders/1"), "/orders/{orderID}");
         assert_eq!(label.label("orders/1"), "/orders/{orderID}");

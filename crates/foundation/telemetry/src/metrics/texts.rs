@@ -108,7 +108,7 @@ impl TextBody {
 
 /// Others wanted texts while this one was not read.
 #[derive(Debug, thiserror::Error)]
-#[error("the client did not read the answer while {MAX_TEXTS} others were asked for")]
+#[error("the client was too slow: response dropped after {MAX_TEXTS} newer requests")]
 pub struct BrokenOff;
 
 impl Body for TextBody {
@@ -156,7 +156,7 @@ mod tests {
 
     /// Texts that are read are written anew each time, whole.
     #[tokio::test]
-    async fn who_reads_gets_what_is_new() {
+    async fn reader_gets_new_text() {
         let texts = Texts::default();
         for number in 0..3 * MAX_TEXTS {
             let text = format!("{number}").repeat(3 * PIECE);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_texts_that_nobody_reads_few_are_kept() {
+    async fn bounds_unread_texts() {
         let texts = Texts::default();
         let text = |number: usize| format!("{number}").repeat(PIECE);
         let mut unread = Vec::new();
@@ -213,7 +213,7 @@ mod tests {
 
     /// Who comes while a text is written waits without a thread.
     #[tokio::test]
-    async fn who_waits_for_a_text_holds_up_nobody() {
+    async fn waiting_blocks_no_thread() {
         let texts = Texts::default();
         let mut late = pin!(texts.answer((), || "second".to_owned()));
         let mut context = Context::from_waker(Waker::noop());

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn well_formed_lists() {
+    fn parses_valid_lists() {
         let baggage = Baggage::parse("key1=value1, key2 = a%20b ;p1;p2=x%2C,key1=last").unwrap();
         assert_eq!(baggage.get("key1"), Some("last"));
         assert_eq!(baggage.get("key2"), Some("a b"));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn several_headers_are_one_list() {
+    fn joins_several_headers() {
         let mut headers = HeaderMap::new();
         assert_eq!(Baggage::from_headers(&headers), Ok(None));
         headers.append(BAGGAGE, "".parse().unwrap());
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_part() {
+    fn error_names_invalid_part() {
         assert_eq!(
             error("invalid-baggage"),
             "invalid baggage header: invalid baggage list-member: \"invalid-baggage\""
@@ -290,7 +290,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_text_never_panics_and_reencodes(text in "[ -~é,;=%\\t]{0,60}") {
+        fn arbitrary_text_reencodes(text in "[ -~é,;=%\\t]{0,60}") {
             if let Ok(baggage) = Baggage::parse(&text) {
                 prop_assert_eq!(Baggage::parse(&baggage.encode()).unwrap(), baggage);
             }

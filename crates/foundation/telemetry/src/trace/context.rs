@@ -245,7 +245,7 @@ mod tests {
     const TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn traceparent_both_ways() {
+    fn traceparent_round_trips() {
         let ctx = TraceContext::parse_traceparent(TEXT).unwrap();
         assert!(ctx.is_sampled());
         assert_eq!(ctx.trace_id_hex(), "4bf92f3577b34da6a3ce929d0e0e4736");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn traceparent_rules() {
+    fn validates_traceparent() {
         let ids = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         for (text, ok) in [
             (format!("00-{ids}"), true),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn child_keeps_the_trace() {
+    fn child_keeps_trace() {
         let parent = TraceContext::parse_traceparent(TEXT).unwrap();
         let child = parent.child(false);
         assert_eq!(child.trace_id, parent.trace_id);
@@ -295,7 +295,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_text_never_panics(text in ".{0,80}") {
+        fn arbitrary_text_does_not_panic(text in ".{0,80}") {
             let _ = TraceContext::parse_traceparent(&text);
         }
 

@@ -100,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn unparsable_is_the_default_rate() {
+    fn invalid_rate_means_default() {
         assert_eq!(Sampler::parse(""), Sampler::new(DEFAULT_RATE));
         assert_eq!(Sampler::parse("often"), Sampler::new(DEFAULT_RATE));
         assert!(Sampler::parse("0").is_off() && Sampler::parse("0.0").is_off());
     }
 
     #[test]
-    fn parents_decide() {
+    fn follows_parent_flag() {
         let mut parent = TraceContext::random();
         assert!(!Sampler::new(1.0).samples(&parent.trace_id, Some(parent)));
         parent.flags = 1;

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_headers_are_one_state() {
+    fn joins_several_headers() {
         let state = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for value in values {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_and_refuses() {
+    fn validates_tracestate() {
         for (text, ok) in [
             ("congo=t61rcWkgMzE", true),
             ("rojo=00f067aa0ba902b7, congo=t61rcWkgMzE", true),

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_cut() {
+    fn truncates_long_texts() {
         let (tracer, queue) = tracer(1.0);
         let long = "ü".repeat(10_000);
         let kept = "ü".repeat(2048);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn sampled_spans_reach_every_queue() {
+    fn queues_sampled_spans_everywhere() {
         let queues = [Arc::new(SpanQueue::default()), Arc::new(SpanQueue::default())];
         let tracer = Tracer::sampling(Sampler::new(1.0), queues.to_vec());
         let mut span = tracer.start(SpanKind::Client, "a", &Parent::from_text(SAMPLED, "x=1"));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_goes_on_with_the_id_and_the_time_of_an_earlier_one() {
+    fn continues_span_with_id_and_start() {
         let (tracer, queue) = tracer(1.0);
         let parent = Parent::from_text(SAMPLED, "");
         let earlier = tracer.start_scoped("durabletask", SpanKind::Server, "a", &parent);
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(later.context().unwrap().span_id, id);
         later.end();
         let spans = queue.take();
-        assert_eq!(spans.len(), 1, "what was discarded is not exported");
+        assert_eq!(spans.len(), 1, "a discarded span was exported");
         assert_eq!(
             (spans[0].context.span_id, spans[0].start),
             (id, SystemTime::UNIX_EPOCH)
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn unsampled_spans_only_carry_a_context() {
+    fn unsampled_spans_carry_context_only() {
         let (tracer, queue) = tracer(1e-18);
         let root = tracer.start(SpanKind::Client, "a", &Parent::default());
         assert!(!root.is_recording() && !root.context().unwrap().is_sampled());
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_without_spans_pass_the_parent_through() {
+    fn modes_without_spans_pass_parent() {
         let parent = Parent::from_text(SAMPLED, "");
         for tracer in [
             Tracer::off(),
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_up_is_known_to_be_wherever_it_is_passed_on() {
+    fn generated_context_stays_marked() {
         let tracer = Tracer::pass_through();
         let root = tracer.start(SpanKind::Client, "a", &Parent::default());
         let child = tracer.start(SpanKind::Producer, "b", &root.as_parent());
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_both_ways() {
+    fn headers_round_trip() {
         let (tracer, _queue) = tracer(1.0);
         let span = tracer.start(SpanKind::Client, "a", &Parent::from_text(SAMPLED, "x=1"));
         let mut http = HeaderMap::new();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_and_counts() {
+    fn full_queue_drops_and_counts() {
         let (tracer, queue) = tracer(1.0);
         for _ in 0..2050 {
             tracer.start(SpanKind::Client, "a", &Parent::default()).end();
