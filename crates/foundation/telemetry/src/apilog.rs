@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
-/// Scope of the HTTP API's lines.
+/// Scope of HTTP API log lines.
 pub const HTTP_TARGET: &str = "dapr.runtime.http-info";
-/// Scope of the gRPC API's lines.
+/// Scope of gRPC API log lines.
 pub const GRPC_TARGET: &str = "dapr.runtime.grpc.api-info";
 
-/// What of the API is logged.
+/// API logging settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApiLog {
-    /// Log at all (`--enable-api-logging`, else `logging.apiLogging.enabled`).
+    /// Whether API calls are logged (`--enable-api-logging`, otherwise `logging.apiLogging.enabled`).
     pub enabled: bool,
-    /// Name the route instead of the path (`obfuscateURLs`).
+    /// Log the route name instead of the path (`obfuscateURLs`).
     pub obfuscate_urls: bool,
-    /// Leave health checks out (`omitHealthChecks`).
+    /// Omit health checks (`omitHealthChecks`).
     pub omit_health_checks: bool,
 }
 
-/// A finished HTTP API call.
+/// A completed HTTP API call.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpCall<'a> {
     /// Verb, e.g. `GET`.
     pub method: &'a str,
     /// Request path.
     pub path: &'a str,
-    /// Name of the route, logged instead of verb and path when URLs are obfuscated.
+    /// Route name, logged instead of verb and path if URLs are obfuscated.
     pub route: &'a str,
     /// `User-Agent` header.
     pub user_agent: Option<&'a str>,

@@ -1,7 +1,7 @@
 //! Export of finished spans: OTLP over gRPC or HTTP, Zipkin, the log.
 //!
-//! [`build`] turns a configuration into a [`Tracer`] and a [`Pipeline`]. Each exporter has its own bounded queue and
-//! task: a collector that hangs slows neither requests nor the other exporters.
+//! [`build`] turns a configuration into a [`Tracer`] and a [`Pipeline`]. Each exporter has its own bounded
+//! queue and task, so a stalled collector slows neither requests nor the other exporters.
 
 mod batch;
 mod config;
@@ -29,24 +29,24 @@ use otlp::OtlpGrpc;
 use post::Poster;
 use resource::Resource;
 
-/// Time to connect to a collector; with TLS, as much again for its handshake.
+/// Connect timeout for a collector; the TLS handshake has the same again.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Limit of one export when the configuration has none.
+/// Default timeout of one export.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The exporters' tasks, to be [`run`](Pipeline::run).
+/// The exporter tasks; call [`run`](Pipeline::run).
 #[derive(Debug, Default)]
 pub struct Pipeline {
     workers: Vec<Worker>,
 }
 
 impl Pipeline {
-    /// Whether there is nothing to run.
+    /// True if there are no exporters.
     pub fn is_empty(&self) -> bool {
         self.workers.is_empty()
     }
 
-    /// Exports until `cancel`, then flushes what is queued within five seconds.
+    /// Exports until `cancel`, then flushes the queues within five seconds.
     pub async fn run(self, cancel: CancellationToken) {
         let mut tasks = JoinSet::new();
         for worker in self.workers {
@@ -62,11 +62,11 @@ impl Pipeline {
     }
 }
 
-/// Builds tracing from its configuration. `env` looks up an environment variable; `OTEL_*` variables are merged in by
-/// the rules of Dapr.
+/// Builds tracing from its configuration. `env` looks up an environment variable; `OTEL_*` variables are
+/// merged by Dapr's rules.
 ///
 /// # Errors
-/// On an unusable endpoint, protocol, header or timeout.
+/// On an invalid endpoint, protocol, header or timeout.
 pub fn build(
     config: TracingConfig,
     app_id: &str,
@@ -132,7 +132,7 @@ fn otlp_exporter(otel: &OtelConfig, resource: Arc<Resource>) -> Result<Exporter,
     })
 }
 
-/// The operating system's authorities, where a collector is reached over TLS.
+/// The operating system's root certificates, if the collector is reached over TLS.
 fn roots_for(uri: &Uri) -> RootCertStore {
     if uri.scheme_str() != Some("https") {
         return RootCertStore::empty();
@@ -148,19 +148,19 @@ fn roots_for(uri: &Uri) -> RootCertStore {
     roots
 }
 
-/// Where spans go, or what is wrong with the endpoint.
+/// The OTLP URI, or why the endpoint is invalid.
 fn otlp_uri(scheme: &str, endpoint: &str, path: &str) -> Result<Uri, String> {
     let text = format!("{scheme}://{endpoint}{path}");
     text.parse()
         .map_err(|error: http::uri::InvalidUri| error.to_string())
 }
 
-/// One destination of spans.
+/// A destination of spans.
 #[derive(Debug)]
 enum Exporter {
     OtlpGrpc(Box<OtlpGrpc>),
     OtlpHttp(Poster, Arc<Resource>),
-    /// With the name of the service.
+    /// With the service name.
     Zipkin(Poster, String),
     Stdout,
 }
@@ -191,7 +191,7 @@ impl Exporter {
     }
 }
 
-/// Why a batch was not taken.
+/// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 enum ExportError {
     #[error("the collector refused the spans: {0}")]

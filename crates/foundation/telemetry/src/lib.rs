@@ -1,7 +1,7 @@
 //! Logs, metrics, trace context and span export.
 //!
-//! Everything but the log output belongs to an instance: two sidecars in one process have separate [`metrics`]
-//! registries and [`trace::Tracer`]s. The log output is process-wide because `tracing` is.
+//! All but the log output is per instance: two sidecars in one process have separate [`metrics`] registries
+//! and [`trace::Tracer`]s. The log output is process-wide because `tracing` is.
 
 pub mod apilog;
 pub mod export;

@@ -1,8 +1,9 @@
-//! Process log in Dapr's format: logrus text lines or JSON objects. On a terminal, text is for people: time, level and
-//! message first.
+//! Process log in Dapr's format: logrus text lines or JSON objects. On a terminal, lines are formatted for
+//! people: time, level and message first.
 //!
-//! Events arrive through `tracing` macros: the event's `target` becomes `scope`, its message `msg`, every other field
-//! a field of the line. A line is formatted on the calling thread and written by a thread of its own.
+//! Events arrive through `tracing` macros: the event's `target` becomes `scope`, its message `msg`, and
+//! every other field a field of the line. The calling thread formats a line and a dedicated thread writes
+//! it.
 
 mod format;
 mod output;
@@ -23,25 +24,25 @@ use format::{Field, Format, Style};
 use output::Output;
 use subscriber::LogSubscriber;
 
-/// How long [`flush`], [`fatal`] and the end of a [`Guard`] wait for a stuck output.
+/// Maximum wait of [`flush`], [`fatal`] and the drop of a [`Guard`] for a stuck output.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
-/// Targets whose lines are written at info level whatever the configured level is (API logging).
+/// Targets that are logged at info level regardless of the configured level (API logging).
 const API_TARGETS: [&str; 2] = [crate::apilog::HTTP_TARGET, crate::apilog::GRPC_TARGET];
 
-/// Lowest severity that is written.
+/// Severity of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Everything the runtime says.
+    /// Details for debugging.
     Debug,
     /// The default.
     #[default]
     Info,
     /// Written as `warning`.
     Warn,
-    /// Failures the process survives.
+    /// Failures that do not end the process.
     Error,
-    /// Only what ends the process.
+    /// Failures that end the process.
     Fatal,
 }
 
@@ -73,10 +74,10 @@ impl FromStr for Level {
     }
 }
 
-/// What can be wrong with a log configuration.
+/// Errors of a log configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The level has no known name.
+    /// Unknown level name.
     #[error("undefined log output level: {0} (use debug, info, warn, error or fatal)")]
     Level(String),
     /// The log file cannot be opened for appending.
@@ -84,7 +85,7 @@ pub enum LogError {
     File {
         /// The configured path.
         path: PathBuf,
-        /// What the operating system answered.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// The writer thread did not start.
@@ -95,13 +96,13 @@ pub enum LogError {
 /// Configuration of the process log.
 #[derive(Clone, Debug, Default)]
 pub struct LogConfig {
-    /// Lowest severity written.
+    /// Lowest severity to log.
     pub level: Level,
-    /// JSON objects instead of text lines; on a terminal, too.
+    /// Log JSON objects instead of text lines, also on a terminal.
     pub json: bool,
-    /// Append to this file instead of standard output.
+    /// File to append to instead of standard output.
     pub file: Option<PathBuf>,
-    /// `app_id` field; left out when empty.
+    /// `app_id` field; omitted if empty.
     pub app_id: String,
     /// `ver` field.
     pub version: String,
@@ -109,7 +110,7 @@ pub struct LogConfig {
     pub instance: String,
 }
 
-/// Where the process log goes. One per [`init`]; the newest receives the lines.
+/// A destination of the process log, one per [`init`]. The newest receives the lines.
 #[derive(Debug)]
 struct Sink {
     level: Level,
@@ -118,7 +119,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Writes an API log line, unless the output lags behind: then it is counted as dropped.
+    /// Queues an API log line, or counts it as dropped if the output lags.
     fn push_api_line(&self, line: &str) {
         if let Some(lost) = self.output.push_lossy(line) {
             let msg =
@@ -133,7 +134,7 @@ impl Sink {
 /// The process-wide sink, shared with the installed `tracing` subscriber.
 static SINK: OnceLock<Arc<ArcSwap<Sink>>> = OnceLock::new();
 
-/// Keeps the log output: dropping it writes out everything logged so far.
+/// Keeps the log open. Dropping it writes all queued lines.
 #[derive(Debug)]
 #[must_use = "lines still queued are written when this is dropped"]
 pub struct Guard {
@@ -146,10 +147,10 @@ impl Drop for Guard {
     }
 }
 
-/// Installs the process log. A second call in the same process (tests) redirects it to the new configuration.
+/// Installs the process log. A second call in the same process (tests) redirects it.
 ///
 /// # Errors
-/// When the log file cannot be opened or the writer thread cannot start.
+/// If the log file cannot be opened or the writer thread cannot start.
 pub fn init(config: LogConfig) -> Result<Guard, LogError> {
     let out: Box<dyn Write + Send> = match &config.file {
         None => Box::new(std::io::stdout()),
@@ -173,14 +174,14 @@ pub fn init(config: LogConfig) -> Result<Guard, LogError> {
     });
     let shared = SINK.get_or_init(|| Arc::new(ArcSwap::from(sink.clone())));
     shared.store(sink.clone());
-    // Fails when a subscriber is installed already: ours (which sees the new sink), or one of the embedding program,
-    // which then keeps deciding.
+    // Fails if a subscriber is already installed: ours, which uses the new sink, or the embedding
+    // program's, which keeps precedence.
     let _ = tracing::subscriber::set_global_default(LogSubscriber { sink: shared.clone() });
     tracing::callsite::rebuild_interest_cache();
     Ok(Guard { sink })
 }
 
-/// Whether a process could log to this file, which is there afterwards.
+/// Checks that a process could log to this file, and creates it.
 ///
 /// # Errors
 /// [`LogError::File`].
@@ -207,8 +208,8 @@ fn is_pipe(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo())
 }
 
-/// A named pipe, opened by whoever writes to it first: opening waits for a reader, which must not keep the process from
-/// starting or ending.
+/// A named pipe, opened at the first write: opening blocks until a reader exists, which must not block the
+/// start or end of the process.
 struct NamedPipe {
     path: PathBuf,
     file: Option<File>,
@@ -227,7 +228,7 @@ impl Write for NamedPipe {
     }
 }
 
-/// Writes a line at `fatal` level and waits until it is out. The caller ends the process.
+/// Logs a line at `fatal` level and waits until it is written. The caller ends the process.
 pub fn fatal(scope: &str, msg: &str) {
     match SINK.get() {
         Some(sink) => {
@@ -236,7 +237,7 @@ pub fn fatal(scope: &str, msg: &str) {
                 .push(&sink.format.line(Level::Fatal, scope, msg, Vec::new()));
             sink.output.flush(FLUSH_LIMIT);
         }
-        // Nothing is configured yet (bad flags): same shape, same place.
+        // Not configured yet (bad flags): same format, standard output.
         None => {
             let mut out = std::io::stdout();
             let format = Format {
@@ -249,7 +250,7 @@ pub fn fatal(scope: &str, msg: &str) {
     }
 }
 
-/// Waits (at most two seconds) until every line logged so far is written.
+/// Waits (at most two seconds) until all lines logged so far are written.
 pub fn flush() {
     if let Some(sink) = SINK.get() {
         sink.load_full().output.flush(FLUSH_LIMIT);

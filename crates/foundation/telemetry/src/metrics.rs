@@ -1,7 +1,8 @@
 //! Metrics of one sidecar: a registry, typed recorders per area, and their exposition.
 //!
-//! A recorder hands out handles per target (route, peer app, RPC method). Recording on a handle is a few atomic adds:
-//! no lock, no allocation. Names and labels are those of Dapr v1.17; a family appears after its first observation.
+//! A recorder returns handles per target (route, peer app, RPC method). Recording on a handle is a few
+//! atomic adds, without a lock or an allocation. Names and labels are those of Dapr v1.17; a family appears
+//! after its first observation.
 
 mod by_status;
 mod cell;
@@ -45,10 +46,10 @@ pub use runtime::RuntimeMetrics;
 pub use server::{Page, serve};
 pub use texts::{BrokenOff, TextBody, Texts};
 
-/// Every metric of one sidecar.
+/// All metrics of one sidecar.
 #[derive(Debug)]
 pub struct Metrics {
-    /// For families of further areas.
+    /// For the families of other crates.
     pub registry: Registry,
     /// Components, identity.
     pub runtime: RuntimeMetrics,
@@ -69,7 +70,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Builds the registry and the recorders. With `enabled: false` the same as [`Metrics::disabled`].
+    /// Builds the registry and the recorders. With `enabled: false`, equals [`Metrics::disabled`].
     ///
     /// # Errors
     /// On an invalid rewrite rule, path pattern or bucket list.
@@ -87,7 +88,7 @@ impl Metrics {
         Ok(Self::recorders(registry, path_label, &error_codes))
     }
 
-    /// Records nothing; its exposition has the process families only.
+    /// Records nothing; the exposition has only the process families.
     pub fn disabled() -> Arc<Self> {
         let registry = Registry::disabled();
         Self::recorders(registry.clone(), Arc::new(HttpPathLabel::default()), &registry)

@@ -1,7 +1,8 @@
 //! W3C trace context, sampling and spans.
 //!
-//! The sampling decision comes first: an unsampled request costs one random span id and a `Copy` context, a sampled
-//! one a boxed recording that [`Span::end`] hands to the exporters' queues ([`crate::export`]).
+//! The sampling decision comes first. An unsampled request costs one random span ID and a `Copy` context. A
+//! sampled one costs a boxed recording that [`Span::end`] passes to the exporters' queues
+//! ([`crate::export`]).
 
 mod baggage;
 mod context;

@@ -1,4 +1,4 @@
-//! The exposition as a scraper sees it.
+//! The exposition as seen by a scraper.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -241,7 +241,7 @@ fn truncates_long_label_values() {
         (path("a", 255), path("a", 255)),
         (path("a", 256), format!("{}...", path("a", 255))),
         (path("b", 60_000), format!("{}...", path("b", 255))),
-        // Between two characters: 256 is in the middle of one.
+        // Mid-character: byte 256 is inside a two-byte character.
         (path("ü", 200), format!("{}...", path("ü", 127))),
     ] {
         metrics

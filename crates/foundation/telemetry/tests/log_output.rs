@@ -105,7 +105,7 @@ fn lines_levels_and_redirection() {
         ]
     );
 
-    // A second configuration takes over; dropping its guard writes everything out.
+    // The second configuration takes over; dropping its guard flushes it.
     let second = log::init(config(&json, true, Level::Warn)).unwrap();
     tracing::warn!(target: "dapr.runtime", code = 7_u64, level = "x", "to \"json\"");
     drop(second);

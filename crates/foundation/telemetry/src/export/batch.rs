@@ -11,12 +11,12 @@ use crate::trace::{BATCH, SpanData, SpanQueue};
 
 use super::{ExportError, Exporter};
 
-/// The first span of a batch waits this long for others.
+/// How long the first span of a batch waits for others.
 const GATHER: Duration = Duration::from_secs(1);
-/// Attempts per batch, with growing pauses between them.
+/// Attempts per batch, with backoff.
 const ATTEMPTS: u32 = 5;
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
-/// All that is left is sent within this time at the end.
+/// Time limit of the final flush.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Worker {
     exporter: Exporter,
     queue: Arc<SpanQueue>,
     timeout: Duration,
-    /// Whether the last export failed, so that a dead collector is reported once.
+    /// Whether the last export failed, so that an outage is logged once.
     failing: bool,
     dropped: u64,
 }
@@ -40,7 +40,7 @@ impl Worker {
         }
     }
 
-    /// Ends within [`FLUSH_LIMIT`] of `cancel`, whatever the collector does.
+    /// Ends within [`FLUSH_LIMIT`] of `cancel`, even if the collector hangs.
     pub(super) async fn run(mut self, cancel: CancellationToken) {
         let limit = async {
             cancel.cancelled().await;
@@ -67,13 +67,13 @@ impl Worker {
         }
     }
 
-    /// Waits for a span, and then for the rest of its batch.
+    /// Waits for a span, then for the rest of its batch.
     async fn gather(&self) {
         self.queue.arrived().await;
         let _ = timeout(GATHER, self.queue.batch_ready()).await;
     }
 
-    /// Tries several times unless the collector refuses. An attempt that begins after cancellation is the last.
+    /// Retries unless the collector rejects the batch. After cancellation, a started attempt is the last.
     async fn deliver(&mut self, batch: &[Arc<SpanData>], cancel: &CancellationToken) {
         let mut pauses = PAUSES;
         for attempt in 1.. {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
-/// Plain settings; the resources crate fills them from a Configuration.
+/// Tracing settings; the resources crate fills them from a Configuration.
 #[derive(Clone, Debug, Default)]
 pub struct TracingConfig {
     /// `samplingRate`: decimal text.
@@ -33,32 +33,32 @@ pub struct OtelConfig {
     pub timeout: Option<Duration>,
 }
 
-/// What can be wrong with a tracing configuration.
+/// Errors of a tracing configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TracingError {
     /// The protocol is neither `http` nor `grpc`.
     #[error("invalid protocol {0} provided for Otel endpoint")]
     Protocol(String),
-    /// The OTLP endpoint is no `host:port`.
+    /// The OTLP endpoint is not `host:port`.
     #[error("invalid Otel endpoint {endpoint:?}: {reason} (use host:port)")]
     Endpoint {
         /// The endpoint of the Configuration or of `OTEL_EXPORTER_OTLP_ENDPOINT`.
         endpoint: String,
-        /// The reason, for the message.
+        /// The cause.
         reason: String,
     },
-    /// The Zipkin endpoint is no URL.
+    /// The Zipkin endpoint is not a URL.
     #[error("invalid collector URL {url:?}: {reason}")]
     ZipkinUrl {
         /// `spec.tracing.zipkin.endpointAddress` of the Configuration.
         url: String,
-        /// The reason, for the message.
+        /// The cause.
         reason: String,
     },
     /// A header from the configuration or the environment is malformed.
     #[error("invalid Otel header {0:?}: use name=value")]
     Header(String),
-    /// The timeout in the environment is no number.
+    /// The timeout in the environment is not a number.
     #[error("invalid value {value:?} of {variable}: use milliseconds")]
     Timeout {
         /// The environment variable.
@@ -66,7 +66,7 @@ pub enum TracingError {
         /// The value of the header or variable.
         value: String,
     },
-    /// TLS cannot be set up.
+    /// The TLS setup failed.
     #[error("cannot set up TLS to the trace collector: {0}")]
     Tls(String),
 }
@@ -87,7 +87,7 @@ impl TracingConfig {
     /// Fills the OTLP settings from `OTEL_*` variables, unless the configuration names an endpoint.
     ///
     /// # Errors
-    /// On malformed headers or a timeout that is no number.
+    /// On malformed headers or a timeout that is not a number.
     pub fn with_env(mut self, env: impl Fn(&str) -> Option<String>) -> Result<Self, TracingError> {
         if !self.otel.endpoint.is_empty() {
             return Ok(self);
@@ -128,7 +128,7 @@ impl TracingConfig {
     }
 }
 
-/// `k=v` with a percent-encoded value, as `OTEL_EXPORTER_OTLP_HEADERS` has it.
+/// Decodes `k=v` with a percent-encoded value, the form of `OTEL_EXPORTER_OTLP_HEADERS`.
 fn decode_header(entry: &str) -> Result<String, TracingError> {
     let invalid = || TracingError::Header(entry.to_owned());
     let (name, value) = entry.split_once('=').ok_or_else(invalid)?;
@@ -138,7 +138,8 @@ fn decode_header(entry: &str) -> Result<String, TracingError> {
     Ok(format!("{}={}", name.trim(), value.trim()))
 }
 
-/// `name=value` as a header; nothing of an entry without `=`. The value may be a secret: errors do not repeat it.
+/// Parses `name=value` as a header; `None` without `=`. Errors do not repeat the value, which may be a
+/// secret.
 pub(super) fn parse_header(entry: &str) -> Result<Option<(HeaderName, HeaderValue)>, TracingError> {
     let Some((name, value)) = entry.split_once('=') else {
         return Ok(None);

@@ -25,21 +25,21 @@ use super::{CONNECT_LIMIT, ExportError};
 /// OTLP over gRPC.
 #[derive(Debug)]
 pub(super) struct OtlpGrpc {
-    /// An error fails each export, not the start.
+    /// An invalid endpoint fails each export, not the start.
     endpoint: Result<Endpoint, String>,
     headers: HeaderMap,
     resource: Arc<Resource>,
-    /// Made at the first export: it needs the runtime the exporter runs on.
+    /// Created at the first export, because it needs the exporter's runtime.
     client: Option<TraceServiceClient<Channel>>,
 }
 
 impl OtlpGrpc {
-    /// `roots` are the authorities that may sign the collector's certificate, if the URI asks for TLS.
+    /// `roots` are the trusted root certificates if the URI uses TLS.
     pub(super) fn new(uri: Uri, roots: RootCertStore, headers: HeaderMap, resource: Arc<Resource>) -> Self {
         let secure = uri.scheme_str() == Some("https");
         let mut endpoint = Ok(Endpoint::from(uri).connect_timeout(CONNECT_LIMIT));
         if secure {
-            // Some TLS terminators do not speak ALPN.
+            // Some TLS terminators do not support ALPN.
             let tls = ClientTlsConfig::new()
                 .assume_http2(true)
                 .trust_anchors(roots.roots)
@@ -66,7 +66,7 @@ impl OtlpGrpc {
         };
         let text = format!("{:?}: {}", status.code(), status.message());
         match status.code() {
-            // A transport failure is `Unknown`.
+            // tonic reports transport failures as `Unknown`.
             Code::Unknown
             | Code::Cancelled
             | Code::DeadlineExceeded
@@ -80,7 +80,7 @@ impl OtlpGrpc {
     }
 }
 
-/// The message that exports these spans.
+/// The export request for these spans.
 pub(super) fn request(resource: &Resource, spans: &[Arc<SpanData>]) -> ExportTraceServiceRequest {
     let attributes = resource.attributes.iter().map(|(k, v)| key_value(k, v)).collect();
     let mut scopes: Vec<ScopeSpans> = Vec::new();

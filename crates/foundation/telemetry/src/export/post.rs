@@ -9,7 +9,7 @@ use rustls::RootCertStore;
 
 use super::{CONNECT_LIMIT, ExportError, TracingError};
 
-/// Largest error body that the log repeats.
+/// Maximum bytes of an error body in the log.
 const ERROR_BODY: usize = 4096;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Poster {
 }
 
 impl Poster {
-    /// `roots` are the authorities that may sign the collector's certificate.
+    /// `roots` are the trusted root certificates.
     pub(super) fn new(
         uri: Uri,
         roots: RootCertStore,
@@ -48,7 +48,7 @@ impl Poster {
         let response = request.body(body).send().await;
         let response = response.map_err(|e| ExportError::Unavailable(causes(&e)))?;
         let status = response.status();
-        // A connection is reused only after the whole answer was read.
+        // The connection is reused only if the whole response was read.
         let body = read_body(response, ERROR_BODY).await;
         if status.is_success() {
             return Ok(());

@@ -1,8 +1,8 @@
-//! Who the spans are from.
+//! The resource that spans belong to.
 
 use percent_encoding::percent_decode_str;
 
-/// Resource attributes in order of first appearance; `service.name` is always among them.
+/// Resource attributes in order of first appearance; always includes `service.name`.
 #[derive(Debug)]
 pub(super) struct Resource {
     pub(super) attributes: Vec<(String, String)>,
@@ -11,8 +11,8 @@ pub(super) struct Resource {
 const SERVICE_NAME: &str = "service.name";
 
 impl Resource {
-    /// `service.name` is the app id unless `OTEL_RESOURCE_ATTRIBUTES`, or with precedence `OTEL_SERVICE_NAME`, names
-    /// another.
+    /// `service.name` is the app ID unless `OTEL_RESOURCE_ATTRIBUTES` or, with precedence,
+    /// `OTEL_SERVICE_NAME` sets it.
     pub(super) fn new(app_id: &str, env: impl Fn(&str) -> Option<String>) -> Self {
         let mut resource = Self {
             attributes: vec![(SERVICE_NAME.into(), app_id.into())],

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use crate::trace::SpanData;
 
-/// Writes an info line per span to the process log, whatever its output is.
+/// Logs one info line per span to the process log, whatever its output.
 pub(super) fn log(spans: &[Arc<SpanData>]) {
     for span in spans {
         tracing::info!(target: "dapr.runtime.trace", "{}", line(span));

@@ -1,4 +1,4 @@
-//! Exporters against collectors in the same process.
+//! Exporters against in-process collectors.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -52,7 +52,7 @@ struct Collector {
 }
 
 impl Collector {
-    /// Answers `Unavailable` this many times first.
+    /// Answers `Unavailable` to the first `times` exports.
     fn failing(times: u32) -> (Self, Received<(Option<String>, ExportTraceServiceRequest)>) {
         let (requests, received) = mpsc::unbounded_channel();
         (

@@ -1,22 +1,22 @@
-//! What is wrong with values of `spec.tracing`, for whoever reads them before they are used.
+//! Validation of `spec.tracing` values before they are used.
 
 use super::{config, otlp_uri, zipkin};
 
-/// Of `zipkin.endpointAddress`.
+/// The error in `zipkin.endpointAddress`, if any.
 pub fn zipkin_url(url: &str) -> Option<String> {
     zipkin::parse(url).err()
 }
 
-/// Of `otel.endpointAddress`.
+/// The error in `otel.endpointAddress`, if any.
 pub fn otlp_endpoint(endpoint: &str) -> Option<String> {
     if endpoint.contains("://") {
-        // A URL can be made of it, with the scheme as host.
+        // The endpoint would parse as a URL with the scheme as its host.
         return Some("it has a scheme; set isSecure instead".to_owned());
     }
     otlp_uri("http", endpoint, "").err()
 }
 
-/// Of one of `otel.headers`, as `name=value`; the value is not repeated.
+/// The error in one of `otel.headers`, written as `name=value`. It does not repeat the value.
 pub fn otlp_header(entry: &str) -> Option<String> {
     match config::parse_header(entry) {
         Ok(Some(_)) => None,

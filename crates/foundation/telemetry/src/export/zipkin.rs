@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 
 use crate::trace::{SpanData, SpanKind, Status};
 
-/// The message that exports these spans of a service.
+/// The export request for the spans of a service.
 pub(super) fn request(service: &str, spans: &[Arc<SpanData>]) -> String {
     let spans = spans.iter().map(|span| zipkin_span(span, service));
     Value::from_iter(spans).to_string()
 }
 
-/// The address of a collector, or what is wrong with it.
+/// Parses the address of a collector, or returns why it is invalid.
 pub(super) fn parse(url: &str) -> Result<Uri, String> {
     let uri: Uri = url
         .parse()
@@ -31,7 +31,7 @@ fn zipkin_span(span: &SpanData, service: &str) -> Value {
     let micros = |d: std::time::Duration| u64::try_from(d.as_micros()).unwrap_or(u64::MAX);
     let texts = span.attributes.iter();
     let texts = texts.map(|(key, value)| (key.to_string(), value.as_ref().into()));
-    // As OpenTelemetry has it for systems without lists: JSON in a text.
+    // Lists become JSON text, as OpenTelemetry specifies for systems without lists.
     let lists = span.lists.iter();
     let lists = lists.map(|(key, values)| (key.to_string(), json!(values).to_string().into()));
     let mut tags: Map<String, Value> = texts.chain(lists).collect();
@@ -49,7 +49,7 @@ fn zipkin_span(span: &SpanData, service: &str) -> Value {
         "id": span.context.span_id_hex(),
         "name": span.name,
         "timestamp": micros(start),
-        // Zipkin takes a duration of 0 for an unknown one.
+        // Zipkin treats a duration of 0 as unknown.
         "duration": micros(elapsed).max(1),
         "localEndpoint": { "serviceName": service },
         "tags": tags,

@@ -1,4 +1,4 @@
-//! The line formats.
+//! Line formats.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
@@ -9,15 +9,15 @@ use jiff::tz::TimeZone;
 
 use super::Level;
 
-/// How lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Style {
-    /// logrus text, for collectors.
+    /// logrus text, for log collectors.
     #[default]
     Text,
-    /// A JSON object, for collectors.
+    /// JSON objects, for log collectors.
     Json,
-    /// For people: without the fields that are the same in every line.
+    /// For people: omits the fields that are equal in every line.
     Terminal,
 }
 
@@ -32,7 +32,7 @@ impl Style {
     }
 }
 
-/// The style of all lines and the fields every line carries.
+/// The style of all lines, and the fields common to every line.
 #[derive(Debug, Default)]
 pub(super) struct Format {
     pub(super) style: Style,
@@ -68,7 +68,7 @@ impl<'a> Field<'a> {
 }
 
 impl Format {
-    /// One line with its newline. Fields of the event win over the fields every line carries.
+    /// One line with its newline. Fields of the event override the common fields.
     pub(super) fn line<'a>(
         &'a self,
         level: Level,
@@ -111,7 +111,7 @@ impl Format {
     }
 }
 
-/// Sorted by key; of equal keys the last one recorded stays.
+/// Sorts by key; of equal keys the last recorded is kept.
 fn sort(fields: &mut Vec<Field<'_>>) {
     fields.reverse();
     fields.sort_by_key(|field| field.key);
@@ -139,7 +139,7 @@ fn write_terminal(
     out.push('\n');
 }
 
-/// Appends a message for a terminal: further lines are indented, and what a terminal would obey is escaped.
+/// Appends a message for a terminal: indents continuation lines, and escapes control sequences.
 fn push_shown(out: &mut String, msg: &str) {
     for c in msg.trim_end().chars() {
         match c {
@@ -172,7 +172,7 @@ fn push_field(out: &mut String, field: &Field<'_>) {
     push_text_value(out, &field.value);
 }
 
-/// Bare when every character is a letter, digit or one of `-._/@^+`, otherwise quoted as Go's `%q` does.
+/// Unquoted if all characters are letters, digits or `-._/@^+`; otherwise quoted like Go's `%q`.
 fn push_text_value(out: &mut String, value: &str) {
     let bare =
         |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'/' | b'@' | b'^' | b'+');
@@ -183,7 +183,7 @@ fn push_text_value(out: &mut String, value: &str) {
     }
 }
 
-/// The text as a Go string literal, as error texts of the contract quote it.
+/// The text as a Go string literal, the quoting of the contract's error texts.
 pub(crate) fn go_quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     push_go_quoted(&mut out, text);
@@ -215,7 +215,8 @@ fn push_go_quoted(out: &mut String, value: &str) {
     out.push('"');
 }
 
-/// Rust's own idea of printable, which matches Go's closely. The leading letter keeps combining marks unescaped.
+/// Rust's definition of printable, which nearly matches Go's. The leading letter keeps combining marks
+/// unescaped.
 fn printable(c: char) -> bool {
     let mut buf = [0u8; 5];
     buf[0] = b'a';
@@ -238,7 +239,7 @@ fn write_json(out: &mut String, fields: &[Field<'_>]) {
     out.push('}');
 }
 
-/// JSON string with the characters `<`, `>`, `&` escaped too, as Go's encoder does.
+/// A JSON string that also escapes `<`, `>` and `&`, like Go's encoder.
 fn push_json_string(out: &mut String, value: &str) {
     out.push('"');
     for c in value.chars() {
@@ -259,8 +260,8 @@ fn push_json_string(out: &mut String, value: &str) {
     out.push('"');
 }
 
-/// The local time zone, read at the first line. Without `TZ` the file of the local zone is read directly: a search for
-/// its name would read the names of all zones.
+/// The local time zone, read at the first line. Without `TZ` the local zone file is read directly; looking
+/// up its name would scan all zones.
 fn zone() -> &'static TimeZone {
     static ZONE: LazyLock<TimeZone> = LazyLock::new(|| {
         let local = match std::env::var_os("TZ") {
@@ -273,7 +274,7 @@ fn zone() -> &'static TimeZone {
     &ZONE
 }
 
-/// RFC 3339 with up to nine fractional digits, trailing zeros left out, `Z` for UTC.
+/// RFC 3339 with up to nine fractional digits, without trailing zeros, `Z` for UTC.
 fn rfc3339_nano(now: Timestamp, zone: &TimeZone) -> String {
     let offset = zone.to_offset(now);
     if offset.is_zero() {

@@ -4,13 +4,13 @@ use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// API log lines are dropped above this many waiting bytes.
+/// Buffered bytes above which API log lines are dropped.
 const LOSSY_LIMIT: usize = 1 << 20;
-/// Other lines wait above this many waiting bytes, each at most [`PUSH_LIMIT`].
+/// Buffered bytes above which other lines block, each for at most [`PUSH_LIMIT`].
 const BUFFER_LIMIT: usize = 4 << 20;
 const PUSH_LIMIT: Duration = Duration::from_secs(1);
 
-/// Lines on their way to a file or pipe. Dropping it ends the thread once everything is written.
+/// A buffered output to a file or pipe. Dropping it ends the thread after everything is written.
 #[derive(Debug)]
 pub(super) struct Output {
     shared: Arc<OutputInner>,
@@ -19,26 +19,26 @@ pub(super) struct Output {
 #[derive(Debug, Default)]
 struct OutputInner {
     state: Mutex<State>,
-    /// The writer waits here for lines.
+    /// Signals the writer that lines are available.
     filled: Condvar,
-    /// Producers and flushers wait here for the writer.
+    /// Signals producers and flushers that the writer has progressed.
     written: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     pending: Vec<u8>,
-    /// Bytes ever accepted and ever handed to the operating system.
+    /// Total bytes accepted, and total bytes passed to the operating system.
     accepted: u64,
     done: u64,
-    /// Lossy lines dropped since the last report.
+    /// API lines dropped since the last report.
     dropped: u64,
     writer_waits: bool,
     closed: bool,
 }
 
 impl OutputInner {
-    /// The state is plain counters and bytes: a panicking holder leaves it usable.
+    /// Poisoning is harmless: the state is plain counters and bytes.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,7 +87,7 @@ impl Output {
         Ok(Self { shared })
     }
 
-    /// Accepts the line. When the buffer is full, it waits at most [`PUSH_LIMIT`], and then drops the line.
+    /// Queues the line. If the buffer is full, waits at most [`PUSH_LIMIT`], then drops the line.
     pub(super) fn push(&self, line: &str) {
         let mut state = self.shared.lock();
         if state.pending.len() > BUFFER_LIMIT {
@@ -101,8 +101,8 @@ impl Output {
         self.shared.append(&mut state, line);
     }
 
-    /// Accepts the line, or counts it as dropped when the writer lags. Returns the number dropped since the last
-    /// report once lines are accepted again.
+    /// Queues the line, or counts it as dropped if the writer lags. Returns the number dropped since the
+    /// last report once lines are accepted again.
     pub(super) fn push_lossy(&self, line: &str) -> Option<u64> {
         let mut state = self.shared.lock();
         if state.pending.len() > LOSSY_LIMIT {
@@ -113,7 +113,7 @@ impl Output {
         Some(std::mem::take(&mut state.dropped)).filter(|lost| *lost > 0)
     }
 
-    /// Waits until everything accepted before the call is written; false when `limit` passed first.
+    /// Waits until everything queued before the call is written; false on timeout.
     pub(super) fn flush(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let mut state = self.shared.lock();
@@ -149,7 +149,7 @@ mod tests {
 
     impl Write for Gate {
         fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-            // An error means the test dropped its end: let everything through.
+            // An error means that the test has dropped its end.
             let _ = self.open.recv();
             self.seen.lock().unwrap().extend_from_slice(buf);
             Ok(buf.len())

@@ -1,4 +1,4 @@
-//! Turns `tracing` events into lines.
+//! Converts `tracing` events to lines.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tracing::{Event, Metadata, Subscriber};
 use super::format::Field;
 use super::{API_TARGETS, Level, Sink};
 
-/// The subscriber of the process. It records no spans: [`crate::trace`] traces requests.
+/// The process-wide subscriber. It records no spans: [`crate::trace`] traces requests.
 pub(super) struct LogSubscriber {
     pub(super) sink: Arc<ArcSwap<Sink>>,
 }
 
-/// `trace` has no counterpart in the log format and is not written.
+/// `trace` has no counterpart in the log format and is dropped.
 fn level_of(metadata: &Metadata<'_>) -> Option<Level> {
     match *metadata.level() {
         tracing::Level::ERROR => Some(Level::Error),
@@ -35,7 +35,7 @@ impl Subscriber for LogSubscriber {
             return metadata.is_event();
         }
         let configured = self.sink.load().level;
-        // Libraries log about themselves at debug and info level: only their warnings concern the operator.
+        // Debug and info lines of libraries are dropped: only their warnings concern the operator.
         let ours = target.starts_with("dapr") || target.starts_with("outrigger");
         let lowest = if ours {
             configured
@@ -46,7 +46,7 @@ impl Subscriber for LogSubscriber {
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        // Never below info: API lines are written at every configured level.
+        // At least info: API lines are logged at every configured level.
         Some(match self.sink.load().level {
             Level::Debug => LevelFilter::DEBUG,
             _ => LevelFilter::INFO,
@@ -98,7 +98,7 @@ impl Visitor {
     }
 }
 
-/// logrus renames fields that clash with its own three.
+/// logrus renames fields that collide with its three standard fields.
 fn key(field: &TracingField) -> &'static str {
     match field.name() {
         "time" => "fields.time",
@@ -111,7 +111,7 @@ fn key(field: &TracingField) -> &'static str {
 impl Visit for Visitor {
     fn record_debug(&mut self, field: &TracingField, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            // Writing to a String fails only if the value's own formatter does.
+            // Fails only if the value's own formatter fails.
             let _ = write!(self.msg, "{value:?}");
         } else {
             self.text(field, format!("{value:?}"));

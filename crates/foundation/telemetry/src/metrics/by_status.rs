@@ -1,4 +1,4 @@
-//! Small read-mostly maps for values that are known only when a call ends.
+//! Small read-mostly maps for label values known only at the end of a call.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use arc_swap::ArcSwap;
 
-/// Statuses remembered per target. Beyond it handles are resolved anew each time.
+/// Statuses cached per target. Beyond it, handles are resolved each time.
 const MAX_STATUSES: usize = 64;
-/// Keys remembered per map, and the number of misses after which a full map starts over.
+/// Keys cached per map, and the number of misses after which a full map is cleared.
 const MAX_KEYS: usize = 256;
-/// Longest key that is remembered, bytes.
+/// Longest cached key in bytes.
 const MAX_KEY: usize = 1024;
 const MISSES_BEFORE_RESET: u32 = 64 * MAX_KEYS as u32;
 
@@ -35,7 +35,7 @@ impl<T> fmt::Debug for ByStatus<T> {
 }
 
 impl<T: Clone> ByStatus<T> {
-    /// Calls `record` with the status's value, made by `resolve` the first time.
+    /// Calls `record` with the status's value, which `resolve` creates the first time.
     pub(super) fn with(&self, status: i32, resolve: impl FnOnce() -> T, record: impl FnOnce(&T)) {
         if let Some((_, value)) = self.entries.load().iter().find(|(s, _)| *s == status) {
             return record(value);
@@ -52,8 +52,8 @@ impl<T: Clone> ByStatus<T> {
     }
 }
 
-/// Values by text, copied as a whole when one is added. When full, new keys are not remembered, nor are long ones ever;
-/// after many misses it starts over, so that keys that are no longer used do not stay for ever.
+/// A cache of values by text, copied as a whole on insertion. Long keys are never cached, and new keys are
+/// not once it is full. Many misses clear it, which removes unused keys.
 pub struct Remembered<T> {
     entries: ArcSwap<HashMap<Arc<str>, T>>,
     misses: AtomicU32,
@@ -75,17 +75,17 @@ impl<T> fmt::Debug for Remembered<T> {
 }
 
 impl<T: Clone> Remembered<T> {
-    /// Forgets all values: they are made anew.
+    /// Clears the cache: values are resolved again.
     pub fn forget(&self) {
         self.entries.store(Arc::default());
     }
 
-    /// The value of `key`, made by `resolve` when it is not remembered.
+    /// The value of `key`; `resolve` creates it if it is not cached.
     pub(super) fn get(&self, key: &str, resolve: impl FnOnce() -> T) -> T {
         self.with(key, resolve, T::clone)
     }
 
-    /// Calls `record` with the value of `key`, made by `resolve` when it is not remembered.
+    /// Calls `record` with the value of `key`; `resolve` creates it if it is not cached.
     pub fn with<R>(&self, key: &str, resolve: impl FnOnce() -> T, record: impl FnOnce(&T) -> R) -> R {
         let entries = self.entries.load();
         if let Some(value) = entries.get(key) {

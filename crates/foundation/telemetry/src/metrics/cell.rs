@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A number that only grows.
+/// A monotonic counter.
 #[derive(Clone, Debug, Default)]
 pub struct Counter(Option<Arc<AtomicU64>>);
 
@@ -22,13 +22,13 @@ impl Counter {
         }
     }
 
-    /// The current value; 0 when metrics are disabled.
+    /// The current value; 0 if metrics are disabled.
     pub fn get(&self) -> u64 {
         self.0.as_ref().map_or(0, |value| value.load(Relaxed))
     }
 }
 
-/// A number that goes up and down.
+/// A value that can go up and down.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge(Option<Arc<GaugeCell>>);
 
@@ -55,25 +55,25 @@ impl Gauge {
         }
     }
 
-    /// The current value; 0 when metrics are disabled.
+    /// The current value; 0 if metrics are disabled.
     pub fn get(&self) -> i64 {
         self.0.as_ref().map_or(0, |cell| cell.value.load(Relaxed))
     }
 }
 
-/// What a histogram measures. Observations are integers of `1 / SCALE` exposed units.
+/// The unit of a histogram. Observations are integers of `1 / SCALE` exposed units.
 pub trait Unit: Send + Sync + 'static {
     /// Integer steps per exposed unit.
     const SCALE: f64;
 }
 
-/// Milliseconds, kept in nanoseconds.
+/// Milliseconds, stored as nanoseconds.
 #[derive(Debug)]
 pub enum Millis {}
-/// Unit of sizes.
+/// Bytes.
 #[derive(Debug)]
 pub enum Bytes {}
-/// A ratio, kept in billionths.
+/// A ratio, stored as billionths.
 #[derive(Debug)]
 pub enum Ratio {}
 
@@ -94,7 +94,7 @@ pub struct Histogram<U> {
     unit: PhantomData<fn() -> U>,
 }
 
-// Derived implementations would ask the same of the unit.
+// Derived implementations would require the same of the unit.
 impl<U> Clone for Histogram<U> {
     fn clone(&self) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl<U> Default for Histogram<U> {
 
 #[derive(Debug)]
 struct HistogramCell {
-    /// Inclusive upper bounds; one more count than bounds.
+    /// Inclusive upper bounds; there is one more count than bounds.
     bounds: Arc<[u64]>,
     counts: Box<[AtomicU64]>,
     sum: AtomicU64,
@@ -130,7 +130,7 @@ impl<U> Histogram<U> {
         }
     }
 
-    /// Observations so far; 0 when metrics are disabled.
+    /// Number of observations; 0 if metrics are disabled.
     pub fn count(&self) -> u64 {
         self.cell
             .as_ref()
@@ -139,7 +139,7 @@ impl<U> Histogram<U> {
 }
 
 impl Histogram<Millis> {
-    /// Records a duration, exact to the nanosecond.
+    /// Records a duration with nanosecond precision.
     pub fn observe(&self, elapsed: Duration) {
         self.record(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
     }
@@ -155,7 +155,7 @@ impl Histogram<Bytes> {
 impl Histogram<Ratio> {
     /// Records a ratio.
     pub fn observe(&self, ratio: f64) {
-        // The cast saturates; a negative ratio or NaN becomes 0.
+        // The cast saturates: negative ratios and NaN become 0.
         self.record((ratio * Ratio::SCALE).round() as u64);
     }
 }
@@ -171,7 +171,7 @@ pub(super) enum Sample<'a> {
     },
 }
 
-/// A metric a [`super::Family`] can hold. A default handle records nothing.
+/// A metric that a [`super::Family`] can hold. A default handle records nothing.
 pub trait Metric: Clone + Default + Send + Sync + 'static {
     /// `TYPE` of the exposition.
     const KIND: &'static str;
@@ -180,7 +180,7 @@ pub trait Metric: Clone + Default + Send + Sync + 'static {
     #[doc(hidden)]
     fn recording(bounds: &Arc<[u64]>) -> Self;
 
-    /// The value, once something was observed.
+    /// The value, or `None` before the first observation.
     #[doc(hidden)]
     #[allow(private_interfaces)]
     fn sample(&self) -> Option<Sample<'_>>;

@@ -2,10 +2,10 @@
 
 use super::pattern::PatternError;
 
-/// Series of a family.
+/// Default maximum number of series of a family.
 const MAX_SERIES: usize = 2048;
 
-/// Plain settings; the resources crate fills them from a Configuration.
+/// Metrics settings; the resources crate fills them from a Configuration.
 #[derive(Clone, Debug)]
 pub struct MetricsConfig {
     /// Value of the `app_id` label.
@@ -16,15 +16,15 @@ pub struct MetricsConfig {
     pub enabled: bool,
     /// `recordErrorCodes`.
     pub record_error_codes: bool,
-    /// `latencyDistributionBuckets` in milliseconds; empty means the default list.
+    /// `latencyDistributionBuckets` in milliseconds; empty selects the default list.
     pub latency_buckets_ms: Vec<u64>,
-    /// Whether the default list tells calls of less than a millisecond apart.
+    /// Whether the default list has buckets below a millisecond.
     pub fine_latency: bool,
     /// `http`.
     pub http: HttpMetricsConfig,
     /// `rules`.
     pub rules: Vec<RewriteRule>,
-    /// Series kept per family before further label values are counted as `other`.
+    /// Series per family, beyond which new label values are counted as `other`.
     pub max_series: usize,
 }
 
@@ -44,7 +44,7 @@ impl Default for MetricsConfig {
     }
 }
 
-/// How HTTP labels are formed (`http`).
+/// How HTTP labels are built (`http`).
 #[derive(Clone, Debug)]
 pub struct HttpMetricsConfig {
     /// `increasedCardinality`.
@@ -68,9 +68,9 @@ impl Default for HttpMetricsConfig {
 /// Rewrites label values of one metric.
 #[derive(Clone, Debug, Default)]
 pub struct RewriteRule {
-    /// Metric name, with or without `dapr_`; `_` and `/` mean the same.
+    /// Metric name, with or without `dapr_`; `_` and `/` are equivalent.
     pub name: String,
-    /// Rewrites of the values of its labels.
+    /// Rewrites per label.
     pub labels: Vec<LabelRewrite>,
 }
 
@@ -79,11 +79,11 @@ pub struct RewriteRule {
 pub struct LabelRewrite {
     /// Label name.
     pub name: String,
-    /// Pairs of replacement (may refer to groups as `$1`) and regular expression.
+    /// Pairs of a replacement (with groups as `$1`) and a regular expression.
     pub regex: Vec<(String, String)>,
 }
 
-/// What can be wrong with a metrics configuration.
+/// Errors of a metrics configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
     /// A rewrite rule's regular expression does not compile.
@@ -93,7 +93,7 @@ pub enum MetricsError {
         metric: String,
         /// Label of the rule.
         label: String,
-        /// Replacement that names the expression.
+        /// Replacement that belongs to the expression.
         replacement: String,
         /// The compiler's message.
         source: Box<regex::Error>,

@@ -10,13 +10,14 @@ pub enum Format {
     /// Prometheus text 0.0.4.
     #[default]
     Text,
-    /// OpenMetrics text 1.0.0. Counters whose name lacks `_total` are of type `unknown` there, so that sample names
-    /// are the same in both formats.
+    /// OpenMetrics text 1.0.0. Counters whose name lacks `_total` have type `unknown`, so that sample names
+    /// are equal in both formats.
     OpenMetrics,
 }
 
 impl Format {
-    /// Chooses by the `Accept` header: the format named first with the highest `q`, text when neither is.
+    /// Selects by the `Accept` header: the format with the highest `q`, the first of equals; text by
+    /// default.
     pub fn negotiate(accept: Option<&str>) -> Self {
         let mut best = (Self::Text, 0.0);
         for part in accept.unwrap_or_default().split(',') {
@@ -149,7 +150,8 @@ pub fn push_escaped(out: &mut String, value: &str) {
     }
 }
 
-/// A float as Go prints it shortest: with an exponent below 1e-4 and from 1e6 on. Bucket labels depend on it.
+/// A float in Go's shortest form, which bucket labels depend on: with an exponent below 1e-4 and from 1e6
+/// on.
 pub(crate) fn go_float(value: f64) -> String {
     if value.is_nan() {
         return "NaN".into();

@@ -19,7 +19,7 @@ impl ErrorCodeMetrics {
         }
     }
 
-    /// An API call failed with this `errorCode`. `category` is one of those listed in the contract: `state`,
+    /// Counts a failed API call by its `errorCode`. `category` is one of the contract's list: `state`,
     /// `pubsub`, `service-invocation` and so on.
     pub fn failed(&self, error_code: &str, category: &str) {
         if self.total.is_enabled() {

@@ -9,14 +9,15 @@ use super::encode::{self, Format};
 use super::registry::RegistryInner;
 use super::rules::LabelRules;
 
-/// Value all labels take once a family holds its maximum of series.
+/// Value of all labels once a family has its maximum number of series.
 const OTHER: &str = "other";
-/// Longest value of a label, bytes: methods and paths are as long as their callers make them.
+/// Maximum bytes of a label value: callers choose methods and paths.
 const MAX_LABEL: usize = 256;
-/// What a value that was longer ends with.
+/// Suffix of a truncated value.
 const CUT: &str = "...";
 
-/// A metric with `N` variable labels. [`Family::with`] resolves a handle; keep it for as long as the target lives.
+/// A metric with `N` variable labels. [`Family::with`] resolves a handle; cache it as long as the target
+/// lives.
 pub struct Family<M, const N: usize> {
     inner: Option<Arc<Inner<M, N>>>,
 }
@@ -37,20 +38,20 @@ impl<M, const N: usize> fmt::Debug for Family<M, N> {
     }
 }
 
-/// Where a label's value comes from.
+/// Source of a label's value.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     Constant(Arc<str>),
     Variable(usize),
 }
 
-/// Everything about a family but its series.
+/// The description of a family, without its series.
 #[derive(Debug)]
 pub(super) struct Desc {
     /// With the `dapr_` prefix.
     pub(super) name: String,
     pub(super) help: &'static str,
-    /// Sorted by name, as Dapr's exposition is.
+    /// Sorted by name, like Dapr's exposition.
     pub(super) labels: Vec<(&'static str, Source, LabelRules)>,
     pub(super) bounds: Arc<[u64]>,
 }
@@ -81,13 +82,13 @@ impl<M: Metric, const N: usize> Family<M, N> {
         self.inner.clone()
     }
 
-    /// Whether anything is recorded.
+    /// Whether observations are recorded.
     pub fn is_enabled(&self) -> bool {
         self.inner.is_some()
     }
 
-    /// The handle for these label values, in the order of the family's declaration. Takes a lock: resolve once per
-    /// target, not per request.
+    /// The handle for these label values, in the family's order. Takes a lock: resolve once per target, not
+    /// per request.
     pub fn with(&self, values: [&str; N]) -> M {
         let Some(inner) = &self.inner else {
             return M::default();
@@ -111,7 +112,7 @@ impl<M: Metric, const N: usize> Family<M, N> {
 }
 
 impl Desc {
-    /// `name="value",...` with values rewritten, cut and escaped.
+    /// `name="value",...` with values rewritten, truncated and escaped.
     fn render_labels(&self, values: &[&str]) -> String {
         let mut out = String::with_capacity(96);
         for (i, (name, source, rules)) in self.labels.iter().enumerate() {
@@ -143,7 +144,7 @@ impl<M, const N: usize> Inner<M, N> {
     }
 }
 
-/// A family whatever its type: what the registry keeps.
+/// A type-erased family for the registry.
 pub(super) trait AnyFamily: Send + Sync {
     fn render(&self, format: Format, out: &mut String);
     fn as_any(self: Arc<Self>) -> Arc<dyn std::any::Any + Send + Sync>;
@@ -151,7 +152,7 @@ pub(super) trait AnyFamily: Send + Sync {
 
 impl<M: Metric, const N: usize> AnyFamily for Inner<M, N> {
     fn render(&self, format: Format, out: &mut String) {
-        // Handles are cloned out so that a scrape does not hold up the resolution of new ones.
+        // Handles are cloned, so that a scrape does not block the resolution of new ones.
         let mut series: Vec<(Box<str>, M)> =
             self.read().iter().map(|(k, m)| (k.clone(), m.clone())).collect();
         series.sort_by(|a, b| a.0.cmp(&b.0));

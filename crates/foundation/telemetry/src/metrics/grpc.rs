@@ -1,4 +1,4 @@
-//! gRPC served and called.
+//! gRPC server and client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ pub struct GrpcServerMetrics {
     side: Option<Arc<Side>>,
 }
 
-/// `dapr_grpc_io_client_*` and `dapr_grpc_io_healthprobes_*`: unary calls to the app, other sidecars and the control
-/// plane, and proxied calls on the internal server.
+/// `dapr_grpc_io_client_*` and `dapr_grpc_io_healthprobes_*`: unary calls to the app, other sidecars and
+/// the control plane, and proxied calls on the internal server.
 #[derive(Clone, Debug)]
 pub struct GrpcClientMetrics {
     side: Option<Arc<Side>>,
@@ -73,7 +73,7 @@ impl GrpcServerMetrics {
         }
     }
 
-    /// The handles of a method: full name with its leading slash.
+    /// The handles of a method, given its full name with leading slash.
     pub fn method(&self, full_method: &str) -> GrpcMethod {
         Side::method(self.side.as_ref(), full_method)
     }
@@ -117,7 +117,7 @@ impl GrpcClientMetrics {
         }
     }
 
-    /// The handles of a method: full name with its leading slash.
+    /// The handles of a method, given its full name with leading slash.
     pub fn method(&self, full_method: &str) -> GrpcMethod {
         Side::method(self.side.as_ref(), full_method)
     }
@@ -162,7 +162,7 @@ impl Side {
 }
 
 impl GrpcMethod {
-    /// Records a finished unary call: code, time, message bytes received and sent by this side.
+    /// Records a completed unary call: status, time, and message bytes received and sent by this side.
     pub fn completed(&self, code: tonic::Code, elapsed: Duration, received: u64, sent: u64) {
         if let Some(method) = &self.inner {
             method.received.observe(received);
@@ -171,7 +171,7 @@ impl GrpcMethod {
         }
     }
 
-    /// Records a finished proxied stream: it has no byte sizes.
+    /// Records a completed proxied stream, without byte sizes.
     pub fn stream_completed(&self, code: tonic::Code, elapsed: Duration) {
         let Some(method) = &self.inner else { return };
         let resolve = || {
@@ -188,7 +188,7 @@ impl GrpcMethod {
     }
 }
 
-/// The code's name as gRPC for Go prints it.
+/// The code's name as printed by gRPC for Go.
 fn code_name(code: tonic::Code) -> &'static str {
     use tonic::Code;
     match code {

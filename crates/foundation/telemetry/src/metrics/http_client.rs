@@ -9,7 +9,7 @@ use super::{Bytes, Counter, Family, Histogram, HttpPathLabel, Millis, Registry};
 /// `dapr_http_client_*` and `dapr_http_healthprobes_*`.
 #[derive(Clone, Debug)]
 pub struct HttpClientMetrics {
-    /// `None` when metrics are disabled.
+    /// `None` if metrics are disabled.
     inner: Option<Arc<Inner>>,
 }
 
@@ -90,7 +90,7 @@ impl HttpClientMetrics {
         }
     }
 
-    /// The handles for a call: verb and method path. Repeated ones cost two look-ups, without a lock.
+    /// The handles for a verb and method path. Repeated calls cost two lookups, without a lock.
     pub fn target(&self, method: &str, path: &str) -> HttpTarget {
         let Some(inner) = &self.inner else {
             return HttpTarget::default();
@@ -120,7 +120,7 @@ impl Inner {
     fn resolve(self: &Arc<Self>, method: &str, path: &str) -> HttpTarget {
         let method = self.path_label.method(method);
         let path: Box<str> = self.path_label.label(path).into();
-        // The status is not known when the request is sent: the label stays empty.
+        // The status is unknown when the request is sent: the label stays empty.
         let sent_bytes = self.sent_bytes.with([method, &path, ""]);
         let target = Target {
             client: self.clone(),
@@ -136,14 +136,14 @@ impl Inner {
 }
 
 impl HttpTarget {
-    /// Records a request on its way: body bytes.
+    /// Records a request sent, with its body size in bytes.
     pub fn started(&self, sent_bytes: u64) {
         if let Some(target) = &self.inner {
             target.sent_bytes.observe(sent_bytes);
         }
     }
 
-    /// Records an answered request: status code (500 for a transport error), time, body bytes of the answer.
+    /// Records a response: status code (500 for a transport error), time, and body bytes received.
     pub fn completed(&self, status: u16, elapsed: Duration, received_bytes: u64) {
         let Some(target) = &self.inner else { return };
         let resolve = || {

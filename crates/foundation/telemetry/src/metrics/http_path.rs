@@ -7,17 +7,17 @@ use super::by_status::Remembered;
 use super::pattern::{Patterns, normalize};
 use super::{HttpMetricsConfig, MetricsError};
 
-/// Labels kept as they are whatever the configuration.
+/// Paths that are always label values.
 const AS_IS: [&str; 4] = ["/dapr/config", "/dapr/metrics", "/dapr/subscribe", "/healthz"];
 const INVOKE: &str = "/v1.0/invoke/";
 
-/// Turns request paths into label values of bounded variety.
+/// Maps request paths to label values of bounded cardinality.
 #[derive(Debug, Default)]
 pub struct HttpPathLabel {
     increased_cardinality: bool,
     exclude_verbs: bool,
     patterns: Patterns,
-    /// Results of pattern matching, the costly case.
+    /// Cached results of pattern matching, which is expensive.
     matched: Remembered<Arc<str>>,
 }
 
@@ -30,7 +30,7 @@ impl HttpPathLabel {
         let mut texts = Vec::with_capacity(config.path_matching.len() * 2);
         for pattern in &config.path_matching {
             let pattern = normalize(pattern);
-            // An app's own path also counts when it is called through service invocation.
+            // Patterns also match an app's own path when it is called through service invocation.
             if !pattern.starts_with(INVOKE) {
                 texts.push(format!("{INVOKE}{{app_id}}/method{pattern}"));
             }
@@ -60,7 +60,7 @@ impl HttpPathLabel {
 
     /// The `path` label.
     pub fn label<'a>(&self, path: &'a str) -> Cow<'a, str> {
-        // Methods of the app come without their slash.
+        // Methods of the app have no leading slash.
         if let Some(fixed) = AS_IS
             .into_iter()
             .find(|fixed| *fixed == path || fixed[1..] == *path)
@@ -93,7 +93,7 @@ impl HttpPathLabel {
     }
 }
 
-/// The verb, `UNKNOWN` for what is no standard one.
+/// The verb, or `UNKNOWN` for a non-standard one.
 pub fn method_label(method: &str) -> &'static str {
     const VERBS: [&str; 9] = [
         "GET", "PUT", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS", "CONNECT", "TRACE",

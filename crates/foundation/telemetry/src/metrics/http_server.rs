@@ -9,7 +9,7 @@ use super::{Bytes, Counter, Family, Histogram, HttpPathLabel, Millis, Registry};
 /// `dapr_http_server_*`.
 #[derive(Clone, Debug)]
 pub struct HttpServerMetrics {
-    /// `None` when metrics are disabled.
+    /// `None` if metrics are disabled.
     inner: Option<Arc<Inner>>,
 }
 
@@ -83,7 +83,7 @@ impl HttpServerMetrics {
         }
     }
 
-    /// The handles for a request. Repeated verbs and paths cost two look-ups, without a lock.
+    /// The handles for a request. Repeated verbs and paths cost two lookups, without a lock.
     pub fn route(&self, method: &str, path: &str) -> HttpRoute {
         let Some(inner) = &self.inner else {
             return HttpRoute::default();
@@ -108,7 +108,7 @@ impl Inner {
 }
 
 impl HttpRoute {
-    /// Records an answered request: status code, time, body bytes each way.
+    /// Records a response: status code, time, and body bytes in both directions.
     pub fn completed(&self, status: u16, elapsed: Duration, request_bytes: u64, response_bytes: u64) {
         let Some(route) = &self.inner else { return };
         route.by_status.with(

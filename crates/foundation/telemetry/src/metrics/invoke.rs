@@ -22,7 +22,7 @@ struct Families {
     acl: [Family<Counter, 2>; 4],
 }
 
-/// The caller's side: handles for one app that is called.
+/// Caller side: handles for one called app.
 #[derive(Clone, Debug)]
 pub struct InvokedApp {
     inner: Arc<Invoked>,
@@ -38,7 +38,7 @@ struct Invoked {
     streaming: ByStatus<Counter>,
 }
 
-/// The callee's side: handles for one app that calls.
+/// Callee side: handles for one calling app.
 #[derive(Clone, Debug)]
 pub struct InvokingApp {
     inner: Arc<Invoking>,
@@ -52,7 +52,7 @@ struct Invoking {
     responses: ByStatus<Counter>,
 }
 
-/// Handles for the access control decisions about one caller.
+/// Handles for access control decisions about one caller.
 #[derive(Clone, Debug, Default)]
 pub struct AclMetrics {
     /// Allowed by the app's policy.
@@ -118,7 +118,7 @@ impl InvokeMetrics {
         }
     }
 
-    /// Handles for calling an app. Keep them with its resolved address.
+    /// Handles for calling an app. Cache them with its resolved address.
     pub fn invoked(&self, app_id: &str) -> InvokedApp {
         let families = self.families.clone();
         InvokedApp {
@@ -133,7 +133,7 @@ impl InvokeMetrics {
         }
     }
 
-    /// Handles for being called by an app. Keep them with its access rules.
+    /// Handles for calls from an app. Cache them with its access rules.
     pub fn invoking(&self, app_id: &str) -> InvokingApp {
         let families = self.families.clone();
         InvokingApp {
@@ -163,17 +163,17 @@ impl InvokeMetrics {
 }
 
 impl InvokedApp {
-    /// A unary request was sent.
+    /// Counts a unary request sent.
     pub fn sent(&self) {
         self.inner.sent_unary.inc();
     }
 
-    /// A streaming request was sent.
+    /// Counts a streaming request sent.
     pub fn sent_streaming(&self) {
         self.inner.sent_streaming.inc();
     }
 
-    /// A unary response came. `status` is the app's: an HTTP code or a gRPC code.
+    /// Records a unary response. `status` is the app's HTTP or gRPC code.
     pub fn received(&self, status: i32, elapsed: Duration) {
         let inner = &*self.inner;
         let resolve = || {
@@ -189,7 +189,7 @@ impl InvokedApp {
         });
     }
 
-    /// A streaming response came.
+    /// Counts a streaming response.
     pub fn received_streaming(&self, status: i32) {
         let inner = &*self.inner;
         let resolve = || {
@@ -203,12 +203,12 @@ impl InvokedApp {
 }
 
 impl InvokingApp {
-    /// A request came.
+    /// Counts a request received.
     pub fn received(&self) {
         self.inner.received.inc();
     }
 
-    /// A response was sent. `status` is the app's: an HTTP code or a gRPC code.
+    /// Counts a response sent. `status` is the app's HTTP or gRPC code.
     pub fn responded(&self, status: i32) {
         let inner = &*self.inner;
         let resolve = || inner.families.res_sent.with([&inner.app_id, &status.to_string()]);

@@ -8,7 +8,7 @@ pub struct PatternError {
     reason: &'static str,
 }
 
-/// What is wrong with a pattern, if anything.
+/// The error in a pattern, if any.
 pub fn wrong_pattern(pattern: &str) -> Option<String> {
     let error = Patterns::new([pattern]).err()?;
     Some(error.reason.to_owned())
@@ -41,7 +41,7 @@ impl Segment {
 }
 
 impl Patterns {
-    /// Compiles the patterns. Double slashes are merged and a missing leading slash is added first.
+    /// Compiles the patterns. Merges double slashes and adds a missing leading slash first.
     ///
     /// # Errors
     /// On a malformed wildcard.
@@ -57,13 +57,13 @@ impl Patterns {
         Ok(out)
     }
 
-    /// Whether there is no pattern.
+    /// True if there are no patterns.
     pub fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
 
-    /// The text of the most specific pattern that matches a path. A path without its trailing slash matches the
-    /// subtree too, unless another pattern does.
+    /// The text of the most specific pattern that matches a path. A path without its trailing slash matches
+    /// the subtree, unless another pattern matches exactly.
     pub fn find(&self, path: &str) -> Option<&str> {
         let path = clean(path);
         self.best(&path).or_else(|| {
@@ -76,7 +76,7 @@ impl Patterns {
     }
 
     fn best(&self, path: &str) -> Option<&str> {
-        // A path starts with a slash: the part before it is empty.
+        // A path starts with a slash, so the first part is empty.
         let parts: Vec<&str> = path.split('/').skip(1).collect();
         self.patterns
             .iter()
@@ -148,7 +148,7 @@ fn compile(text: &str) -> Result<Vec<Segment>, PatternError> {
     Ok(segments)
 }
 
-/// Double slashes merged, a leading slash added.
+/// Merges double slashes and adds a leading slash.
 pub(super) fn normalize(path: &str) -> String {
     let mut out = String::with_capacity(path.len() + 1);
     out.push('/');
@@ -160,7 +160,7 @@ pub(super) fn normalize(path: &str) -> String {
     out
 }
 
-/// As [`normalize`], with `.` and `..` segments resolved.
+/// Like [`normalize`], and resolves `.` and `..` segments.
 fn clean(path: &str) -> String {
     let path = normalize(path);
     if !path.contains("/.") {

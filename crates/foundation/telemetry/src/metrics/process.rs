@@ -1,9 +1,9 @@
-//! `process_*` families, read from `/proc` at each scrape. Absent where there is no `/proc`.
+//! `process_*` families, read from `/proc` at each scrape. Absent on systems without `/proc`.
 
 use super::cell::Sample;
 use super::encode::{self, Format};
 
-/// Clock ticks per second in `/proc`: the same on every Linux architecture in use.
+/// Clock ticks per second in `/proc`, equal on all common Linux architectures.
 const TICKS: f64 = 100.0;
 
 /// Appends the families.
@@ -60,9 +60,9 @@ struct Stat {
 impl Stat {
     fn read() -> Option<Self> {
         let text = std::fs::read_to_string("/proc/self/stat").ok()?;
-        // The command name, in parentheses, may hold spaces.
+        // The command name in parentheses may contain spaces.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-        // Counted from the third field, the state.
+        // Fields are numbered from 3, the state.
         let field = |n: usize| fields.get(n - 3)?.parse::<f64>().ok();
         Some(Self {
             cpu_seconds: (field(14)? + field(15)?) / TICKS,

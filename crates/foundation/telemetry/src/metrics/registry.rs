@@ -11,13 +11,12 @@ use super::family::{AnyFamily, Desc, Family, Source};
 use super::rules::Rules;
 use super::{MetricsConfig, MetricsError};
 
-/// Bounds in milliseconds when the configuration has none: three for what is faster than a millisecond, and those
-/// of Dapr.
+/// Default bounds in milliseconds: three below a millisecond, and Dapr's.
 const LATENCY_MS: [f64; 37] = [
     0.1, 0.25, 0.5, 1., 2., 3., 4., 5., 6., 8., 10., 13., 16., 20., 25., 30., 40., 50., 65., 80., 100., 130.,
     160., 200., 250., 300., 400., 500., 650., 800., 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5,
 ];
-/// How many of them are below a millisecond.
+/// Number of bounds below a millisecond.
 const FINE: usize = 3;
 /// Bounds in bytes: 1 KiB to 4 GiB.
 const SIZE: [u64; 13] = [
@@ -37,8 +36,8 @@ const SIZE: [u64; 13] = [
 ];
 const RATIO: [f64; 10] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0, 1.5, 2.0];
 
-/// Creates families and renders them. Cheap to clone. Every family carries the label `app_id`; those made through
-/// [`Registry::namespaced`] also `namespace`.
+/// Creates families and renders them. Cheap to clone. Every family has the label `app_id`; those created
+/// through [`Registry::namespaced`] also have `namespace`.
 #[derive(Clone)]
 pub struct Registry {
     shared: Option<Arc<RegistryInner>>,
@@ -112,7 +111,7 @@ impl Registry {
         }
     }
 
-    /// The same registry for families that also carry the label `namespace`.
+    /// The same registry, for families with the label `namespace`.
     #[must_use]
     pub fn namespaced(&self) -> Self {
         Self {
@@ -121,7 +120,7 @@ impl Registry {
         }
     }
 
-    /// A counter. `name` without the prefix `dapr_`; asking twice for a name returns the same family.
+    /// A counter. `name` omits the prefix `dapr_`; the same name returns the same family.
     pub fn counter<const N: usize>(
         &self,
         name: &str,
@@ -131,7 +130,7 @@ impl Registry {
         self.family(name, help, labels, |_| Arc::default())
     }
 
-    /// Registers a gauge with `N` labels.
+    /// A gauge with `N` labels.
     pub fn gauge<const N: usize>(
         &self,
         name: &str,

@@ -13,11 +13,11 @@ pub struct ResiliencyMetrics {
     count: Family<Counter, 6>,
     activations: Family<Counter, 6>,
     breaker_state: Family<Gauge, 6>,
-    /// Name and namespace of the last loaded Resiliency resource: labels of all but `loaded`.
+    /// Name and namespace of the last loaded Resiliency resource: labels of all families but `loaded`.
     resource: Arc<ArcSwap<(String, String)>>,
 }
 
-/// What kind of policy acts.
+/// Kind of policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
     /// A time limit.
@@ -38,12 +38,12 @@ impl PolicyKind {
     }
 }
 
-/// Which way the protected call goes.
+/// Direction of the protected call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowDirection {
-    /// Towards the app.
+    /// To the app.
     Inbound,
-    /// Away from the app.
+    /// From the app.
     Outbound,
 }
 
@@ -63,9 +63,9 @@ pub enum BreakerState {
     Closed,
     /// A trial call passes.
     HalfOpen,
-    /// Calls are refused.
+    /// Calls are rejected.
     Open,
-    /// Not known.
+    /// Unknown.
     Unknown,
 }
 
@@ -82,8 +82,8 @@ impl BreakerState {
     }
 }
 
-/// Handles for one policy acting on one target. Kept with the built policy, so that it is made anew when a Resiliency
-/// resource changes.
+/// Handles for one policy and target. Cached with the built policy, so a changed Resiliency resource
+/// creates new ones.
 #[derive(Clone, Debug, Default)]
 pub struct PolicyMetrics {
     /// By breaker state, in the order of [`BreakerState::ALL`]; without a breaker only the first is used.
@@ -123,7 +123,7 @@ impl ResiliencyMetrics {
         }
     }
 
-    /// A Resiliency resource was loaded; its name labels everything recorded from now on.
+    /// Counts a loaded Resiliency resource; its name labels all later observations.
     pub fn resource_loaded(&self, name: &str, namespace: &str) {
         self.resource
             .store(Arc::new((name.to_owned(), namespace.to_owned())));
@@ -153,23 +153,23 @@ impl ResiliencyMetrics {
 }
 
 impl PolicyMetrics {
-    /// A call ran under the timeout or retry.
+    /// Counts a call under the timeout or retry.
     pub fn executed(&self) {
         self.executed[0].inc();
     }
 
-    /// The timeout expired or the retry started (once per run).
+    /// Counts an expired timeout, or the first retry of a run.
     pub fn activated(&self) {
         self.activated[0].inc();
     }
 
-    /// A call ran under the circuit breaker, which was in this state.
+    /// Counts a call under the circuit breaker in this state.
     pub fn breaker_executed(&self, state: BreakerState) {
         self.executed[state as usize].inc();
         self.set_state(state);
     }
 
-    /// The circuit breaker changed to this state. The gauge follows with the next call, as Dapr's does.
+    /// Records a state change of the circuit breaker. As in Dapr, the gauge follows with the next call.
     pub fn breaker_changed(&self, state: BreakerState) {
         self.activated[state as usize].inc();
     }

@@ -7,15 +7,15 @@ use regex::Regex;
 
 use super::{MetricsError, RewriteRule};
 
-/// What is wrong with a regular expression, if anything.
+/// The error in a regular expression, if any.
 pub fn wrong_regex(pattern: &str) -> Option<String> {
     let error = Regex::new(pattern).err()?.to_string();
-    // The lines before show where.
+    // The earlier lines show the position.
     let reason = error.lines().last().unwrap_or_default();
     Some(reason.trim_start_matches("error: ").to_owned())
 }
 
-/// All rules, found by metric and label when a family is made.
+/// All rules, looked up by metric and label when a family is created.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     rules: Vec<(String, String, LabelRules)>,
@@ -51,7 +51,7 @@ impl Rules {
         Ok(Self { rules: out })
     }
 
-    /// The rules of a label; of several for the same label the last counts.
+    /// The rules of a label; the last of several rules wins.
     pub(super) fn of(&self, metric: &str, label: &str) -> LabelRules {
         let found = self
             .rules
@@ -63,7 +63,7 @@ impl Rules {
 }
 
 impl LabelRules {
-    /// Every match of every pattern replaced. Empty values stay empty.
+    /// Replaces every match of every pattern. Empty values stay empty.
     pub(super) fn apply<'a>(&self, value: &'a str) -> Cow<'a, str> {
         let mut value = Cow::Borrowed(value);
         for (regex, replacement) in self.0.iter().flat_map(|rules| rules.iter()) {

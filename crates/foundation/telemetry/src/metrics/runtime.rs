@@ -2,7 +2,7 @@
 
 use super::{Counter, Family, Gauge, Registry};
 
-/// `dapr_runtime_component_*` and `dapr_runtime_mtls_*`. None of these is recorded per request.
+/// `dapr_runtime_component_*` and `dapr_runtime_mtls_*`. Not recorded per request.
 #[derive(Clone, Debug)]
 pub struct RuntimeMetrics {
     loaded: Family<Counter, 0>,
@@ -53,42 +53,43 @@ impl RuntimeMetrics {
         }
     }
 
-    /// Counts a component that was read from a resource.
+    /// Counts a component loaded from a resource.
     pub fn component_loaded(&self) {
         self.loaded.with([]).inc();
     }
 
-    /// A component of this type (`state.redis`) was initialised.
+    /// Counts an initialized component of this type (`state.redis`).
     pub fn component_initialized(&self, component_type: &str) {
         self.init.with([component_type]).inc();
     }
 
-    /// A component failed; `reason` is `creation` or `init`.
+    /// Counts a failed component; `reason` is `creation` or `init`.
     pub fn component_init_failed(&self, component_type: &str, reason: &str, name: &str) {
         self.init_fail.with([component_type, reason, name]).inc();
     }
 
-    /// The workload identity was obtained.
+    /// Counts an obtained workload identity.
     pub fn mtls_initialized(&self) {
         self.mtls_init.with([]).inc();
     }
 
-    /// The workload identity was not obtained.
+    /// Counts a failure to obtain the workload identity.
     pub fn mtls_init_failed(&self, reason: &str) {
         self.mtls_init_fail.with([reason]).inc();
     }
 
-    /// The workload certificate was renewed.
+    /// Counts a renewed workload certificate.
     pub fn certificate_rotated(&self) {
         self.rotated.with([]).inc();
     }
 
-    /// End of validity of the workload certificate in use, in seconds since 1970.
+    /// Sets the expiry of the current workload certificate, in seconds since 1970.
     pub fn certificate_expires(&self, at: i64) {
         self.certificate_expiry.with([]).set(at);
     }
 
-    /// Renewal failed: `sentry_conn`, `sentry_token`, `sign`, `invalid_ts`, `jwt_parse`, `jwt_aud`.
+    /// Counts a failed renewal: `sentry_conn`, `sentry_token`, `sign`, `invalid_ts`, `jwt_parse`,
+    /// `jwt_aud`.
     pub fn certificate_rotation_failed(&self, reason: &str) {
         self.rotated_fail.with([reason]).inc();
     }

@@ -1,4 +1,4 @@
-//! The HTTP server of the metrics port: the exposition, and other pages.
+//! The HTTP server of the metrics port: the exposition and other pages.
 
 use std::sync::Arc;
 
@@ -10,31 +10,32 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Format, Metrics, TextBody, Texts};
 
-/// Scrapers connected at once; beyond it the oldest silent connection goes.
+/// Limits on scraper connections; beyond them the oldest silent connection is closed.
 const LIMITS: Limits = Limits {
     connections: 64,
     per_source: 32,
 };
 
-/// A page of the metrics port, written anew for each request.
+/// A page of the metrics port, rendered for each request.
 #[derive(Clone)]
 pub struct Page {
-    /// Its path.
+    /// URL path.
     pub path: &'static str,
     /// Its media type.
     pub content_type: &'static str,
-    /// Writes it. It must not wait.
+    /// Renders the page. Must not block.
     pub write: Arc<dyn Fn() -> String + Send + Sync>,
 }
 
-/// What a request asks for.
+/// The requested resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Exposition(Format),
     Page(usize),
 }
 
-/// Answers the paths of `pages`, and every other path with the exposition, until `cancel`; open connections end with it.
+/// Serves `pages` at their paths and the exposition at every other path until `cancel`, which also closes
+/// open connections.
 pub async fn serve(
     listener: TcpListener,
     metrics: Arc<Metrics>,
@@ -87,7 +88,7 @@ async fn answer(
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     if page.is_some() {
-        // Names and errors come from others: nothing of a page is run or fetched.
+        // Names and errors on a page are untrusted: the policy forbids scripts and fetches.
         let nothing = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'");
         headers.insert(CONTENT_SECURITY_POLICY, nothing);
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -1,4 +1,4 @@
-//! Large texts that are written anew for each request. How many are kept for clients that do not read them is bounded.
+//! Large texts rendered per request, with a bound on those kept for slow clients.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,17 +9,17 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
-/// Texts kept at once for clients that have not read them to the end.
+/// Maximum number of texts not yet read to the end.
 const MAX_TEXTS: usize = 4;
-/// While there are as many, the newest is everybody's for this long; then another takes the place of the oldest.
+/// At the maximum, requests share the newest text for this long; then a new text evicts the oldest.
 const SHARED: Duration = Duration::from_secs(1);
-/// What a connection takes over at once, bytes: a copy, so that it keeps no more of the text than that.
+/// Bytes that a connection takes at once: a copy, so that it retains no more of the text.
 const PIECE: usize = 8 << 10;
 
 /// The texts of a server, each of a kind `K`.
 #[derive(Debug)]
 pub struct Texts<K> {
-    /// Whoever waits for a text that is being written keeps no thread from others.
+    /// An async lock: a request that waits for a rendering text blocks no thread.
     kept: tokio::sync::Mutex<Vec<Kept<K>>>,
 }
 
@@ -30,7 +30,7 @@ struct Kept<K> {
     text: Weak<Text>,
 }
 
-/// `None` once another text took its place.
+/// `None` after eviction.
 #[derive(Debug)]
 struct Text(Mutex<Option<Bytes>>);
 
@@ -49,10 +49,10 @@ impl<K> Default for Texts<K> {
 }
 
 impl<K: PartialEq> Texts<K> {
-    /// The text that `write` writes, which is of this kind. Where clients leave many texts unread, it may be one that was
-    /// written up to a second ago, and the oldest of them is broken off.
+    /// Renders a text of this kind with `write`. If clients leave many texts unread, returns one rendered
+    /// up to a second ago, or evicts the oldest.
     pub async fn answer(&self, kind: K, write: impl FnOnce() -> String) -> TextBody {
-        // Texts are written one after the other: each needs memory while it is.
+        // Texts are rendered one at a time, because each needs memory.
         let mut kept = self.kept.lock().await;
         kept.retain(|kept| kept.text.strong_count() > 0);
         if kept.len() >= MAX_TEXTS {
@@ -80,7 +80,7 @@ impl<K: PartialEq> Texts<K> {
     }
 }
 
-/// A text on its way to a client; by default an empty one.
+/// A text being sent to a client; empty by default.
 #[derive(Debug, Default)]
 pub struct TextBody {
     text: Option<Arc<Text>>,
@@ -106,7 +106,7 @@ impl TextBody {
     }
 }
 
-/// Others wanted texts while this one was not read.
+/// The text was evicted because it was not read.
 #[derive(Debug, thiserror::Error)]
 #[error("the client was too slow: response dropped after {MAX_TEXTS} newer requests")]
 pub struct BrokenOff;
@@ -154,7 +154,7 @@ mod tests {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Texts that are read are written anew each time, whole.
+    /// Every request renders a new text while clients read.
     #[tokio::test]
     async fn reader_gets_new_text() {
         let texts = Texts::default();
@@ -178,7 +178,7 @@ mod tests {
         for number in 0..64 {
             unread.push(texts.answer("plain", || text(number)).await);
         }
-        // Those within the same second share the last that there was room for.
+        // Requests within the same second share the last text that fit.
         let written = |bodies: &[TextBody]| {
             let texts = bodies.iter().filter_map(|body| body.text.as_ref());
             let mut texts: Vec<_> = texts
@@ -194,7 +194,7 @@ mod tests {
             read(texts.answer("plain", || text(64)).await).await,
             Some(text(3))
         );
-        // Later there is a new one, for which the oldest is broken off.
+        // Later, a new text evicts the oldest.
         tokio::time::advance(SHARED).await;
         let late = texts.answer("plain", || text(65)).await;
         let other = texts.answer("other", || text(66)).await;
@@ -211,7 +211,7 @@ mod tests {
         );
     }
 
-    /// Who comes while a text is written waits without a thread.
+    /// A request that waits for a rendering text blocks no thread.
     #[tokio::test]
     async fn waiting_blocks_no_thread() {
         let texts = Texts::default();

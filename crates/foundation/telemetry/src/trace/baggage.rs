@@ -1,4 +1,4 @@
-//! W3C baggage: checked on the way in, echoed to the caller, forwarded to the app.
+//! W3C baggage: validated on receipt, echoed to the caller, forwarded to the app.
 
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
@@ -11,12 +11,12 @@ const MAX_BYTES: usize = 8192;
 const MAX_MEMBER_BYTES: usize = 4096;
 const MAX_MEMBERS: usize = 180;
 
-/// Why a `baggage` header is refused. Its text is the reply's.
+/// Why a `baggage` header is invalid. The text is sent in the reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid baggage header: {0}")]
 pub struct BaggageError(String);
 
-/// A well-formed baggage list, in its order of first appearance; of equal keys the last value counts.
+/// A valid baggage list in order of first appearance; of equal keys the last value wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baggage {
     members: Vec<Member>,
@@ -30,15 +30,15 @@ struct Member {
 }
 
 impl Baggage {
-    /// The `baggage` headers of a request, joined: their text, and what it says. `None` when there are none, or only an
-    /// empty one.
+    /// The joined text of a request's `baggage` headers, and its parsed form. `None` if there is none, or
+    /// only an empty one.
     ///
     /// # Errors
     /// As [`Baggage::parse`].
     pub fn from_headers(headers: &HeaderMap) -> Result<Option<(String, Self)>, BaggageError> {
         let mut text: Option<String> = None;
         for value in headers.get_all(BAGGAGE) {
-            // What is not UTF-8 is not valid baggage either: parsing refuses the replacement character.
+            // Invalid UTF-8 is invalid baggage: the parser rejects the replacement character.
             let value = String::from_utf8_lossy(value.as_bytes());
             match &mut text {
                 Some(text) => *text = format!("{text},{value}"),
@@ -50,7 +50,7 @@ impl Baggage {
             .transpose()
     }
 
-    /// Parses the header's text; several headers are joined with `,` first.
+    /// Parses the header text; several headers are joined with `,` first.
     ///
     /// # Errors
     /// On a malformed list, more than 180 keys, more than 8192 bytes, or a member of more than 4096 bytes.
@@ -75,7 +75,7 @@ impl Baggage {
         Ok(baggage)
     }
 
-    /// Whether there is no member.
+    /// True if there are no members.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
@@ -88,7 +88,7 @@ impl Baggage {
             .map(|m| m.value.as_str())
     }
 
-    /// The list encoded anew (gRPC replies carry this form; HTTP replies the original text).
+    /// The list encoded again (gRPC replies carry this form; HTTP replies the original text).
     pub fn encode(&self) -> String {
         let mut out = String::new();
         for member in &self.members {
@@ -199,7 +199,7 @@ fn bad_escape(value: &str) -> Option<&str> {
         }
         match bytes.get(at + 1..at + 3) {
             Some(pair) if pair.iter().all(u8::is_ascii_hexdigit) => at += 3,
-            // Only ASCII values get here, so any byte offset is a character boundary.
+            // Only ASCII values reach this point, so any byte offset is a character boundary.
             _ => return value.get(at..bytes.len().min(at + 3)),
         }
     }

@@ -16,26 +16,27 @@ pub const GRPC_TRACE_BIN: &str = "grpc-trace-bin";
 const SAMPLED: u8 = 1;
 const BIN_LEN: usize = 29;
 
-/// Trace id, span id and flags of a request (W3C Trace Context). Ids are never all zero, but for [`TraceContext::ZERO`].
+/// Trace ID, span ID and flags of a request (W3C Trace Context). IDs are never all zero, except in
+/// [`TraceContext::ZERO`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceContext {
-    /// Identifies the whole trace.
+    /// Identifies the trace.
     pub trace_id: [u8; 16],
     /// Identifies the caller's span.
     pub span_id: [u8; 8],
-    /// Bit 0: sampled. Other bits travel unchanged.
+    /// Bit 0: sampled. Other bits are passed through.
     pub flags: u8,
 }
 
 impl TraceContext {
-    /// No context, in the form that events have it.
+    /// The all-zero context, which events carry instead of none.
     pub const ZERO: Self = Self {
         trace_id: [0; 16],
         span_id: [0; 8],
         flags: 0,
     };
 
-    /// A context with a random trace and span id, not sampled.
+    /// An unsampled context with random IDs.
     pub fn random() -> Self {
         let trace_id = loop {
             let id: u128 = rand::random();
@@ -50,7 +51,7 @@ impl TraceContext {
         }
     }
 
-    /// The same trace with a new random span id and the given sampling decision.
+    /// The same trace with a new random span ID and the given sampling decision.
     #[must_use]
     pub fn child(self, sampled: bool) -> Self {
         let flags = if sampled {
@@ -70,7 +71,8 @@ impl TraceContext {
         self.flags & SAMPLED != 0
     }
 
-    /// Parses a `traceparent` value: version `00` to `fe` (version `00` with exactly four parts), ids not zero.
+    /// Parses a `traceparent` value: version `00` to `fe` (version `00` with exactly four parts), IDs not
+    /// zero.
     pub fn parse_traceparent(text: &str) -> Option<Self> {
         let mut parts = text.trim().split('-');
         let version: [u8; 1] = hex(parts.next()?)?;
@@ -94,7 +96,7 @@ impl TraceContext {
         Self::parse_traceparent(value.to_str().ok()?)
     }
 
-    /// Parses the 29 bytes of `grpc-trace-bin`: version 0, then trace id (field 0), span id (1), flags (2).
+    /// Parses the 29 bytes of `grpc-trace-bin`: version 0, then trace ID (field 0), span ID (1), flags (2).
     pub fn from_grpc_trace_bin(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; BIN_LEN] = bytes.try_into().ok()?;
         if bytes[0] != 0 || bytes[1] != 0 || bytes[18] != 1 || bytes[27] != 2 {
@@ -123,14 +125,14 @@ impl TraceContext {
         out
     }
 
-    /// The value of `grpc-trace-bin` as it travels in HTTP/2 headers: base64 without padding.
+    /// The value of `grpc-trace-bin` in HTTP/2 headers: base64 without padding.
     pub fn grpc_trace_bin_header(self) -> HeaderValue {
         let text = STANDARD_NO_PAD.encode(self.to_grpc_trace_bin());
         // Base64 is valid in a header.
         HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
     }
 
-    /// The `traceparent` text, always version `00`, without allocating.
+    /// The `traceparent` text with version `00`, without allocating.
     pub fn traceparent(self) -> TraceParent {
         let mut buf = *b"00-00000000000000000000000000000000-0000000000000000-00";
         write_hex(&mut buf[3..35], &self.trace_id);
@@ -199,7 +201,7 @@ fn random_span_id() -> [u8; 8] {
     }
 }
 
-/// Exactly `2 * N` hex digits of either case.
+/// Parses exactly `2 * N` hex digits of either case.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N {

@@ -1,4 +1,4 @@
-//! Names and attributes of spans, by what they are about (Dapr v1.17).
+//! Names and attributes of spans by API (Dapr v1.17).
 
 use http::StatusCode;
 
@@ -20,7 +20,8 @@ impl Tracer {
         span
     }
 
-    /// An input binding's event on its way to the app. `statement` is `POST /NAME`, or the callback's full method.
+    /// An input binding's event delivered to the app. `statement` is `POST /NAME`, or the callback's full
+    /// method.
     pub fn input_binding(&self, binding: &str, statement: &str, parent: &Parent) -> Span {
         let mut span = self.start(SpanKind::Client, "", parent);
         if span.is_recording() {
@@ -33,7 +34,7 @@ impl Tracer {
         span
     }
 
-    /// A job of the app that is due. `statement` is `POST /job/NAME`, or the callback's full method.
+    /// A triggered job of the app. `statement` is `POST /job/NAME`, or the callback's full method.
     pub fn job(&self, job: &str, statement: &str, parent: &Parent) -> Span {
         let mut span = self.start(SpanKind::Client, "", parent);
         if span.is_recording() {
@@ -45,9 +46,9 @@ impl Tracer {
     }
 }
 
-/// Attributes. Each call is a no-op unless the span records.
+/// Attributes. Each call is a no-op unless the span is recording.
 impl Span {
-    /// Outcome of an HTTP API request: an error from 400 on.
+    /// Outcome of an HTTP API request: codes from 400 are errors.
     pub fn http_status(&mut self, code: u16) {
         if !self.is_recording() {
             return;

@@ -1,4 +1,4 @@
-//! Finished spans on their way to one exporter.
+//! Queue of finished spans for one exporter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,12 +7,12 @@ use tokio::sync::Notify;
 
 use super::SpanData;
 
-/// Spans held for an exporter before new ones are dropped.
+/// Spans queued before new ones are dropped.
 const CAPACITY: usize = 2048;
-/// Spans per export. The first span wakes the exporter; at this many it stops waiting for more.
+/// Spans per export. The first span wakes the exporter; a full batch ends its wait for more.
 pub(crate) const BATCH: usize = 512;
 
-/// Bounded queue between the request path, which never waits, and an exporter.
+/// Bounded queue between the request path, which never blocks, and an exporter.
 #[derive(Debug, Default)]
 pub struct SpanQueue {
     spans: Mutex<Vec<Arc<SpanData>>>,
@@ -22,7 +22,7 @@ pub struct SpanQueue {
 }
 
 impl SpanQueue {
-    /// Queues a finished span, or counts it as dropped when the exporter is too slow.
+    /// Queues a finished span, or counts it as dropped if the queue is full.
     pub fn push(&self, span: Arc<SpanData>) {
         let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
         if spans.len() >= CAPACITY {
@@ -37,7 +37,7 @@ impl SpanQueue {
         }
     }
 
-    /// Everything queued, oldest first.
+    /// Takes all queued spans, oldest first.
     pub fn take(&self) -> Vec<Arc<SpanData>> {
         std::mem::take(&mut *self.spans.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -47,12 +47,12 @@ impl SpanQueue {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Resolves when a span arrived in the empty queue since the last call.
+    /// Resolves when a span has arrived in the empty queue since the last call.
     pub(crate) async fn arrived(&self) {
         self.arrived.notified().await;
     }
 
-    /// Resolves when a full batch waits.
+    /// Resolves when a full batch is queued.
     pub(crate) async fn batch_ready(&self) {
         self.full_batch.notified().await;
     }

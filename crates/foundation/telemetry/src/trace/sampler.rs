@@ -1,22 +1,22 @@
-//! Which new traces are recorded.
+//! Sampling decisions for traces.
 
 use std::fmt;
 
 use super::TraceContext;
 
-/// Parent based: a request with a parent follows the parent's flag, a new trace is drawn by its trace id.
+/// Parent-based sampler: a request with a parent follows its flag; a new trace is sampled by its trace ID.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampler {
     rate: f64,
-    /// Traces whose low 63 random bits lie below this are sampled.
+    /// Traces whose low 63 random bits are below this bound are sampled.
     bound: u64,
 }
 
-/// The rate of an empty or unparsable `samplingRate`.
+/// The rate for an empty or invalid `samplingRate`.
 const DEFAULT_RATE: f64 = 1e-4;
 
 impl Sampler {
-    /// `rate` between 0 (no new trace) and 1 (every trace).
+    /// `rate` is between 0 (no new trace) and 1 (every trace).
     pub fn new(rate: f64) -> Self {
         let rate = if rate.is_nan() { DEFAULT_RATE } else { rate };
         // The cast saturates: negative rates become 0.
@@ -28,12 +28,12 @@ impl Sampler {
         Self { rate, bound }
     }
 
-    /// From the text of `samplingRate`: anything that is no number counts as 0.0001.
+    /// Parses the text of `samplingRate`: 0.0001 if it is not a number.
     pub fn parse(text: &str) -> Self {
         Self::new(text.parse().unwrap_or(DEFAULT_RATE))
     }
 
-    /// Whether no new trace is ever sampled.
+    /// True if no new trace is ever sampled.
     pub fn is_off(self) -> bool {
         self.bound == 0
     }
@@ -46,7 +46,7 @@ impl Sampler {
         }
     }
 
-    /// The arithmetic of OpenTelemetry Go's ratio sampler, so that a fleet of both decides alike.
+    /// The arithmetic of OpenTelemetry Go's ratio sampler, so that both implementations decide alike.
     fn ratio(self, trace_id: &[u8; 16]) -> bool {
         let mut low = [0; 8];
         low.copy_from_slice(&trace_id[8..]);
@@ -54,7 +54,7 @@ impl Sampler {
     }
 }
 
-/// The description logged at start.
+/// The description logged at startup.
 impl fmt::Display for Sampler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ParentBased{root:")?;

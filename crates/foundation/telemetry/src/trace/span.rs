@@ -11,13 +11,13 @@ use super::{Parent, TraceContext, TraceState};
 
 type Text = Cow<'static, str>;
 
-/// The role of a span (values as in OTLP).
+/// The role of a span (OTLP values).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum SpanKind {
     /// Work inside the process.
     Internal = 1,
-    /// Answering a call.
+    /// Handling a call.
     Server = 2,
     /// Making a call.
     Client = 3,
@@ -27,10 +27,10 @@ pub enum SpanKind {
     Consumer = 5,
 }
 
-/// How a span ended.
+/// Outcome of a span.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Status {
-    /// No statement.
+    /// Not set.
     #[default]
     Unset,
     /// Explicitly successful.
@@ -39,7 +39,7 @@ pub enum Status {
     Error(String),
 }
 
-/// A recorded span, as exporters see it.
+/// A finished span for exporters.
 #[derive(Clone, Debug)]
 pub struct SpanData {
     /// Name of the span, as exported.
@@ -48,45 +48,45 @@ pub struct SpanData {
     pub scope: &'static str,
     /// Role.
     pub kind: SpanKind,
-    /// Own trace and span id.
+    /// The span's trace and span ID.
     pub context: TraceContext,
     /// Trace state inherited from the caller.
     pub state: Option<TraceState>,
-    /// Span id of the parent, when there is one.
+    /// Span ID of the parent, if any.
     pub parent: Option<[u8; 8]>,
     /// Start time.
     pub start: SystemTime,
     /// End time.
     pub end: SystemTime,
-    /// Attributes, each key once.
+    /// Attributes with unique keys.
     pub attributes: Vec<(Text, Text)>,
-    /// Attributes that are lists, each key once.
+    /// List attributes with unique keys.
     pub lists: Vec<(Text, Vec<String>)>,
-    /// What happened meanwhile, in order.
+    /// Events during the span, in order.
     pub events: Vec<SpanEvent>,
     /// Outcome.
     pub status: Status,
 }
 
-/// Something that happened during a span.
+/// An event during a span.
 #[derive(Clone, Debug)]
 pub struct SpanEvent {
     /// The name of the event.
     pub name: Text,
-    /// When it happened, by the clock of this machine.
+    /// Time of the event by the local clock.
     pub time: SystemTime,
-    /// Attributes, each key once.
+    /// Attributes with unique keys.
     pub attributes: Vec<(Text, Text)>,
 }
 
-/// Events that a span keeps; more are dropped.
+/// Maximum events of a span; more are dropped.
 const MAX_EVENTS: usize = 128;
-/// OpenTelemetry's attribute value length limit, here in bytes, and for names and descriptions too: methods, paths and
-/// errors are as long as others make them, and finished spans wait for their exporter.
+/// OpenTelemetry's attribute value length limit, in bytes. Applies to names and descriptions too, because
+/// callers choose methods, paths and errors, and finished spans are queued.
 const MAX_TEXT: usize = 4 << 10;
 
-/// A running span. Ends when dropped, or at [`Span::end`]. Only sampled spans record anything: every setter is a
-/// no-op on the others.
+/// A running span. Ends when dropped, or at [`Span::end`]. Only sampled spans record: on others every
+/// setter is a no-op.
 #[derive(Debug)]
 #[must_use = "a span ends when it is dropped"]
 pub struct Span {
@@ -103,7 +103,7 @@ pub(super) struct Recording {
 }
 
 impl Span {
-    /// A span that records nothing and has no context.
+    /// A span without a context that records nothing.
     pub fn none() -> Self {
         Self {
             context: None,
@@ -113,7 +113,7 @@ impl Span {
         }
     }
 
-    /// A span that records nothing and passes the caller's context on.
+    /// A span that records nothing and passes on the caller's context.
     pub fn of(parent: Parent) -> Self {
         Self {
             context: parent.context,
@@ -123,7 +123,7 @@ impl Span {
         }
     }
 
-    /// The context to send to callees. `None` only when tracing makes no spans and the caller sent no context.
+    /// The context to send to callees. `None` only if tracing is off and the caller sent none.
     pub fn context(&self) -> Option<TraceContext> {
         self.context
     }
@@ -142,7 +142,7 @@ impl Span {
         }
     }
 
-    /// Whether attributes are kept; skip computing them otherwise.
+    /// Whether attributes are recorded; otherwise skip computing them.
     pub fn is_recording(&self) -> bool {
         self.recording.is_some()
     }
@@ -154,17 +154,17 @@ impl Span {
         }
     }
 
-    /// Sets an attribute; an empty value is left out.
+    /// Sets an attribute; an empty value is omitted.
     pub fn set(&mut self, key: impl Into<Text>, value: impl Into<Text>) {
         self.put(key.into(), value.into(), true);
     }
 
-    /// Sets an attribute unless the key is set already; an empty value is left out.
+    /// Sets an attribute unless the key is already set; an empty value is omitted.
     pub fn set_default(&mut self, key: impl Into<Text>, value: impl Into<Text>) {
         self.put(key.into(), value.into(), false);
     }
 
-    /// Sets an attribute that is a list, instead of what it was; an empty one is left out.
+    /// Sets or replaces a list attribute; an empty list is omitted.
     pub fn set_list(&mut self, key: impl Into<Text>, values: &[String]) {
         let Some(data) = self.data_mut() else { return };
         if values.is_empty() {
@@ -185,7 +185,7 @@ impl Span {
         }
     }
 
-    /// Notes that something happened now.
+    /// Records an event at the current time.
     pub fn event(&mut self, name: impl Into<Text>, attributes: Vec<(Text, Text)>) {
         if let Some(data) = self.data_mut().filter(|data| data.events.len() < MAX_EVENTS) {
             let attributes = attributes.into_iter().map(|(key, value)| (cut(key), cut(value)));
@@ -197,14 +197,14 @@ impl Span {
         }
     }
 
-    /// It began at another time than now.
+    /// Sets the start time.
     pub fn set_start(&mut self, start: SystemTime) {
         if let Some(data) = self.data_mut() {
             data.start = start;
         }
     }
 
-    /// It goes on with a span that began in another process, or earlier in this one: the same id.
+    /// Sets the span ID, to continue a span that started earlier or in another process.
     pub fn set_id(&mut self, id: [u8; 8]) {
         if let Some(context) = &mut self.context {
             context.span_id = id;
@@ -217,22 +217,22 @@ impl Span {
     /// Ends the span now.
     pub fn end(self) {}
 
-    /// Forgets what was recorded: the span goes on elsewhere.
+    /// Discards the recording, because the span continues elsewhere.
     pub fn discard(mut self) {
         self.recording = None;
     }
 
-    /// Puts `traceparent` and `tracestate` into HTTP headers, replacing what is there.
+    /// Sets `traceparent` and `tracestate` in HTTP headers.
     pub fn inject_http(&self, headers: &mut HeaderMap) {
         inject_http(self.context, self.state.as_ref(), headers);
     }
 
-    /// Puts `traceparent` and `grpc-trace-bin` into gRPC metadata, replacing what is there.
+    /// Sets `traceparent` and `grpc-trace-bin` in gRPC metadata.
     pub fn inject_grpc(&self, headers: &mut HeaderMap) {
         inject_grpc(self.context, self.state.as_ref(), headers);
     }
 
-    /// Puts `grpc-trace-bin` into gRPC metadata, replacing what is there: answers carry no more.
+    /// Sets only `grpc-trace-bin` in gRPC metadata, as responses do.
     pub fn inject_grpc_bin(&self, headers: &mut HeaderMap) {
         inject_grpc_bin(self.context, headers);
     }
@@ -255,7 +255,7 @@ impl Span {
     }
 }
 
-/// As much of a text as a span keeps.
+/// Truncates a text to the span limit.
 pub(super) fn cut(text: Text) -> Text {
     if text.len() <= MAX_TEXT {
         return text;

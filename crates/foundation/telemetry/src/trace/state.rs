@@ -4,21 +4,22 @@ use http::{HeaderMap, HeaderValue};
 
 use super::TRACESTATE;
 
-/// Longest `tracestate` passed on, in bytes.
+/// Maximum bytes of a forwarded `tracestate`.
 pub const MAX_TRACESTATE: usize = 512;
 const MAX_MEMBERS: usize = 32;
 
-/// A well-formed `tracestate`. Cloning is a reference count.
+/// A valid `tracestate`. Cloning is a reference count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceState(HeaderValue);
 
 impl TraceState {
-    /// `None` when the text is empty, malformed or longer than [`MAX_TRACESTATE`]: it is then not passed on.
+    /// `None` if the text is empty, malformed or longer than [`MAX_TRACESTATE`]; it is then not forwarded.
     pub fn parse(text: &str) -> Option<Self> {
         well_formed(text).then(|| HeaderValue::from_str(text).ok().map(Self))?
     }
 
-    /// As [`TraceState::parse`], from the headers of a request; several are joined (W3C Trace Context section 3.3.1).
+    /// Like [`TraceState::parse`], from request headers; several are joined (W3C Trace Context section
+    /// 3.3.1).
     pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let mut all = headers.get_all(TRACESTATE).iter();
         let first = all.next()?;

@@ -1,4 +1,4 @@
-//! Starts spans and carries contexts across process boundaries.
+//! Starts spans and propagates contexts.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -16,25 +16,25 @@ use super::{
 /// Scope name of all spans but workflow ones.
 const SCOPE: &str = "dapr-diagnostics";
 
-/// What a request brings along: its caller's context, if it sent a valid one.
+/// The trace context of a request: its caller's, if valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parent {
     /// Context of the caller's span.
     pub context: Option<TraceContext>,
     /// Trace state of the caller; meaningful only with a context.
     pub state: Option<TraceState>,
-    /// Nobody traces: the context was made up here, so that logs can be correlated.
+    /// The context was generated here because no caller traces; it only correlates logs.
     pub made_up: bool,
 }
 
 impl Parent {
-    /// Without a context that was made up.
+    /// Removes a generated context.
     #[must_use]
     pub fn without_made_up(self) -> Self {
         if self.made_up { Self::default() } else { self }
     }
 
-    /// As it goes with an event to an app: as in Dapr, what nobody traces has ids of zeros.
+    /// The context for an event delivered to an app: all zeros if generated, as in Dapr.
     #[must_use]
     pub fn of_event(self) -> Self {
         if self.made_up {
@@ -44,7 +44,7 @@ impl Parent {
         }
     }
 
-    /// From `traceparent` and `tracestate` of an HTTP request.
+    /// Reads `traceparent` and `tracestate` of an HTTP request.
     pub fn from_http(headers: &HeaderMap) -> Self {
         let context = headers.get(TRACEPARENT).and_then(TraceContext::from_header);
         let state = context.and_then(|_| TraceState::from_headers(headers));
@@ -55,7 +55,7 @@ impl Parent {
         }
     }
 
-    /// From gRPC metadata: `grpc-trace-bin`, else `traceparent`, with `tracestate`.
+    /// Reads gRPC metadata: `grpc-trace-bin`, otherwise `traceparent`, with `tracestate`.
     pub fn from_grpc(headers: &HeaderMap) -> Self {
         match headers.get(GRPC_TRACE_BIN).and_then(decode_bin) {
             Some(context) => Self {
@@ -67,7 +67,7 @@ impl Parent {
         }
     }
 
-    /// From the text fields of a CloudEvent.
+    /// Reads the text fields of a CloudEvent.
     pub fn from_text(traceparent: &str, tracestate: &str) -> Self {
         let context = TraceContext::parse_traceparent(traceparent);
         Self {
@@ -77,12 +77,12 @@ impl Parent {
         }
     }
 
-    /// Puts `traceparent` and `tracestate` into HTTP headers, replacing what is there.
+    /// Sets `traceparent` and `tracestate` in HTTP headers.
     pub fn inject_http(&self, headers: &mut HeaderMap) {
         inject_http(self.context, self.state.as_ref(), headers);
     }
 
-    /// Puts `traceparent`, `tracestate` and `grpc-trace-bin` into gRPC metadata, replacing what is there.
+    /// Sets `traceparent`, `tracestate` and `grpc-trace-bin` in gRPC metadata.
     pub fn inject_grpc(&self, headers: &mut HeaderMap) {
         inject_grpc(self.context, self.state.as_ref(), headers);
     }
@@ -136,12 +136,12 @@ pub(super) fn inject_grpc_bin(context: Option<TraceContext>, headers: &mut Heade
     headers.insert(GRPC_TRACE_BIN, context.grpc_trace_bin_header());
 }
 
-/// What becomes of a request's trace.
+/// Tracing mode.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
-    /// `samplingRate: 0`: tracing does not exist.
+    /// `samplingRate: 0`: no tracing.
     Off,
-    /// No exporter and no rate: contexts pass through unchanged, or start here unsampled.
+    /// No exporter and no rate: contexts pass through unchanged, or are generated unsampled.
     PassThrough,
     Sampling(Sampler),
 }
@@ -172,17 +172,18 @@ impl Inner {
 }
 
 impl Tracer {
-    /// Tracing switched off: no trace or baggage handling at all.
+    /// Tracing switched off: no trace or baggage handling.
     pub fn off() -> Self {
         Self::with_mode(Mode::Off, Vec::new())
     }
 
-    /// No spans; contexts of callers pass through unchanged, calls without one get one that is not sampled.
+    /// No spans; contexts of callers pass through unchanged, and calls without one get an unsampled
+    /// context.
     pub fn pass_through() -> Self {
         Self::with_mode(Mode::PassThrough, Vec::new())
     }
 
-    /// Spans for sampled requests, each given to every queue.
+    /// Records spans for sampled requests and passes them to every queue.
     pub fn sampling(sampler: Sampler, queues: Vec<Arc<SpanQueue>>) -> Self {
         if sampler.is_off() {
             Self::off()
@@ -202,17 +203,17 @@ impl Tracer {
         self.inner.mode != Mode::Off
     }
 
-    /// Starts a span of the given name. The caller's decision counts when there is a parent, the sampler's otherwise.
+    /// Starts a span. The caller's decision applies if there is a parent, otherwise the sampler's.
     pub fn start(&self, kind: SpanKind, name: &str, parent: &Parent) -> Span {
         self.start_scoped(SCOPE, kind, name, parent)
     }
 
-    /// As [`Tracer::start`] with another instrumentation scope (workflow spans: `durabletask`).
+    /// Like [`Tracer::start`] with another instrumentation scope (workflow spans: `durabletask`).
     pub fn start_scoped(&self, scope: &'static str, kind: SpanKind, name: &str, parent: &Parent) -> Span {
         let sampler = match self.inner.mode {
             Mode::Sampling(sampler) => sampler,
             Mode::Off => return Span::of(parent.clone()),
-            // Apps are promised a context on every call; what nobody records is still good for correlating logs.
+            // Apps get a context on every call; an unrecorded one still correlates logs.
             Mode::PassThrough => {
                 let context = parent.context.or_else(|| Some(TraceContext::random()));
                 return Span {
