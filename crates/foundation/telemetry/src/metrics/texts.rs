@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const MAX_TEXTS: usize = 4;
 /// At the maximum, requests share the newest text for this long; then a new text evicts the oldest.
 const SHARED: Duration = Duration::from_secs(1);
-/// Bytes that a connection takes at once: a copy, so that it retains no more of the text.
+/// Bytes that a connection takes at once: a copy, so that it retains nothing else of the text.
 const PIECE: usize = 8 << 10;
 
 /// The texts of a server, each of a kind `K`.
