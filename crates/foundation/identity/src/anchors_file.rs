@@ -144,7 +144,7 @@ mod tests {
     use crate::testing::{Algorithm, Authority};
 
     #[tokio::test(start_paused = true)]
-    async fn waits_for_the_file_then_follows_it() {
+    async fn waits_for_file_then_watches() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ca.crt");
         let cancel = CancellationToken::new();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn being_stopped_ends_the_wait() {
+    async fn cancel_ends_wait() {
         let directory = tempfile::tempdir().unwrap();
         let cancel = CancellationToken::new();
         cancel.cancel();

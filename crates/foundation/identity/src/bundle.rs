@@ -140,7 +140,7 @@ mod tests {
     use crate::testing::{Algorithm, Authority};
 
     #[test]
-    fn nothing_is_not_a_bundle() {
+    fn rejects_empty_bundle() {
         assert!(matches!(TrustBundle::from_pem(b" \n"), Err(BundleError::Missing)));
         assert!(matches!(TrustBundle::from_pem(b"x"), Err(BundleError::Pem(_))));
     }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn expired_roots_do_not_count() {
+    fn ignores_expired_roots() {
         let fresh = Authority::new("td", Algorithm::P256).root_pem();
         let old = Authority::lasting("td", Algorithm::P256, time::Duration::minutes(-1)).root_pem();
         let bundle = TrustBundle::from_pem(format!("{old}{fresh}").as_bytes()).unwrap();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn followers_see_the_replacement() {
+    async fn subscribers_see_replacement() {
         let anchors = TrustAnchors::new(Authority::new("one", Algorithm::P256).bundle());
         let mut follower = anchors.subscribe();
         let next = Authority::new("two", Algorithm::P256);

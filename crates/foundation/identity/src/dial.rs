@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_attempt_can_help() {
+    fn classifies_transient_errors() {
         let status = |code| AttemptError::Status(Status::new(code, ""));
         assert!(AttemptError::Timeout.is_transient());
         assert!(status(Code::Unavailable).is_transient());

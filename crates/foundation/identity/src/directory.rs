@@ -101,7 +101,7 @@ mod tests {
     use crate::testing::{Algorithm, Authority};
 
     #[test]
-    fn readers_find_the_newest_files_and_old_ones_go() {
+    fn replaces_files_atomically() {
         let base = tempfile::tempdir().unwrap();
         let directory = IdentityDirectory::new(base.path().join("identity"));
         let authority = Authority::new("td", Algorithm::P256);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_in_the_way_is_an_error_and_leaves_nothing_behind() {
+    fn existing_directory_is_error() {
         let base = tempfile::tempdir().unwrap();
         fs::create_dir_all(base.path().join("identity/full")).unwrap();
         let authority = Authority::new("td", Algorithm::P256);

@@ -54,7 +54,7 @@ mod tests {
     use crate::testing::{Algorithm, Authority, Leaf};
 
     #[tokio::test]
-    async fn a_chain_ends_with_the_first_of_its_certificates() {
+    async fn chain_expires_with_first_certificate() {
         let authority = Authority::new("td", Algorithm::P256);
         let ending = |until| {
             let mut leaf = Leaf::workload("spiffe://td/ns/ns/app");
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_is_waited_for() {
+    async fn waits_for_expiry() {
         let end = Timestamp::now() + Duration::from_millis(200);
         assert!(last_quarter(end) < end);
         reached(end).await;

@@ -229,7 +229,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn parts_of_an_id() {
+    fn splits_id() {
         let id: SpiffeId = "spiffe://cluster.local/ns/shop/cart".parse().unwrap();
         assert_eq!(id.trust_domain(), "cluster.local");
         assert_eq!(id.namespace(), "shop");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_ids() {
+    fn rejects_invalid_ids() {
         for text in [
             "",
             "https://public/ns/a/b",
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn building_needs_every_part() {
+    fn rejects_empty_parts() {
         let domain: TrustDomain = "public".parse().unwrap();
         for (namespace, app) in [("", "app"), ("ns", ""), ("a/b", "c"), ("a", "b/c"), ("a", "b c")] {
             assert!(
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn trust_domain_syntax() {
+    fn validates_trust_domain() {
         for good in [
             "localhost",
             "a.b-c_d9",
@@ -294,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn format_then_parse(td in "[a-z0-9._-]{1,20}", ns in "[a-zA-Z0-9_-]{1,20}", app in "[a-zA-Z0-9_-]{1,20}") {
+        fn ids_round_trip(td in "[a-z0-9._-]{1,20}", ns in "[a-zA-Z0-9_-]{1,20}", app in "[a-zA-Z0-9_-]{1,20}") {
             let domain: TrustDomain = td.parse().unwrap();
             let id = SpiffeId::new(&domain, &ns, &app).unwrap();
             let again: SpiffeId = id.as_str().parse().unwrap();

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_token() {
+    fn accepts_valid_token() {
         for audience in [json!("public"), json!(["other", "public"])] {
             let svid =
                 parse(&json!({"aud": audience, "exp": NOW + 60, "nbf": NOW - 60, "iat": NOW})).unwrap();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_audience_must_have_the_trust_domain() {
+    fn requires_trust_domain_in_audience() {
         for audience in [
             json!(null),
             json!([]),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_a_tolerance_of_five_minutes() {
+    fn tolerates_five_minutes_of_skew() {
         let at = |exp: i64, nbf: i64| parse(&json!({"aud": "public", "exp": exp, "nbf": nbf})).is_ok();
         assert!(at(NOW - 299, NOW + 300));
         assert!(!at(NOW - 300, NOW));

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_roots_of_the_last_answer_are_trusted_beside_those_of_the_start() {
+    fn trusts_last_and_configured_roots() {
         let (start, next, later) = (authority(), authority(), authority());
         let anchors = TrustAnchors::new(start.bundle());
         let learned = LearnedRoots::new(anchors.clone()).unwrap();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_changes_nothing() {
+    fn ignores_invalid_roots() {
         let (start, next) = (authority(), authority());
         let anchors = TrustAnchors::new(start.bundle());
         let learned = LearnedRoots::new(anchors.clone()).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn others_than_roots_are_left_out() {
+    fn skips_non_root_certificates() {
         let (start, partner, next) = (authority(), authority(), authority());
         let configured = format!("{}{}", start.root_pem(), partner.root_pem());
         let anchors = TrustAnchors::new(TrustBundle::from_pem(configured.as_bytes()).unwrap());
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_of_the_same_roots_again() {
+    fn equal_roots_do_not_notify() {
         let start = authority();
         let anchors = TrustAnchors::new(start.bundle());
         let mut followed = anchors.subscribe();

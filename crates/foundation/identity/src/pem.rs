@@ -240,7 +240,7 @@ mod tests {
     use crate::testing::{Algorithm, Authority};
 
     #[test]
-    fn certificates_stop_at_the_first_other_block() {
+    fn stops_at_first_other_block() {
         let authority = Authority::new("td", Algorithm::P256);
         let one = authority.root_pem();
         let key = encode_private_key(&authority.root_key());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_certificates_are_named_by_position() {
+    fn errors_name_certificate_position() {
         let good = Authority::new("td", Algorithm::P256).root_pem();
         let bad = encode(CERTIFICATE, b"not DER");
         let error = parse_certificates(format!("{good}{bad}").as_bytes()).unwrap_err();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_type_matches_its_own_certificate_only() {
+    fn keys_match_own_certificate_only() {
         for algorithm in [
             Algorithm::P256,
             Algorithm::P384,
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures_of_every_key_type() {
+    fn verifies_signatures_of_all_key_types() {
         for algorithm in [
             Algorithm::P256,
             Algorithm::P384,
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_may_not_sign() {
+    fn leaf_may_not_sign() {
         let authority = Authority::new("td", Algorithm::P256);
         let leaf = authority.workload("ns", "app");
         assert!(!is_signed_by(&leaf.chain[0], &leaf.chain[0]));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_in_the_wrong_order_is_refused() {
+    fn rejects_misordered_chain() {
         let authority = Authority::new("td", Algorithm::P256);
         let good = encode_certificates([&authority.issuer, &authority.root]);
         assert_eq!(parse_chain(good.as_bytes()).unwrap().len(), 2);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_refused() {
+    fn rejects_garbage() {
         assert!(parse_private_key(b"").is_err());
         assert!(parse_private_key(encode("PRIVATE KEY", b"nope").as_bytes()).is_err());
         assert!(decode_block(b"nothing").is_err());

@@ -126,7 +126,7 @@ impl Renewal {
                     // The CA was replaced: whoever trusts the new one alone refuses this process.
                     Ok(()) = anchors.changed() => {
                         if !verify::is_vouched(self.identity.anchors(), self.identity.svid().chain()) {
-                            tracing::info!("the certificate of this process is not signed by any trusted root any more: renewing it");
+                            tracing::info!("the workload certificate is not signed by a trusted root any longer: renewing it");
                             due = now;
                         }
                     }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_validity() {
+    fn renews_at_half_validity() {
         // One day, with 15 minutes of tolerated skew before.
         assert_eq!(
             renew_at(at(0), at(-900), at(86_400), None),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jwt_that_expires_sooner_decides() {
+    fn earlier_jwt_expiry_decides() {
         assert_eq!(renew_at(at(0), at(-900), at(86_400), Some(at(3600))), at(1800));
         assert_eq!(
             renew_at(at(0), at(-900), at(86_400), Some(at(864_000))),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn short_lives_are_renewed_in_time_but_not_in_a_loop() {
+    fn short_lifetimes_do_not_loop() {
         // Half of -900..10 is long over.
         assert_eq!(renew_at(at(0), at(-900), at(10), None), at(5));
         assert_eq!(renew_at(at(0), at(-900), at(600), None), at(10));
@@ -243,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_at_once_and_never_after_expiry(skew in 0i64..4000, life in 4i64..1_000_000, jwt in proptest::option::of(4i64..1_000_000)) {
+        fn renews_later_but_before_expiry(skew in 0i64..4000, life in 4i64..1_000_000, jwt in proptest::option::of(4i64..1_000_000)) {
             let due = renew_at(at(0), at(-skew), at(life), jwt.map(at));
             prop_assert!(due >= at(0) + EARLY_RENEWAL_PAUSE.0);
             prop_assert!(due < at(life));

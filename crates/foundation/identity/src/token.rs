@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_explicit_file_comes_first() {
+    async fn prefers_explicit_file() {
         let root = tempfile::tempdir().unwrap();
         let file = write(root.path(), "mine", "abc");
         let other = write(root.path(), "other", "def");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn then_the_environment() {
+    async fn then_uses_environment() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), KUBERNETES_TOKEN, "mounted");
         let file = write(root.path(), "mine", "abc");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn then_what_kubernetes_mounts() {
+    async fn then_uses_kubernetes_mounts() {
         let root = tempfile::tempdir().unwrap();
         let kubernetes = |mode| {
             let (env, root) = (env(None), root.path().to_owned());
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_wrong_with_a_file_is_said() {
+    async fn reports_unusable_files() {
         let root = tempfile::tempdir().unwrap();
         let empty = write(root.path(), "empty", "");
         let missing = root.path().join("missing");

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn which_ids_are_acceptable() {
+    fn checks_expected_ids() {
         let id = "spiffe://public/ns/shop/cart";
         let exact = |text: &str| Expect::Exact(text.parse().unwrap());
         let path = |namespace: &str, app_id: &str| Expect::Path {

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_waits_ends_too() {
+    async fn expiry_fails_pending_reads() {
         let (near, mut far) = duplex(16);
         let mut near = UntilExpired::new(near, Timestamp::now() + Duration::from_millis(200));
         far.write_all(b"early").await.unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_expired_carries_nothing() {
+    async fn expired_stream_fails() {
         let (near, mut far) = duplex(16);
         let mut near = UntilExpired::new(near, Timestamp::now());
         assert!(near.write_all(b"late").await.is_err());

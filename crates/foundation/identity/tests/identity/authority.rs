@@ -53,7 +53,7 @@ async fn fetch_error(answers: Vec<Answer>) -> (FetchError, usize) {
 }
 
 #[tokio::test]
-async fn an_identity_is_issued() {
+async fn obtains_identity() {
     let stub = StubCa::start(SENTRY, vec![Answer::Sign]).await;
     let svid = client(&stub, &[]).fetch().await.unwrap();
     assert_eq!(svid.id().as_str(), "spiffe://public/ns/default/cart");
@@ -86,7 +86,7 @@ async fn an_identity_is_issued() {
 }
 
 #[tokio::test]
-async fn every_request_is_on_a_new_key() {
+async fn requests_use_new_keys() {
     let stub = StubCa::start(SENTRY, vec![Answer::Sign, Answer::Sign]).await;
     let client = client(&stub, &[]);
     let (one, two) = (client.fetch().await.unwrap(), client.fetch().await.unwrap());
@@ -94,7 +94,7 @@ async fn every_request_is_on_a_new_key() {
 }
 
 #[tokio::test]
-async fn the_environment_names_identity_namespace_and_token() {
+async fn environment_sets_identity_and_token() {
     let directory = tempfile::tempdir().unwrap();
     let token = directory.path().join("token");
     std::fs::write(&token, "secret").unwrap();
@@ -115,7 +115,7 @@ async fn the_environment_names_identity_namespace_and_token() {
 }
 
 #[tokio::test]
-async fn only_the_control_plane_asks_for_its_trust_domain() {
+async fn only_control_plane_requests_trust_domain() {
     let stub = StubCa::start(SENTRY, vec![Answer::Sign, Answer::Sign, Answer::Sign]).await;
     for (app_id, namespace) in [
         ("dapr-placement", "dapr-system"),
@@ -137,7 +137,7 @@ async fn only_the_control_plane_asks_for_its_trust_domain() {
 }
 
 #[tokio::test]
-async fn what_may_pass_is_tried_again() {
+async fn retries_transient_errors() {
     let busy = |code| Answer::Refuse(Status::new(code, "busy"));
     let answers = vec![
         busy(Code::Unavailable),
@@ -152,7 +152,7 @@ async fn what_may_pass_is_tried_again() {
 }
 
 #[tokio::test]
-async fn five_attempts_and_no_more() {
+async fn stops_after_five_attempts() {
     let answers = (0..6)
         .map(|_| Answer::Refuse(Status::unavailable("busy")))
         .collect();
@@ -162,7 +162,7 @@ async fn five_attempts_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_final_and_explained() {
+async fn rejection_is_final() {
     let answers = vec![
         Answer::Refuse(Status::permission_denied("token validation failed")),
         Answer::Sign,
@@ -182,7 +182,7 @@ async fn a_refusal_is_final_and_explained() {
 }
 
 #[tokio::test]
-async fn an_authority_that_hangs_is_named_and_asked_again_after_three_seconds() {
+async fn retries_hanging_authority() {
     let stub = StubCa::start(SENTRY, vec![Answer::Hang, Answer::Sign]).await;
     let security = SecurityConfig {
         ca: config(&stub.address, &[]),
@@ -209,7 +209,7 @@ async fn an_authority_that_hangs_is_named_and_asked_again_after_three_seconds() 
 }
 
 #[tokio::test]
-async fn an_impostor_is_recognised() {
+async fn rejects_impostor() {
     let stub = StubCa::start(
         "spiffe://localhost/ns/dapr-system/dapr-placement",
         vec![Answer::Sign],
@@ -225,7 +225,7 @@ async fn an_impostor_is_recognised() {
 }
 
 #[tokio::test]
-async fn an_authority_with_another_root_is_refused() {
+async fn rejects_authority_with_other_root() {
     let stub = StubCa::start(SENTRY, vec![Answer::Sign]).await;
     let other = Authority::new("localhost", Algorithm::P256);
     let client = CaClient::new(config(&stub.address, &[]), TrustAnchors::new(other.bundle())).unwrap();
@@ -259,7 +259,7 @@ async fn no_connection() {
 }
 
 #[tokio::test]
-async fn a_token_that_cannot_be_read() {
+async fn fails_on_unreadable_token() {
     let stub = StubCa::start(SENTRY, vec![Answer::Sign]).await;
     let error = client(&stub, &[("DAPR_SENTRY_TOKEN_FILE", "")])
         .fetch()
@@ -269,7 +269,7 @@ async fn a_token_that_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn answers_are_checked() {
+async fn validates_responses() {
     for (answer, reason) in [
         (Answer::without_time(), "invalid_ts"),
         (Answer::with_time(i64::MAX), "invalid_ts"),
@@ -288,7 +288,7 @@ async fn answers_are_checked() {
 }
 
 #[tokio::test]
-async fn a_jwt_is_kept() {
+async fn keeps_jwt() {
     let token = stub::jwt(r#"["public","shop"]"#);
     let stub = StubCa::start(SENTRY, vec![Answer::with_jwt(&token), Answer::with_jwt("")]).await;
     let client = client(&stub, &[]);
@@ -327,7 +327,7 @@ async fn start_to_stop() {
 }
 
 #[tokio::test]
-async fn a_failed_start() {
+async fn reports_failed_start() {
     let stub = StubCa::start(SENTRY, vec![Answer::Refuse(Status::permission_denied("no"))]).await;
     let cancel = CancellationToken::new();
     for (anchors, expected, text) in [

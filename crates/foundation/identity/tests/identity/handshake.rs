@@ -61,7 +61,7 @@ async fn call(authority: &Authority, issued: Issued, expect: Expect) -> Result<E
 }
 
 #[tokio::test]
-async fn the_right_peer_over_tls13_and_h2() {
+async fn accepts_peer_over_tls13_and_h2() {
     let authority = Authority::new("public", Algorithm::P256);
     for expect in [
         exact("spiffe://public/ns/ns/target"),
@@ -82,7 +82,7 @@ async fn the_right_peer_over_tls13_and_h2() {
 }
 
 #[tokio::test]
-async fn tls12_is_accepted() {
+async fn accepts_tls12() {
     let authority = Authority::new("public", Algorithm::P256);
     let caller = identity(&authority, authority.workload("ns", "caller"));
     let target = identity(&authority, authority.workload("ns", "target"));
@@ -122,7 +122,7 @@ fn restrict_to_tls12(authority: &Authority, issued: Issued) -> Arc<ClientConfig>
 }
 
 #[tokio::test]
-async fn every_key_type_of_the_authority() {
+async fn accepts_all_authority_key_types() {
     for algorithm in [
         Algorithm::P384,
         Algorithm::P521,
@@ -141,7 +141,7 @@ async fn every_key_type_of_the_authority() {
 }
 
 #[tokio::test]
-async fn extended_key_usages_count_where_there_are_any() {
+async fn checks_extended_key_usages() {
     use ExtendedKeyUsagePurpose::{Any, ClientAuth, CodeSigning, ServerAuth};
     let authority = Authority::new("public", Algorithm::P256);
     let issue = |app_id: &str, usages: &[ExtendedKeyUsagePurpose]| {
@@ -176,7 +176,7 @@ async fn extended_key_usages_count_where_there_are_any() {
 }
 
 #[tokio::test]
-async fn an_id_with_more_segments_is_nobodys() {
+async fn rejects_id_with_extra_segments() {
     let authority = Authority::new("public", Algorithm::P256);
     let longer = authority.issue(Leaf::workload("spiffe://public/ns/ns/target/x"));
     assert!(
@@ -188,7 +188,7 @@ async fn an_id_with_more_segments_is_nobodys() {
 }
 
 #[tokio::test]
-async fn the_wrong_peer_is_refused_and_named() {
+async fn rejects_and_names_wrong_peer() {
     let authority = Authority::new("public", Algorithm::P256);
     for expect in [
         path("ns", "other"),
@@ -208,7 +208,7 @@ async fn the_wrong_peer_is_refused_and_named() {
 }
 
 #[tokio::test]
-async fn another_trust_domain_below_the_same_anchors() {
+async fn accepts_other_trust_domain_of_same_anchors() {
     let authority = Authority::new("public", Algorithm::P256);
     let elsewhere = || authority.issue(Leaf::workload("spiffe://elsewhere/ns/ns/target"));
     call(&authority, elsewhere(), path("ns", "target")).await.unwrap();
@@ -267,7 +267,7 @@ fn bad_leaves() -> Vec<(Leaf, &'static str)> {
 }
 
 #[tokio::test]
-async fn bad_server_certificates() {
+async fn rejects_bad_server_certificates() {
     let authority = Authority::new("public", Algorithm::P256);
     let caller = identity(&authority, authority.workload("ns", "caller"));
     for (leaf, complaint) in bad_leaves() {
@@ -290,7 +290,7 @@ async fn bad_server_certificates() {
 }
 
 #[tokio::test]
-async fn bad_client_certificates() {
+async fn rejects_bad_client_certificates() {
     let authority = Authority::new("public", Algorithm::P256);
     let server = identity(&authority, authority.workload("ns", "target"));
     for (leaf, complaint) in bad_leaves() {
@@ -302,7 +302,7 @@ async fn bad_client_certificates() {
 }
 
 #[tokio::test]
-async fn a_client_without_certificate() {
+async fn rejects_client_without_certificate() {
     let authority = Authority::new("public", Algorithm::P256);
     let server = identity(&authority, authority.workload("ns", "target"));
     let anonymous = || {
@@ -319,7 +319,7 @@ async fn a_client_without_certificate() {
 }
 
 #[tokio::test]
-async fn a_server_for_one_client() {
+async fn server_accepts_one_client_only() {
     let authority = Authority::new("public", Algorithm::P256);
     let one = identity(&authority, authority.workload("ns", "dapr-placement"));
     let other = identity(&authority, authority.workload("ns", "app"));
@@ -331,7 +331,7 @@ async fn a_server_for_one_client() {
 }
 
 #[tokio::test]
-async fn strangers_are_refused_on_both_sides() {
+async fn rejects_strangers_on_both_sides() {
     let ours = Authority::new("public", Algorithm::P256);
     let theirs = Authority::new("public", Algorithm::P256);
     let here = identity(&ours, ours.workload("ns", "here"));
@@ -359,7 +359,7 @@ fn overlap(one: &Authority, two: &Authority) -> TrustBundle {
 }
 
 #[tokio::test]
-async fn roots_rotate_with_overlap_under_configurations_that_stay() {
+async fn rotates_roots_with_overlap() {
     let (old, new) = (
         Authority::new("public", Algorithm::P256),
         Authority::new("public", Algorithm::P256),
@@ -395,7 +395,7 @@ async fn roots_rotate_with_overlap_under_configurations_that_stay() {
 }
 
 #[tokio::test]
-async fn an_expired_root_vouches_for_nobody() {
+async fn expired_root_vouches_for_none() {
     let authority = Authority::lasting("public", Algorithm::P256, Duration::minutes(-1));
     let error = call(
         &authority,
@@ -408,7 +408,7 @@ async fn an_expired_root_vouches_for_nobody() {
 }
 
 #[test]
-fn an_identity_needs_its_own_key_and_a_dapr_id() {
+fn identity_requires_matching_key_and_id() {
     let authority = Authority::new("public", Algorithm::P256);
     let (one, two) = (authority.workload("ns", "one"), authority.workload("ns", "two"));
     assert!(Svid::new(one.chain, two.key).is_err());

@@ -99,7 +99,7 @@ fn about(elapsed: Duration, expected: Duration) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewal_at_half_life_again_and_again() {
+async fn renews_repeatedly_at_half_life() {
     let authority = Authority::new("public", Algorithm::P256);
     let prepared = vec![Ok(svid(&authority, 12, 24)), Ok(svid(&authority, 24, 24))];
     let chains: Vec<_> = prepared
@@ -120,7 +120,7 @@ async fn renewal_at_half_life_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_identity_that_the_anchors_no_longer_vouch_for_is_renewed_at_once() {
+async fn renews_when_anchors_drop_issuer() {
     let (old, new) = (
         Authority::new("public", Algorithm::P256),
         Authority::new("public", Algorithm::P256),
@@ -144,7 +144,7 @@ async fn an_identity_that_the_anchors_no_longer_vouch_for_is_renewed_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_are_retried_with_the_old_identity_in_use() {
+async fn failed_renewal_keeps_old_identity() {
     let authority = Authority::new("public", Algorithm::P256);
     let prepared = vec![Err(failure()), Err(failure()), Ok(svid(&authority, 12, 24))];
     let mut running = Running::start(&authority, prepared, None);
@@ -167,7 +167,7 @@ async fn failures_are_retried_with_the_old_identity_in_use() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_directory_follows_renewals_and_anchors() {
+async fn directory_follows_renewals_and_anchors() {
     let base = tempfile::tempdir().unwrap();
     let directory = IdentityDirectory::new(base.path().join("identity"));
     let authority = Authority::new("public", Algorithm::P256);
