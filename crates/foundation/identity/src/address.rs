@@ -1,9 +1,9 @@
-//! Where a server of the control plane is.
+//! Addresses of control plane servers.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Port when an address names none.
+/// Port of an address without one.
 const DEFAULT_PORT: u16 = 443;
 
 /// Host and port.
@@ -15,7 +15,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Reads `host:port`; an IPv6 address stands in brackets, and `dns:///` in front says nothing.
+    /// Parses `host:port`. An IPv6 address is in brackets; a `dns:///` prefix is ignored.
     pub(crate) fn parse(address: &str) -> Result<Self, String> {
         let address = address.strip_prefix("dns:///").unwrap_or(address);
         let (host, port) = match address.strip_prefix('[') {

@@ -1,4 +1,4 @@
-//! Trust anchors in a file that is replaced when roots rotate.
+//! Trust anchors in a file that is replaced on root rotation.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bundle::{BundleError, TrustAnchors, TrustBundle};
 
-/// Pause between looks for a file that does not exist yet.
+/// Polling interval while the file does not exist.
 const APPEARANCE: Duration = Duration::from_secs(1);
-/// Pause between looks for a change. Comparing the contents, instead of being told of events, also sees the file
-/// through the symbolic links that Kubernetes swaps.
+/// Polling interval for changes. Comparing the contents, instead of using file events, also works through
+/// the symbolic links that Kubernetes swaps.
 const CHANGE: Duration = Duration::from_millis(500);
-/// Pause after the file system did not answer.
+/// Pause after a read timed out.
 const RETRY_PAUSE: Duration = Duration::from_secs(60);
 
-/// Why the anchors of a file cannot be used.
+/// Why the anchors of a file are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum AnchorsFileError {
     /// The file cannot be read.
@@ -25,23 +25,23 @@ pub enum AnchorsFileError {
     Read {
         /// Path of the trust anchors file.
         path: PathBuf,
-        /// What the operating system answered.
+        /// The operating system's error.
         cause: std::io::Error,
     },
-    /// The contents are no trust bundle.
+    /// The content is not a trust bundle.
     #[error("trust anchors file '{}': {cause}", path.display())]
     Bundle {
         /// Path of the trust anchors file.
         path: PathBuf,
-        /// What is wrong with the certificates in it.
+        /// The error in its certificates.
         cause: BundleError,
     },
-    /// Stopped while waiting for the file to appear.
+    /// Cancelled while waiting for the file.
     #[error("failed to find trust anchors file '{}' before being stopped", .0.display())]
     Cancelled(PathBuf),
 }
 
-/// Follows a file of trust anchors.
+/// Watches a file of trust anchors.
 #[derive(Debug)]
 pub struct AnchorsFile {
     path: PathBuf,
@@ -53,7 +53,7 @@ impl AnchorsFile {
     /// Waits until `path` exists and reads it.
     ///
     /// # Errors
-    /// When it cannot be read, is no trust bundle, or `cancel` comes first.
+    /// If it cannot be read, is not a trust bundle, or `cancel` comes first.
     pub async fn open(path: &Path, cancel: &CancellationToken) -> Result<Self, AnchorsFileError> {
         let read_error = |cause| AnchorsFileError::Read {
             path: path.to_owned(),
@@ -82,13 +82,13 @@ impl AnchorsFile {
         })
     }
 
-    /// The anchors, which follow the file while [`AnchorsFile::run`] runs.
+    /// The anchors, kept current while [`AnchorsFile::run`] runs.
     pub fn anchors(&self) -> TrustAnchors {
         self.anchors.clone()
     }
 
-    /// Follows the file until `cancel`. A file that becomes unusable is reported, and the last good anchors stay in
-    /// force: connections go on while it is repaired.
+    /// Watches the file until `cancel`. An unusable file is logged, and the last valid anchors stay in
+    /// force.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut failing = false;
         while cancel
@@ -98,7 +98,7 @@ impl AnchorsFile {
         {
             let contents = read_async(&self.path).await;
             if matches!(&contents, Err(error) if error.kind() == ErrorKind::TimedOut) {
-                // Each read of a file system that hangs keeps a thread.
+                // Each read of a hanging file system occupies a thread.
                 let _stopped = cancel.run_until_cancelled(tokio::time::sleep(RETRY_PAUSE)).await;
             }
             match contents.map_err(|cause| AnchorsFileError::Read {

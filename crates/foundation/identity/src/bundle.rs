@@ -1,4 +1,4 @@
-//! The roots of trust: parsed once, replaced whole when they rotate.
+//! Trust bundles: parsed once, replaced as a whole on rotation.
 
 use std::sync::Arc;
 
@@ -8,26 +8,26 @@ use tokio::sync::watch;
 use crate::leaf::{self, LeafError};
 use crate::pem::{self, PemError};
 
-/// Why a trust bundle was refused.
+/// Why a trust bundle was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The bundle is empty.
     #[error("trust anchors are required")]
     Missing,
-    /// The PEM data is broken.
+    /// Invalid PEM data.
     #[error("failed to decode trust anchors: {0}")]
     Pem(#[from] PemError),
-    /// Certificate number `index` (from 0) cannot be a root of trust.
+    /// Certificate number `index` (from 0) is not a valid root of trust.
     #[error("trust anchor {index} cannot be used: {cause}")]
     Anchor {
         /// Position in the bundle, from 0.
         index: usize,
-        /// The reason, for the message.
+        /// The cause.
         cause: String,
     },
 }
 
-/// One or more root certificates, old and new ones side by side while they rotate. Applies to every trust domain.
+/// One or more root certificates, both old and new ones during a rotation. Applies to every trust domain.
 #[derive(Debug)]
 pub struct TrustBundle {
     anchors: Vec<TrustAnchor<'static>>,
@@ -37,10 +37,10 @@ pub struct TrustBundle {
 }
 
 impl TrustBundle {
-    /// Decodes PEM certificates. The original text is kept.
+    /// Decodes PEM certificates and keeps the original text.
     ///
     /// # Errors
-    /// When there is no certificate, or one of them cannot be a root of trust.
+    /// If there is no certificate, or one of them is not a valid root of trust.
     pub fn from_pem(text: &[u8]) -> Result<Self, BundleError> {
         if text.iter().all(u8::is_ascii_whitespace) {
             return Err(BundleError::Missing);
@@ -65,7 +65,7 @@ impl TrustBundle {
         })
     }
 
-    /// The text this bundle was made from.
+    /// The PEM text of this bundle.
     pub fn pem(&self) -> &str {
         &self.pem
     }
@@ -75,12 +75,12 @@ impl TrustBundle {
         self.anchors.len()
     }
 
-    /// Whether there is no root certificate. Never true: a bundle has at least one.
+    /// Always false: a bundle has at least one root certificate.
     pub fn is_empty(&self) -> bool {
         self.anchors.is_empty()
     }
 
-    /// Runs `verify` with the anchors that are within their validity at `now`.
+    /// Runs `verify` with the anchors valid at `now`.
     pub(crate) fn with_valid_at<T>(
         &self,
         now: UnixTime,
@@ -102,7 +102,7 @@ impl TrustBundle {
     }
 }
 
-/// The current trust bundle, shared by all who verify. Cheap to clone.
+/// The current trust bundle, shared by all verifiers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct TrustAnchors {
     current: Arc<watch::Sender<Arc<TrustBundle>>>,
@@ -116,17 +116,17 @@ impl TrustAnchors {
         }
     }
 
-    /// The bundle in force.
+    /// The current bundle.
     pub fn current(&self) -> Arc<TrustBundle> {
         Arc::clone(&self.current.borrow())
     }
 
-    /// Puts another bundle in force, for every handshake from now on.
+    /// Replaces the bundle for all later handshakes.
     pub fn replace(&self, bundle: TrustBundle) {
         self.current.send_replace(Arc::new(bundle));
     }
 
-    /// Follows the bundle in force.
+    /// Watches the bundle.
     pub fn subscribe(&self) -> watch::Receiver<Arc<TrustBundle>> {
         self.current.subscribe()
     }

@@ -19,22 +19,22 @@ use crate::pem::{self, PemError};
 use crate::svid::{Svid, SvidError};
 use crate::token::{self, Env, Mode, TokenError};
 
-/// Attempts per request, the first one included.
+/// Attempts per request, including the first.
 const ATTEMPTS: u32 = 5;
-/// Time each attempt may take.
+/// Timeout of an attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Pause between attempts, before jitter.
 const BACKOFF: Duration = Duration::from_millis(50);
-/// Largest deviation of a pause, as a fraction.
+/// Maximum jitter as a fraction of the pause.
 const JITTER: f64 = 0.1;
-/// Replaces the app id as the identity asked for.
+/// Overrides the app ID as the requested identity.
 const IDENTITY_VARIABLE: &str = "SENTRY_LOCAL_IDENTITY";
 /// Namespace of this workload.
 const NAMESPACE_VARIABLE: &str = "NAMESPACE";
-/// Namespace when none is given.
+/// Default namespace.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// Whom to ask for an identity, and what to ask for.
+/// Address of the authority, and the identity to request.
 #[derive(Clone)]
 pub struct CaConfig {
     /// `host:port` of the authority.
@@ -45,30 +45,30 @@ pub struct CaConfig {
     pub control_plane_namespace: String,
     /// App id of this workload.
     pub app_id: String,
-    /// Namespace of this workload; `None` takes env `NAMESPACE`, and without that `default`.
+    /// Namespace of this workload; `None` uses the variable `NAMESPACE`, and `default` without it.
     pub namespace: Option<String>,
-    /// Audiences the JWT should have besides the trust domain.
+    /// Audiences of the JWT in addition to the trust domain.
     pub jwt_audiences: Vec<String>,
-    /// Where this process runs; decides which token is sent.
+    /// Selects the token to send.
     pub mode: Mode,
-    /// A file with the token, ahead of all other places.
+    /// A file with the token, with precedence over other sources.
     pub token_file: Option<PathBuf>,
     /// The environment.
     pub env: Env,
 }
 
-/// Why an identity could not be obtained.
+/// Why no identity was obtained.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The address of the authority is not usable.
+    /// Invalid address of the authority.
     #[error("sentry address {address:?} is not valid: {cause}; expected host:port, see --sentry-address")]
     Address {
-        /// The address as configured.
+        /// The configured address.
         address: String,
-        /// The reason, for the message.
+        /// The cause.
         cause: String,
     },
-    /// The identity of the authority cannot be formed from the configuration.
+    /// The configuration does not form a valid identity of the authority.
     #[error("the identity of sentry cannot be formed from the control plane namespace: {0}")]
     ControlPlane(#[from] IdError),
     /// No connection.
@@ -77,7 +77,7 @@ pub enum FetchError {
          trust anchors of this process are its own"
     )]
     Connection {
-        /// Address of sentry, as it was configured.
+        /// The configured address of sentry.
         address: String,
         /// The error of the last attempt.
         cause: String,
@@ -85,41 +85,41 @@ pub enum FetchError {
     /// No token.
     #[error("error obtaining token: {0}")]
     Token(#[from] TokenError),
-    /// The authority refused, or did not answer in time.
+    /// The authority rejected the request, or did not respond in time.
     #[error(
         "sentry at {address} did not sign the certificate of {app_id:?} in namespace {namespace:?}: {cause}; {remedy}"
     )]
     Sign {
-        /// Address of sentry, as it was configured.
+        /// The configured address of sentry.
         address: String,
-        /// App id asked for.
+        /// The requested app ID.
         app_id: String,
-        /// Namespace asked for.
+        /// The requested namespace.
         namespace: String,
-        /// The answer.
+        /// The authority's response.
         cause: String,
-        /// The remedy, for the message.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// The answer has no usable time.
+    /// The response has no valid time.
     #[error("error parsing ValidUntil: {0}")]
     ValidUntil(&'static str),
-    /// The certificates in the answer cannot be decoded.
+    /// The certificates in the response cannot be decoded.
     #[error("error parsing newly signed certificate: {0}")]
     Certificate(#[from] PemError),
-    /// The certificates in the answer are not an identity for our key.
+    /// The certificates in the response are not an identity for our key.
     #[error(transparent)]
     Svid(#[from] SvidError),
-    /// The JWT in the answer is refused.
+    /// The JWT in the response is invalid.
     #[error(transparent)]
     Jwt(#[from] JwtError),
-    /// The key or the request could not be made, or the identity could not be stored.
+    /// The key or the request could not be created, or the identity could not be stored.
     #[error("{0}")]
     Local(String),
 }
 
 impl FetchError {
-    /// Value of the label `reason` of the metrics that count failures.
+    /// Value of the label `reason` of the failure metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Address { .. } | Self::ControlPlane(_) | Self::Connection { .. } => "sentry_conn",
@@ -132,13 +132,13 @@ impl FetchError {
     }
 }
 
-/// Something that issues the identity of this process: the authority's client, or the authority itself.
+/// An issuer of this process's identity: the authority's client, or the authority itself.
 pub trait SvidSource: Send + Sync {
-    /// A new identity, on a new key.
+    /// Requests a new identity for a new key.
     fn fetch(&self) -> Pin<Box<dyn Future<Output = Result<Svid, FetchError>> + Send + '_>>;
 }
 
-/// Asks the authority for identities.
+/// Client of the certificate authority.
 pub struct CaClient {
     config: CaConfig,
     sentry: Sentry,
@@ -147,7 +147,7 @@ pub struct CaClient {
 }
 
 impl CaClient {
-    /// Connects to nothing yet.
+    /// Does not connect yet.
     ///
     /// # Errors
     /// [`FetchError::Address`] or [`FetchError::ControlPlane`].
@@ -174,10 +174,10 @@ impl CaClient {
         })
     }
 
-    /// Also trusts the roots that the authority names in each answer, besides those that the anchors have now.
+    /// Also trusts the roots in each response of the authority, in addition to the current anchors.
     ///
     /// # Errors
-    /// When the anchors cannot be read.
+    /// If the anchors cannot be parsed.
     pub fn learning(self, anchors: TrustAnchors) -> Result<Self, BundleError> {
         let learned = Some(LearnedRoots::new(anchors)?);
         Ok(Self { learned, ..self })
@@ -190,7 +190,8 @@ impl CaClient {
         let response = self.sign(&request).await?;
         let trust_chain = response.trust_chain_certificates.clone();
         let svid = accept(response, key)?;
-        // Before the certificate is in use: peers may already have one of the next root.
+        // Learn the roots before the certificate is used: peers may already have certificates of the next
+        // root.
         if let Some(learned) = &self.learned {
             learned.learn(&trust_chain);
         }
@@ -273,7 +274,7 @@ impl SvidSource for CaClient {
     }
 }
 
-/// A certificate request without subject, as PEM.
+/// A certificate request without a subject, as PEM.
 fn signing_request(key: &KeyPair) -> Result<String, FetchError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -283,9 +284,9 @@ fn signing_request(key: &KeyPair) -> Result<String, FetchError> {
         .map_err(|error| FetchError::Local(format!("no certificate request: {error}")))
 }
 
-/// Checks what the authority answered.
+/// Validates the authority's response.
 fn accept(response: SignCertificateResponse, key: KeyPair) -> Result<Svid, FetchError> {
-    // The times `google.protobuf.Timestamp` allows: years 1 to 9999.
+    // The range of `google.protobuf.Timestamp`: years 1 to 9999.
     const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
     const NANOS: std::ops::Range<i32> = 0..1_000_000_000;
     let until = response

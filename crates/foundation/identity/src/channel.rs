@@ -16,19 +16,19 @@ use crate::expiry::{UntilExpired, valid_until};
 use crate::identity::{Identity, server_name};
 use crate::verify::Expect;
 
-/// Time to connect, TLS included.
+/// Connect timeout, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Silence before the kernel asks whether the other machine is still there, and between two such questions. Not all
-/// servers of the control plane allow HTTP/2 pings.
+/// TCP keep-alive: idle time before the first probe, and the interval of probes. Some control plane servers
+/// do not permit HTTP/2 pings.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(5));
 
-/// A channel to the server at `address` (`host:port`, port 443 without one), which has to prove to be `expect`.
+/// A channel to the server at `address` (`host:port`, default port 443), whose identity must be `expect`.
 ///
-/// It connects when it is used, and again after a connection has ended. A connection ends when the certificate of either
-/// end expires: calls on it fail, and the next one connects with the renewed certificate.
+/// It connects on use, and again after a connection has ended. A connection ends when the certificate of
+/// either end expires. Calls on it fail, and the next call connects with the renewed certificate.
 ///
 /// # Errors
-/// What is wrong with the address.
+/// If the address is invalid.
 pub fn channel(address: &str, identity: &Identity, expect: Expect) -> Result<Channel, String> {
     let address = Address::parse(address)?;
     let endpoint = endpoint(&address)?.connect_timeout(CONNECT_TIMEOUT);
@@ -41,7 +41,7 @@ pub fn channel(address: &str, identity: &Identity, expect: Expect) -> Result<Cha
     Ok(endpoint.connect_with_connector_lazy(connector))
 }
 
-/// An endpoint whose connector does TLS itself: only the requests say `https`.
+/// An endpoint whose connector handles TLS; the scheme `https` is for the requests only.
 pub(crate) fn endpoint(address: &Address) -> Result<Endpoint, String> {
     let origin = format!("https://{address}").parse();
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| error.to_string())?;
@@ -58,7 +58,7 @@ async fn connect(
     let (time, interval) = KEEP_ALIVE;
     let keep_alive = TcpKeepalive::new().with_time(time).with_interval(interval);
     SockRef::from(&tcp).set_tcp_keepalive(&keep_alive)?;
-    // Read before it is presented: should it be renewed meanwhile, the connection ends early rather than late.
+    // Read before the handshake: after a renewal in between, the connection ends early rather than late.
     let own = valid_until(identity.svid().chain()).map_err(std::io::Error::other)?;
     let stream = TlsConnector::from(tls)
         .connect(server_name(&address.host), tcp)

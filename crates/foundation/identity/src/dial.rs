@@ -1,4 +1,4 @@
-//! One connection to the authority, for one request.
+//! One connection to the authority per request.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::id::SpiffeId;
 use crate::identity::{anonymous_client_config, server_name};
 use crate::verify::{Expect, PeerError};
 
-/// How long one attempt tries to connect to a closed port; less than the time an attempt has.
+/// How long one attempt retries a closed port; shorter than the attempt's timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(2500);
-/// Between two tries.
+/// Pause between retries.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Why one attempt failed.
+/// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttemptError {
     #[error("{0}")]
@@ -36,11 +36,11 @@ pub(crate) enum AttemptError {
 }
 
 impl AttemptError {
-    /// Whether another attempt can help.
+    /// Whether a retry may help.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Connect(_) | Self::Timeout => true,
-            // A status with a source was made here, because the connection broke.
+            // A status with a source is local: the connection broke.
             Self::Status(status) => {
                 matches!(status.code(), Code::Unavailable | Code::ResourceExhausted)
                     || status.source().is_some()
@@ -48,7 +48,7 @@ impl AttemptError {
         }
     }
 
-    /// What to do about it.
+    /// The remedy.
     pub(crate) fn remedy(&self) -> &'static str {
         match self {
             Self::Status(status) => match status.code() {
@@ -64,14 +64,14 @@ impl AttemptError {
     }
 }
 
-/// Where the authority is, and how it proves to be the authority.
+/// Address and expected identity of the authority.
 pub(crate) struct Sentry {
     address: Address,
     tls: Arc<ClientConfig>,
 }
 
 impl Sentry {
-    /// `address` as [`Address::parse`] reads it.
+    /// `address` has the form of [`Address::parse`].
     pub(crate) fn new(address: &str, id: SpiffeId, anchors: TrustAnchors) -> Result<Self, String> {
         Ok(Self {
             address: Address::parse(address)?,
@@ -94,7 +94,7 @@ impl Sentry {
             .map_err(AttemptError::Status)
     }
 
-    /// No identity is presented, and the connection lives for one attempt, which is over long before any certificate.
+    /// Presents no identity. The connection ends with the attempt, long before any certificate expires.
     async fn connect(&self) -> Result<Channel, Box<dyn Error + Send + Sync>> {
         let (address, tls) = (self.address.clone(), Arc::clone(&self.tls));
         let connector = tower::service_fn(move |_| {
@@ -112,7 +112,7 @@ impl Sentry {
     }
 }
 
-/// Connects; while the port is closed, the authority may be about to start.
+/// Connects. Retries a closed port, because the authority may be starting.
 async fn reach(address: &Address) -> std::io::Result<TcpStream> {
     let given_up = tokio::time::Instant::now() + CONNECT_TIMEOUT;
     loop {
@@ -128,7 +128,7 @@ async fn reach(address: &Address) -> std::io::Result<TcpStream> {
     }
 }
 
-/// The messages of an error and its sources, each one once; for a refused peer, the reason alone.
+/// The distinct messages of an error and its sources. For a rejected peer, only the reason.
 fn chain(error: &(dyn Error + 'static)) -> String {
     if let Some(refused) = PeerError::find(error) {
         return refused.to_string();

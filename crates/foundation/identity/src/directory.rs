@@ -1,4 +1,4 @@
-//! The identity as files, for libraries that read their TLS material from disk.
+//! The identity as files, for libraries that read TLS material from disk.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -10,31 +10,31 @@ use jiff::Timestamp;
 use crate::pem;
 use crate::svid::Svid;
 
-/// A path that readers always find complete: a symbolic link to a folder that is never changed, only replaced.
+/// A path whose content is always complete: a symbolic link to a directory that is replaced, never changed.
 ///
-/// Files: `key.pem`, `cert.pem`, `ca.pem`, and `jwt_svid.token` when there is a JWT.
+/// Files: `key.pem`, `cert.pem`, `ca.pem`, and `jwt_svid.token` if there is a JWT.
 #[derive(Debug, Clone)]
 pub struct IdentityDirectory {
     target: PathBuf,
 }
 
 impl IdentityDirectory {
-    /// Nothing is written yet. `target` must not exist, or be a symbolic link.
+    /// Writes nothing yet. `target` must not exist, or must be a symbolic link.
     pub fn new(target: impl Into<PathBuf>) -> Self {
         Self {
             target: target.into(),
         }
     }
 
-    /// The path readers use.
+    /// The path for readers.
     pub fn path(&self) -> &Path {
         &self.target
     }
 
-    /// Writes a new folder, points the link at it and removes the folder it pointed at before.
+    /// Writes a new directory, redirects the link, and removes the previous directory.
     ///
     /// # Errors
-    /// Of the file system; the previous contents stay.
+    /// Of the file system; the previous contents remain.
     pub fn write(&self, svid: &Svid, trust_anchors: &str) -> io::Result<()> {
         let name = self
             .target
@@ -53,7 +53,8 @@ impl IdentityDirectory {
         fill(&folder, svid, trust_anchors)
             .and_then(|()| self.point_at(&version, base))
             .inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
-        // Only what an earlier write made; a link an operator set up leads to a folder of another name.
+        // Removes only directories of an earlier write. A link created by an operator has a target with
+        // another name.
         let made_here = |path: &PathBuf| {
             path.components().count() == 1 && path.to_string_lossy().ends_with(&format!("-{name}"))
         };

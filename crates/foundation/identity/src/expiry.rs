@@ -1,4 +1,4 @@
-//! When certificates end, waiting for it, and connections that end with them.
+//! Expiry of certificates, and connections that end with them.
 
 mod stream;
 
@@ -12,13 +12,13 @@ pub use stream::UntilExpired;
 use crate::leaf::{self, LeafError};
 use crate::pem;
 
-/// Longest pause between looks at the clock: it may jump, and the machine may sleep.
+/// Maximum interval between checks of the clock, which may jump or stop while the machine sleeps.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Until when a chain is valid: the end of the certificate in it that ends first.
+/// The expiry of a chain: the earliest expiry of its certificates.
 ///
 /// # Errors
-/// When there is no certificate, or one cannot be decoded.
+/// If there is no certificate, or one cannot be decoded.
 pub fn valid_until(chain: &[CertificateDer<'_>]) -> Result<Timestamp, LeafError> {
     let mut earliest = None;
     for certificate in chain {
@@ -29,7 +29,7 @@ pub fn valid_until(chain: &[CertificateDer<'_>]) -> Result<Timestamp, LeafError>
     earliest.ok_or(LeafError::Missing)
 }
 
-/// Waits until the system's clock shows `end`.
+/// Waits until the system clock reaches `end`.
 pub async fn reached(end: Timestamp) {
     loop {
         let now = Timestamp::now();
@@ -41,8 +41,8 @@ pub async fn reached(end: Timestamp) {
     }
 }
 
-/// When three quarters of the time from now to `end` will be over: late enough that what should have happened by then
-/// did not happen, early enough to do something.
+/// The time at which three quarters of the time until `end` have passed: late enough to conclude that a
+/// renewal has failed, early enough to act.
 pub fn last_quarter(end: Timestamp) -> Timestamp {
     let now = Timestamp::now();
     now + now.duration_until(end) * 3 / 4

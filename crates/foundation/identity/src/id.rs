@@ -1,5 +1,4 @@
-//! SPIFFE ids and trust domains, as Dapr uses them:
-//! `spiffe://<trust domain>/ns/<namespace>/<app id>`.
+//! SPIFFE IDs and trust domains in Dapr's form: `spiffe://<trust domain>/ns/<namespace>/<app id>`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +7,13 @@ use std::sync::Arc;
 /// Scheme of every SPIFFE id.
 const SCHEME: &str = "spiffe://";
 
-/// Longest accepted SPIFFE id in bytes (the limit of the SPIFFE standard).
+/// Maximum length of a SPIFFE ID in bytes, by the SPIFFE standard.
 const MAX_ID_BYTES: usize = 2048;
 
 /// App id of the certificate authority.
 pub const SENTRY_APP_ID: &str = "dapr-sentry";
 
-/// App ids that belong to the control plane.
+/// App IDs reserved for the control plane.
 pub const CONTROL_PLANE_APP_IDS: [&str; 5] = [
     "dapr-operator",
     "dapr-placement",
@@ -23,10 +22,10 @@ pub const CONTROL_PLANE_APP_IDS: [&str; 5] = [
     "dapr-scheduler",
 ];
 
-/// Trust domain of applications that configure none.
+/// Default trust domain of applications.
 pub const DEFAULT_TRUST_DOMAIN: &str = "public";
 
-/// Why a SPIFFE id or a trust domain was refused.
+/// Why a SPIFFE ID or a trust domain was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     /// The trust domain is empty.
@@ -37,10 +36,10 @@ pub enum IdError {
         "trust domain {0:?} is not valid: only lowercase letters, digits, dots, dashes and underscores are allowed"
     )]
     TrustDomainCharacters(String),
-    /// The text is not a SPIFFE id at all.
+    /// The text is not a SPIFFE ID.
     #[error("{0:?} is not a SPIFFE ID: {1}")]
     NotSpiffe(String, &'static str),
-    /// A SPIFFE id, yet not of the form `/ns/<namespace>/<app id>`.
+    /// A SPIFFE ID, but not of the form `/ns/<namespace>/<app id>`.
     #[error("malformed SPIFFE ID {0:?}: expected spiffe://<trust domain>/ns/<namespace>/<app id>")]
     Malformed(String),
 }
@@ -50,7 +49,7 @@ pub enum IdError {
 pub struct TrustDomain(Arc<str>);
 
 impl TrustDomain {
-    /// The name, without scheme.
+    /// The name without scheme.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -59,7 +58,7 @@ impl TrustDomain {
 impl FromStr for TrustDomain {
     type Err = IdError;
 
-    /// Accepts a bare name, or a whole SPIFFE id whose trust domain is taken.
+    /// Accepts a trust domain, or a SPIFFE ID, of which it takes the trust domain.
     fn from_str(text: &str) -> Result<Self, IdError> {
         let name = match text.strip_prefix(SCHEME) {
             Some(_) => split(text)?.0,
@@ -84,23 +83,23 @@ impl fmt::Debug for TrustDomain {
 
 /// The identity of a workload. Cheap to clone.
 ///
-/// An id with more path segments than `/ns/<namespace>/<app id>` is none: who reads namespace and app id from it would
-/// take one workload for another.
+/// An ID with more path segments than `/ns/<namespace>/<app id>` is rejected, because ignoring them could
+/// confuse two workloads.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SpiffeId {
     uri: Arc<str>,
     /// Offset of the path's first `/`.
     path: usize,
-    /// Offset behind the namespace.
+    /// Offset of the end of the namespace.
     namespace_end: usize,
 }
 
 impl SpiffeId {
-    /// The id of `app_id` in `namespace` of `trust_domain`.
+    /// The ID of `app_id` in `namespace` of `trust_domain`.
     ///
     /// # Errors
-    /// [`IdError::Malformed`] when a part is empty, [`IdError::NotSpiffe`] when a part has a character that a SPIFFE path
-    /// segment cannot have (allowed: letters, digits, `.`, `-`, `_`).
+    /// [`IdError::Malformed`] if a part is empty, [`IdError::NotSpiffe`] if a part has a character that is
+    /// invalid in a SPIFFE path segment (valid: letters, digits, `.`, `-`, `_`).
     pub fn new(trust_domain: &TrustDomain, namespace: &str, app_id: &str) -> Result<Self, IdError> {
         let uri = format!("{SCHEME}{trust_domain}/ns/{namespace}/{app_id}");
         if namespace.is_empty() || app_id.is_empty() {
@@ -112,7 +111,7 @@ impl SpiffeId {
         uri.parse()
     }
 
-    /// The id of the certificate authority of a control plane.
+    /// The ID of a control plane's certificate authority.
     ///
     /// # Errors
     /// As [`SpiffeId::new`].
@@ -120,7 +119,7 @@ impl SpiffeId {
         Self::new(trust_domain, namespace, SENTRY_APP_ID)
     }
 
-    /// The whole id, `spiffe://…`.
+    /// The complete ID, `spiffe://…`.
     pub fn as_str(&self) -> &str {
         &self.uri
     }
@@ -135,12 +134,12 @@ impl SpiffeId {
         &self.uri[self.path..]
     }
 
-    /// Second part of the path: `/ns/<namespace>/<app id>`.
+    /// The namespace in `/ns/<namespace>/<app id>`.
     pub fn namespace(&self) -> &str {
         &self.uri[self.path + "/ns/".len()..self.namespace_end]
     }
 
-    /// Last part of the path: `/ns/<namespace>/<app id>`.
+    /// The app ID in `/ns/<namespace>/<app id>`.
     pub fn app_id(&self) -> &str {
         &self.uri[self.namespace_end + 1..]
     }
@@ -177,12 +176,13 @@ impl fmt::Debug for SpiffeId {
     }
 }
 
-/// Whether an app id belongs to the control plane.
+/// Whether an app ID belongs to the control plane.
 pub fn is_control_plane(app_id: &str) -> bool {
     CONTROL_PLANE_APP_IDS.contains(&app_id)
 }
 
-/// Checks `uri` against the SPIFFE syntax and returns its trust domain and path (empty, or with its leading slash).
+/// Validates the SPIFFE syntax of `uri` and returns its trust domain and path (empty, or with its leading
+/// slash).
 pub(crate) fn split(uri: &str) -> Result<(&str, &str), IdError> {
     let refuse = |why| Err(IdError::NotSpiffe(uri.chars().take(MAX_ID_BYTES).collect(), why));
     if uri.len() > MAX_ID_BYTES {

@@ -1,4 +1,4 @@
-//! The handle to the current identity, and the TLS configurations that follow it.
+//! The current identity and the TLS configurations derived from it.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::provider;
 use crate::svid::Svid;
 use crate::verify::{self, Expect, PeerVerifier};
 
-/// Every connection between workloads speaks HTTP/2.
+/// All connections between workloads use HTTP/2.
 const ALPN: &[u8] = b"h2";
 
-/// The identity of this process. Cheap to clone; all clones follow the renewal of the certificate and the rotation of
-/// the trust anchors, and so does every configuration obtained from them: it need not be obtained again.
+/// The identity of this process. Cheap to clone. All clones and derived TLS configurations follow
+/// certificate renewals and anchor rotations, so they need not be obtained again.
 #[derive(Debug, Clone)]
 pub struct Identity {
     shared: Arc<IdentityInner>,
@@ -34,7 +34,7 @@ struct IdentityInner {
 }
 
 impl Identity {
-    /// An identity that starts as `svid` and trusts `anchors`.
+    /// An identity with initial document `svid` and trust anchors `anchors`.
     pub fn new(svid: Svid, anchors: TrustAnchors) -> Self {
         let current = watch::Sender::new(Arc::new(svid));
         let mutual = server_config(
@@ -52,7 +52,7 @@ impl Identity {
         }
     }
 
-    /// The document in use.
+    /// The current document.
     pub fn svid(&self) -> Arc<Svid> {
         Arc::clone(&self.shared.current.borrow())
     }
@@ -62,27 +62,27 @@ impl Identity {
         self.shared.current.borrow().id().clone()
     }
 
-    /// The trust anchors in use.
+    /// The current trust anchors.
     pub fn anchors(&self) -> &TrustAnchors {
         &self.shared.anchors
     }
 
-    /// Uses another document in every handshake from now on.
+    /// Replaces the document for all later handshakes.
     pub fn replace(&self, svid: Svid) {
         self.shared.current.send_replace(Arc::new(svid));
     }
 
-    /// Follows renewals. A pool of connections uses it to replace, without hurry, those made with the old document.
+    /// Watches renewals. Connection pools use it to replace connections of the old document gradually.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Svid>> {
         self.shared.current.subscribe()
     }
 
-    /// For servers: requires a client certificate of any workload the trust anchors vouch for.
+    /// For servers: requires a client certificate of any workload that the trust anchors vouch for.
     pub fn server_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.shared.mutual)
     }
 
-    /// For servers: as [`Identity::server_config`], for `expect` alone.
+    /// For servers: like [`Identity::server_config`], but accepts only `expect`.
     pub fn server_config_for(&self, expect: Expect) -> Arc<ServerConfig> {
         server_config(
             Some(verify::verifier(self.shared.anchors.clone(), expect)),
@@ -90,12 +90,12 @@ impl Identity {
         )
     }
 
-    /// For servers whose clients have no certificate yet, or never: does not ask for one.
+    /// For servers whose clients have no certificate: requests none.
     pub fn server_config_no_client_auth(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.shared.open)
     }
 
-    /// For clients: presents this identity and accepts no server but `expect`.
+    /// For clients: presents this identity and accepts only `expect` as server.
     ///
     /// Obtain it once per target, not per connection.
     pub fn client_config(&self, expect: Expect) -> Arc<ClientConfig> {
@@ -104,13 +104,13 @@ impl Identity {
     }
 }
 
-/// For clients without an identity: presents no certificate and accepts no server but `expect`.
+/// For clients without an identity: presents no certificate and accepts only `expect` as server.
 pub fn anonymous_client_config(anchors: TrustAnchors, expect: Expect) -> Arc<ClientConfig> {
     finish_client(verifying_client(anchors, expect).with_no_client_auth())
 }
 
-/// The name to announce when connecting to `host` (a DNS name or an IP address, brackets allowed). It decides nothing
-/// about trust: a host that is neither gets an address, for which nothing is announced.
+/// The SNI name for `host` (a DNS name or an IP address, brackets allowed). It does not affect trust: an
+/// invalid host maps to an address, which sends no SNI.
 pub fn server_name(host: &str) -> ServerName<'static> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     ServerName::try_from(host.to_owned())
@@ -130,7 +130,7 @@ fn verifying_client(
 
 fn finish_client(mut config: ClientConfig) -> Arc<ClientConfig> {
     config.alpn_protocols = vec![ALPN.to_vec()];
-    // A resumed session would skip verification of an identity that is meant to be short-lived.
+    // A resumed session would skip verification of a short-lived identity.
     config.resumption = Resumption::disabled();
     Arc::new(config)
 }
@@ -153,7 +153,7 @@ fn server_config(
     Arc::new(config)
 }
 
-/// Presents the document in use at the time of the handshake.
+/// Presents the document that is current at the time of the handshake.
 #[derive(Debug)]
 struct Current(watch::Receiver<Arc<Svid>>);
 

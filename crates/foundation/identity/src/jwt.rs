@@ -1,6 +1,6 @@
-//! The JWT that an authority may issue along with the certificate.
+//! The JWT that an authority may issue with the certificate.
 //!
-//! Its signature is not checked: it came over a connection to the authority itself.
+//! Its signature is not checked, because it arrives over a connection to the authority itself.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-/// Tolerated difference between the clocks.
+/// Tolerated clock skew.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
-/// Why a JWT was refused.
+/// Why a JWT was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum JwtError {
     /// Not a JWT, or a claim is missing or wrong.
     #[error("error parsing JWT: {0}")]
     Parse(String),
-    /// There is no audience, or it leaves out the trust domain of the identity.
+    /// The audience does not include the trust domain of the identity.
     #[error("JWT audience {found:?} does not contain the trust domain {expected:?}")]
     Audience {
         /// Audience of the token.
@@ -28,7 +28,7 @@ pub enum JwtError {
     },
 }
 
-/// A JWT with its time of expiry.
+/// A JWT and its expiry.
 #[derive(Clone)]
 pub struct JwtSvid {
     token: String,
@@ -36,7 +36,7 @@ pub struct JwtSvid {
 }
 
 impl JwtSvid {
-    /// Reads `token`, which must be within its validity at `now` and name `trust_domain` in its audience.
+    /// Parses `token`, which must be valid at `now` and have `trust_domain` in its audience.
     ///
     /// # Errors
     /// [`JwtError::Parse`] or [`JwtError::Audience`].
@@ -64,12 +64,12 @@ impl JwtSvid {
         })
     }
 
-    /// The token in its compact form.
+    /// The compact form of the token.
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// The expiry of the token, from its claim `exp`.
+    /// The expiry, from the claim `exp`.
     pub fn expires(&self) -> Timestamp {
         self.expires
     }
@@ -105,19 +105,19 @@ fn time_claim(claims: &Value, name: &str) -> Result<Option<Timestamp>, JwtError>
     let Some(value) = claims.get(name) else {
         return Ok(None);
     };
-    // Fractions of a second do not matter here.
+    // Fractions of a second are ignored.
     let seconds = value
         .as_i64()
         .or_else(|| value.as_f64().map(|seconds| seconds as i64));
     seconds
         .and_then(|seconds| Timestamp::from_second(seconds).ok())
-        // Keeps room for the tolerance to be added and subtracted.
+        // Leaves room to add and subtract the tolerance.
         .filter(|time| time.checked_add(SKEW).is_ok() && time.checked_sub(SKEW).is_ok())
         .map(Some)
         .ok_or_else(|| parse_error(&format!("the claim {name} is not a time")))
 }
 
-/// The audience is one string or a list of them.
+/// The audience is a string or a list of strings.
 fn audience(claims: &Value) -> Vec<String> {
     match claims.get("aud") {
         Some(Value::String(one)) => vec![one.clone()],

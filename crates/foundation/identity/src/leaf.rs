@@ -1,4 +1,4 @@
-//! What a leaf certificate says about its holder, and the X.509-SVID rules it must keep.
+//! The identity in a leaf certificate, and the X.509-SVID rules.
 
 use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
@@ -13,16 +13,16 @@ pub enum LeafError {
     /// The peer sent no certificate.
     #[error("no certificate was presented")]
     Missing,
-    /// The certificate, or an extension the rules look at, cannot be decoded.
+    /// The certificate, or a relevant extension, cannot be decoded.
     #[error("the certificate cannot be decoded: {0}")]
     Encoding(String),
-    /// A leaf has exactly one URI name.
+    /// A leaf must have exactly one URI name.
     #[error("the certificate has {0} URI names instead of one SPIFFE ID")]
     UriCount(usize),
-    /// The URI name is not an acceptable SPIFFE id.
+    /// The URI name is not a valid SPIFFE ID.
     #[error("the certificate's URI name is refused: {0}")]
     Id(#[from] IdError),
-    /// The leaf is marked as an authority.
+    /// The leaf is marked as a CA.
     #[error("{0}: the certificate is marked as a CA, which a workload must not be")]
     IsCa(String),
     /// The leaf may sign certificates or revocation lists.
@@ -32,18 +32,18 @@ pub enum LeafError {
 
 /// The identity in the first certificate of a chain that a handshake has already verified.
 ///
-/// This decodes the leaf and checks nothing else: call it once per connection, with the peer's certificates.
+/// Decodes the leaf and checks nothing else. Call it once per connection, with the peer's certificates.
 ///
 /// # Errors
-/// When there is no certificate, or it does not have exactly one URI of the form
-/// `spiffe://<trust domain>/ns/<namespace>/<app id>`.
+/// If there is no certificate, or it does not have exactly one URI of the form `spiffe://<trust
+/// domain>/ns/<namespace>/<app id>`.
 pub fn peer_id(chain: &[CertificateDer<'_>]) -> Result<SpiffeId, LeafError> {
     let leaf = chain.first().ok_or(LeafError::Missing)?;
     let parsed = pem::decode(leaf).map_err(LeafError::Encoding)?;
     Ok(uri(&parsed)?.parse()?)
 }
 
-/// Checks the X.509-SVID rules of a leaf (all but its signature and validity) and returns its SPIFFE id.
+/// Checks the X.509-SVID rules of a leaf, except signature and validity, and returns its SPIFFE ID.
 pub(crate) fn check(certificate: &X509Certificate<'_>) -> Result<String, LeafError> {
     let uri = uri(certificate)?;
     id::split(uri)?;
@@ -58,7 +58,7 @@ pub(crate) fn check(certificate: &X509Certificate<'_>) -> Result<String, LeafErr
     Ok(uri.to_owned())
 }
 
-/// Start and end of validity.
+/// Start and end of the validity.
 pub(crate) fn validity(certificate: &X509Certificate<'_>) -> Result<(Timestamp, Timestamp), LeafError> {
     let validity = certificate.validity();
     let second =

@@ -1,31 +1,31 @@
-//! Roots that the authority names beside each certificate: so a sidecar, whose own roots are fixed when it starts, comes
-//! to trust the next root before anybody shows a certificate of it.
+//! Roots that the authority sends with each certificate. A sidecar configured with fixed roots thus trusts
+//! the next root before any peer presents a certificate of it.
 
 use rustls::pki_types::CertificateDer;
 
 use crate::bundle::{BundleError, TrustAnchors, TrustBundle};
 use crate::pem;
 
-/// Keeps trust anchors that were given as text in step with those of the authority.
+/// Extends trust anchors configured as text by the authority's roots.
 #[derive(Debug)]
 pub(crate) struct LearnedRoots {
-    /// What the process was started with: trusted whatever the authority says.
+    /// Configured at startup, and always trusted.
     configured: Vec<CertificateDer<'static>>,
     anchors: TrustAnchors,
 }
 
 impl LearnedRoots {
-    /// `anchors` as they are now stay trusted.
+    /// The current `anchors` stay trusted.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// If they cannot be parsed.
     pub(crate) fn new(anchors: TrustAnchors) -> Result<Self, BundleError> {
         let configured = pem::parse_certificates(anchors.current().pem().as_bytes())?;
         Ok(Self { configured, anchors })
     }
 
-    /// Trusts the roots of an answer of the authority from now on, and no longer those of earlier answers. The
-    /// authority was checked against the anchors, and its certificates are believed in any case: it gains nothing.
+    /// Replaces the learned roots by those of a response. This gives the authority no new power: it was
+    /// verified against the anchors, and its certificates are trusted in any case.
     pub(crate) fn learn(&self, trust_chain: &[impl AsRef<[u8]>]) {
         let bundle = match self.bundle(trust_chain) {
             Ok(bundle) => bundle,
@@ -39,7 +39,7 @@ impl LearnedRoots {
         let before = self.anchors.current();
         let known = pem::parse_certificates(before.pem().as_bytes()).unwrap_or_default();
         let named = pem::parse_certificates(bundle.pem().as_bytes()).unwrap_or_default();
-        // Comments of the text at the start are no difference.
+        // Differences in comments of the configured text do not matter.
         if known != named {
             tracing::info!(
                 "sentry sent other root certificates: {} are trusted now, {} were before",

@@ -1,4 +1,5 @@
-//! Workload identity: SPIFFE ids, trust bundles, TLS configurations, the CA client.
+//! Workload identity: SPIFFE IDs, trust bundles, TLS configurations, and the client of the certificate
+//! authority.
 
 mod address;
 mod anchors_file;

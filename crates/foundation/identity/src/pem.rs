@@ -1,4 +1,4 @@
-//! Certificates and private keys in PEM, and the questions both a workload and the authority ask about them.
+//! Certificates and private keys in PEM, and shared checks of workloads and the authority.
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer};
 use webpki::RawPublicKeyEntity;
@@ -9,13 +9,13 @@ use crate::provider;
 /// Tag of a certificate block.
 const CERTIFICATE: &str = "CERTIFICATE";
 
-/// Why PEM data was refused.
+/// Why PEM data was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
-    /// The data is not PEM, or a block in it is broken.
+    /// Invalid PEM, or a damaged block.
     #[error("not valid PEM: {0}")]
     Syntax(String),
-    /// No certificate block at the start of the data.
+    /// The data does not start with a certificate block.
     #[error("no certificates found; expected one or more \"BEGIN CERTIFICATE\" blocks")]
     NoCertificates,
     /// No private key block.
@@ -28,10 +28,10 @@ pub enum PemError {
     Certificate {
         /// Position in the data, from 0.
         index: usize,
-        /// The error of the decoder.
+        /// The decoder's error.
         cause: String,
     },
-    /// The private key cannot be used.
+    /// The private key is unusable.
     #[error("the private key cannot be used: {0}")]
     Key(String),
     /// Certificate number `index` (from 0) of a chain is not signed by the next one.
@@ -45,7 +45,7 @@ pub enum PemError {
 /// All certificates at the start of `pem`, in order. Like Dapr, stops at the first block of another type.
 ///
 /// # Errors
-/// When there is none, or one cannot be decoded.
+/// If there is none, or one cannot be decoded.
 pub fn parse_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
     let blocks = ::pem::parse_many(pem).map_err(|error| PemError::Syntax(error.to_string()))?;
     let certificates: Vec<_> = blocks
@@ -62,7 +62,8 @@ pub fn parse_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Pe
     Ok(certificates)
 }
 
-/// As [`parse_certificates`], for a chain with the leaf first: each certificate must be signed by the next one.
+/// Like [`parse_certificates`], for a chain with the leaf first: each certificate must be signed by the
+/// next one.
 ///
 /// # Errors
 /// As [`parse_certificates`], and [`PemError::BrokenChain`].
@@ -77,7 +78,7 @@ pub fn parse_chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError>
     }
 }
 
-/// `certificates` as PEM blocks, in order, without comments.
+/// Encodes `certificates` as PEM blocks, in order, without comments.
 pub fn encode_certificates<'a>(certificates: impl IntoIterator<Item = &'a CertificateDer<'a>>) -> String {
     certificates
         .into_iter()
@@ -88,7 +89,7 @@ pub fn encode_certificates<'a>(certificates: impl IntoIterator<Item = &'a Certif
 /// The first private key in `pem` (types `PRIVATE KEY`, `EC PRIVATE KEY`, `RSA PRIVATE KEY`).
 ///
 /// # Errors
-/// When there is none, or it is not an RSA, ECDSA or Ed25519 key.
+/// If there is none, or it is not an RSA, ECDSA or Ed25519 key.
 pub fn parse_private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
     let blocks = ::pem::parse_many(pem).map_err(|error| PemError::Syntax(error.to_string()))?;
     let key = blocks
@@ -104,7 +105,7 @@ pub fn parse_private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError>
     Ok(key)
 }
 
-/// `key` as a PEM block of its type.
+/// Encodes `key` as a PEM block of its type.
 pub fn encode_private_key(key: &PrivateKeyDer<'_>) -> String {
     let tag = match key {
         PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
@@ -114,16 +115,16 @@ pub fn encode_private_key(key: &PrivateKeyDer<'_>) -> String {
     encode(tag, key.secret_der())
 }
 
-/// One PEM block with unix line ends.
+/// Encodes one PEM block with Unix line endings.
 pub fn encode(tag: &str, contents: &[u8]) -> String {
     let config = ::pem::EncodeConfig::new().set_line_ending(::pem::LineEnding::LF);
     ::pem::encode_config(&::pem::Pem::new(tag, contents), config)
 }
 
-/// The contents of the first PEM block of any type, with its tag.
+/// The contents and tag of the first PEM block of any type.
 ///
 /// # Errors
-/// [`PemError::Syntax`] when `pem` does not hold a whole block.
+/// [`PemError::Syntax`] if `pem` has no complete block.
 pub fn decode_block(pem: &[u8]) -> Result<(String, Vec<u8>), PemError> {
     let block = ::pem::parse(pem).map_err(|error| PemError::Syntax(error.to_string()))?;
     Ok((block.tag().to_owned(), block.into_contents()))
@@ -132,7 +133,7 @@ pub fn decode_block(pem: &[u8]) -> Result<(String, Vec<u8>), PemError> {
 /// The public half of `key`, as DER `SubjectPublicKeyInfo`.
 ///
 /// # Errors
-/// [`PemError::Key`] when the key is broken or of an unsupported type.
+/// [`PemError::Key`] if the key is invalid or of an unsupported type.
 pub fn public_key_of(key: &PrivateKeyDer<'_>) -> Result<Vec<u8>, PemError> {
     let signer = provider::crypto()
         .key_provider
@@ -147,16 +148,16 @@ pub fn public_key_of(key: &PrivateKeyDer<'_>) -> Result<Vec<u8>, PemError> {
 /// Whether `key` is the private half of the public key in `certificate`.
 ///
 /// # Errors
-/// When either cannot be decoded.
+/// If either cannot be decoded.
 pub fn key_matches(key: &PrivateKeyDer<'_>, certificate: &CertificateDer<'_>) -> Result<bool, PemError> {
     let parsed = decode(certificate).map_err(|cause| PemError::Certificate { index: 0, cause })?;
     Ok(public_key_of(key)? == parsed.tbs_certificate.subject_pki.raw)
 }
 
-/// The DNS names that `certificate` is for, as they are spelled there.
+/// The DNS names of `certificate`, as spelled there.
 ///
 /// # Errors
-/// [`PemError::Certificate`] when it cannot be decoded.
+/// [`PemError::Certificate`] if it cannot be decoded.
 pub fn dns_names(certificate: &CertificateDer<'_>) -> Result<Vec<String>, PemError> {
     let failed = |cause| PemError::Certificate { index: 0, cause };
     let parsed = decode(certificate).map_err(failed)?;
@@ -171,12 +172,12 @@ pub fn dns_names(certificate: &CertificateDer<'_>) -> Result<Vec<String>, PemErr
     Ok(dns.collect())
 }
 
-/// Whether `certificate` carries a valid signature by its own key.
+/// Whether `certificate` is validly signed by its own key.
 pub fn is_self_signed(certificate: &CertificateDer<'_>) -> bool {
     is_signed_by(certificate, certificate)
 }
 
-/// Whether `certificate` carries a valid signature by the key of `issuer`, and `issuer` may sign certificates.
+/// Whether `certificate` is validly signed by the key of `issuer`, and `issuer` may sign certificates.
 pub fn is_signed_by(certificate: &CertificateDer<'_>, issuer: &CertificateDer<'_>) -> bool {
     let (Ok(certificate), Ok(issuer)) = (decode(certificate), decode(issuer)) else {
         return false;
@@ -218,14 +219,15 @@ fn signature_holds(certificate: &X509Certificate<'_>, issuer: &X509Certificate<'
         })
 }
 
-/// Whether the DER contents of an algorithm identifier begin with this object identifier (tag 6, short length).
+/// Whether the DER contents of an algorithm identifier start with this object identifier (tag 6, short
+/// length).
 fn starts_with_oid(algorithm: &[u8], oid: &[u8]) -> bool {
     algorithm.first() == Some(&6)
         && algorithm.get(1).map(|length| usize::from(*length)) == Some(oid.len())
         && algorithm[2..].starts_with(oid)
 }
 
-/// Decodes one certificate; nothing may follow it.
+/// Decodes one certificate without trailing data.
 pub(crate) fn decode<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String> {
     match X509Certificate::from_der(certificate.as_ref()) {
         Ok(([], parsed)) => Ok(parsed),

@@ -1,13 +1,14 @@
-//! The cryptography every configuration is given explicitly; the process-wide default is never consulted.
+//! The crypto provider of every TLS configuration; the process-wide default is not used.
 
 use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider, kx_group};
 
-/// aws-lc-rs with AES-128-GCM preferred: the strength matches the P-256 certificates and it costs least.
+/// aws-lc-rs with AES-128-GCM preferred: it matches the strength of the P-256 certificates at the lowest
+/// cost.
 pub(crate) fn crypto() -> &'static Arc<CryptoProvider> {
-    // Constant data, not state: every caller would build the same value.
+    // Constant data: every caller would build the same value.
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     PROVIDER.get_or_init(|| {
         Arc::new(CryptoProvider {
@@ -22,7 +23,7 @@ pub(crate) fn crypto() -> &'static Arc<CryptoProvider> {
                 cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
                 cipher_suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
             ],
-            // The default order depends on features that other crates may switch on.
+            // Explicit, because the default order depends on features that other crates may enable.
             kx_groups: vec![
                 kx_group::X25519,
                 kx_group::SECP256R1,

@@ -1,4 +1,4 @@
-//! Renewal of the identity, at half of its life, or when no trusted root has signed it any more.
+//! Renewal of the identity at half of its lifetime, or when no trusted root vouches for it any longer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,40 +13,40 @@ use crate::identity::Identity;
 use crate::svid::Svid;
 use crate::verify;
 
-/// Longest pause between looks at the clock; bounds the harm of a clock that jumps or a machine that sleeps.
+/// Maximum interval between checks of the clock, which may jump or stop while the machine sleeps.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause after a failed renewal.
 const RETRY: Duration = Duration::from_secs(10);
-/// Longest pause before a certificate that came too old is renewed, and the shortest between any renewals: the CA
-/// may be issuing with a lifetime that somebody is about to correct.
+/// Maximum wait before renewing a certificate that was old on arrival, and minimum wait between renewals.
+/// The CA's configured lifetime may be wrong and about to be corrected.
 const EARLY_RENEWAL_PAUSE: (SignedDuration, SignedDuration) =
     (SignedDuration::from_millis(500), SignedDuration::from_secs(10));
 
-/// What happened to the identity. The text is the `reason` label of the metrics (`sentry_conn`, `sentry_token`,
-/// `sign`, `invalid_ts`, `jwt_parse`, `jwt_aud`).
+/// Identity events. The text is the `reason` label of the metrics (`sentry_conn`, `sentry_token`, `sign`,
+/// `invalid_ts`, `jwt_parse`, `jwt_aud`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdentityEvent {
     /// The first identity is in use.
     InitOk,
-    /// There is no first identity.
+    /// The first identity could not be obtained.
     InitFailed(&'static str),
     /// A renewed identity is in use.
     Rotated,
-    /// Renewal failed and will be tried again.
+    /// Renewal failed and will be retried.
     RotateFailed(&'static str),
 }
 
-/// Receives [`IdentityEvent`]s, to be counted.
+/// Receives [`IdentityEvent`]s for the metrics.
 pub type EventSink = Arc<dyn Fn(IdentityEvent) + Send + Sync>;
 
-/// Tells the time.
+/// The current time.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// When to renew a document that came at `now`: at half of the certificate's validity, or half-way to the expiry of
-/// the JWT where that is earlier.
+/// When to renew a document received at `now`: at half of the certificate's validity, or half-way to the
+/// expiry of the JWT if that is earlier.
 ///
-/// A certificate whose half-life is over on arrival (one that is valid for less than the tolerated clock skew) is
-/// renewed after 10 s, or half of what remains of it.
+/// A certificate past its half-life on arrival (a validity shorter than the tolerated clock skew) is
+/// renewed after 10 s, or half of its remaining time.
 pub fn renew_at(
     now: Timestamp,
     not_before: Timestamp,
@@ -61,7 +61,7 @@ pub fn renew_at(
     due.max(now + pause)
 }
 
-/// Keeps an [`Identity`] fresh. Owned by whoever runs it; nothing happens without [`Renewal::run`].
+/// Renews an [`Identity`] while [`Renewal::run`] runs.
 pub struct Renewal {
     source: Box<dyn SvidSource>,
     identity: Identity,
@@ -90,13 +90,13 @@ impl Renewal {
         Self { directory, ..self }
     }
 
-    /// Also follows the file the trust anchors came from.
+    /// Also watches the file of the trust anchors.
     #[must_use]
     pub fn with_anchors_file(self, anchors_file: Option<AnchorsFile>) -> Self {
         Self { anchors_file, ..self }
     }
 
-    /// Tells the time by `clock` instead of the system's.
+    /// Uses `clock` instead of the system clock.
     #[must_use]
     pub fn with_clock(self, clock: Clock) -> Self {
         Self { clock, ..self }
@@ -123,7 +123,7 @@ impl Renewal {
                 let left = now.duration_until(due).unsigned_abs();
                 tokio::select! {
                     () = tokio::time::sleep(left.min(POLL_INTERVAL)) => {}
-                    // The CA was replaced: whoever trusts the new one alone refuses this process.
+                    // The CA was replaced: peers that trust only the new one reject this process.
                     Ok(()) = anchors.changed() => {
                         if !verify::is_vouched(self.identity.anchors(), self.identity.svid().chain()) {
                             tracing::info!("the workload certificate is not signed by a trusted root any longer: renewing it");
@@ -173,7 +173,7 @@ impl Renewal {
     }
 }
 
-/// A new document, already in the directory if there is one.
+/// Fetches a document and stores it in the directory, if any.
 async fn fetch_and_store(
     source: &dyn SvidSource,
     identity: &Identity,
@@ -186,7 +186,7 @@ async fn fetch_and_store(
     Ok(svid)
 }
 
-/// Writes a document to the directory.
+/// Stores a document in the directory.
 pub(crate) fn store(
     directory: &IdentityDirectory,
     svid: &Svid,
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn short_lifetimes_do_not_loop() {
-        // Half of -900..10 is long over.
+        // Half of -900..10 is long past.
         assert_eq!(renew_at(at(0), at(-900), at(10), None), at(5));
         assert_eq!(renew_at(at(0), at(-900), at(600), None), at(10));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Start of the identity: trust anchors, first certificate, and the driver that renews both.
+//! Startup of the identity: trust anchors, first certificate, and the renewal of both.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,69 +15,69 @@ use crate::renewal::{self, EventSink, IdentityEvent, Renewal};
 use crate::svid::Svid;
 use crate::token::{Env, Mode};
 
-/// Holds the trust anchors of a sidecar, as PEM.
+/// The trust anchors of a sidecar, as PEM.
 pub const TRUST_ANCHORS_VARIABLE: &str = "DAPR_TRUST_ANCHORS";
-/// Set to `true`, allows root in Kubernetes.
+/// Set to `true` to allow running as root in Kubernetes.
 const ALLOW_ROOT_VARIABLE: &str = "DAPR_UNSAFE_SKIP_CONTAINER_UID_GID_CHECK";
 
-/// How long the first certificate may take before the log says what is missing.
+/// How long the first certificate may take before a log line names the missing authority.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where the trust anchors come from.
+/// Source of the trust anchors.
 #[derive(Debug)]
 pub enum AnchorsSource {
-    /// PEM text. It is trusted for the life of the process, and besides it what the authority names in its answers.
-    /// Empty text is refused.
+    /// PEM text, trusted for the life of the process along with the roots in the authority's responses.
+    /// Empty text is rejected.
     Pem(String),
-    /// A file, waited for and then followed.
+    /// A file that is awaited, then watched.
     File(PathBuf),
-    /// A bundle already decoded.
+    /// A decoded bundle.
     Bundle(TrustBundle),
 }
 
 impl AnchorsSource {
-    /// The text in env `DAPR_TRUST_ANCHORS`, empty if it is not set.
+    /// The text in the variable `DAPR_TRUST_ANCHORS`; empty if unset.
     pub fn from_env(env: &Env) -> Self {
         Self::Pem(env(TRUST_ANCHORS_VARIABLE).unwrap_or_default())
     }
 }
 
-/// What [`start`] needs.
+/// Input of [`start`].
 pub struct SecurityConfig {
-    /// The address of sentry, and the identity to request from it.
+    /// The address of sentry, and the identity to request.
     pub ca: CaConfig,
     /// Where the trust anchors come from.
     pub anchors: AnchorsSource,
-    /// Where to keep the identity as files too.
+    /// Directory to also keep the identity in.
     pub directory: Option<IdentityDirectory>,
-    /// Receives what happens, to be counted.
+    /// Receives events for the metrics.
     pub events: EventSink,
 }
 
-/// Why a process has no identity. It cannot go on without.
+/// Why a process has no identity, which is fatal.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Root in Kubernetes.
+    /// Running as root in Kubernetes.
     #[error(
         "this process runs as root (user id 0), which is refused in Kubernetes; set runAsNonRoot and a user id in the \
          security context, or the environment variable DAPR_UNSAFE_SKIP_CONTAINER_UID_GID_CHECK=true"
     )]
     Root,
-    /// The trust anchors given directly are not usable.
+    /// The configured trust anchors are invalid.
     #[error("{0}; set the environment variable DAPR_TRUST_ANCHORS to the root certificates of sentry")]
     Bundle(#[from] BundleError),
-    /// The file of trust anchors is not usable.
+    /// The file of trust anchors is unusable.
     #[error(transparent)]
     AnchorsFile(#[from] AnchorsFileError),
-    /// No first identity.
+    /// The first identity could not be obtained.
     #[error("failed to retrieve the initial identity: {0}")]
     Fetch(#[from] FetchError),
-    /// Stopped before there was an identity.
+    /// Cancelled before there was an identity.
     #[error("stopped while retrieving the initial identity")]
     Cancelled,
 }
 
-/// Obtains the first identity. The returned [`Renewal`] must be run for it to stay valid.
+/// Obtains the first identity. Run the returned [`Renewal`] to keep it valid.
 ///
 /// # Errors
 /// All are fatal to the process, see [`StartError`].
@@ -86,7 +86,7 @@ pub async fn start(
     cancel: &CancellationToken,
 ) -> Result<(Identity, Renewal), StartError> {
     refuse_root(config.ca.mode, &config.ca.env)?;
-    // A file has its own keeper; a text is fixed, and would miss the next root.
+    // A file is updated on rotation; fixed text would miss the next root.
     let learns = matches!(config.anchors, AnchorsSource::Pem(_));
     let (anchors, file) = open(config.anchors, cancel).await?;
     tracing::info!("Fetching initial identity");
@@ -114,7 +114,7 @@ pub async fn start(
     Ok((identity, renewal))
 }
 
-/// Logs which authority `fetch` waits for, once it takes long.
+/// Logs the awaited authority if `fetch` takes long.
 async fn with_patience<T>(fetch: impl Future<Output = T>, sentry: &str) -> T {
     let mut fetch = std::pin::pin!(fetch);
     match timeout(PATIENCE, &mut fetch).await {
@@ -154,7 +154,7 @@ async fn open(
     }
 }
 
-/// In Kubernetes a process does not run as root, unless told to.
+/// Rejects running as root in Kubernetes, unless explicitly allowed.
 ///
 /// # Errors
 /// [`StartError::Root`].
@@ -166,7 +166,7 @@ pub fn refuse_root(mode: Mode, env: &Env) -> Result<(), StartError> {
     }
 }
 
-/// The effective user id, where the system tells it in `/proc` (Linux).
+/// The effective user ID, from `/proc` (Linux).
 fn effective_user() -> Option<u32> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;

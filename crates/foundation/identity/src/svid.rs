@@ -1,4 +1,4 @@
-//! The identity document of this process: certificate chain, private key and, where issued, a JWT.
+//! The identity document of this process: certificate chain, private key and optionally a JWT.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::jwt::JwtSvid;
 use crate::leaf::{self, LeafError};
 use crate::{pem, provider};
 
-/// Why a chain and a key do not make an identity.
+/// Why a chain and a key do not form an identity.
 #[derive(Debug, thiserror::Error)]
 pub enum SvidError {
-    /// The leaf carries no identity.
+    /// The leaf has no valid identity.
     #[error("the issued certificate is refused: {0}")]
     Leaf(#[from] LeafError),
-    /// The key does not fit the leaf, or cannot be used.
+    /// The key does not match the leaf, or is unusable.
     #[error("the issued certificate and the private key do not match: {0}")]
     Key(rustls::Error),
 }
@@ -34,13 +34,13 @@ pub struct Svid {
 }
 
 impl Svid {
-    /// Puts an identity together. `chain` has the leaf first and leaves out the root.
+    /// Builds an identity. `chain` starts with the leaf and omits the root.
     ///
     /// # Errors
-    /// When the leaf does not carry exactly one Dapr SPIFFE id, or `key` is not its key.
+    /// If the leaf does not have exactly one Dapr SPIFFE ID, or `key` does not match it.
     pub fn new(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Self, SvidError> {
         let id = leaf::peer_id(&chain)?;
-        // `peer_id` refuses an empty chain.
+        // `peer_id` rejects an empty chain.
         let parsed = pem::decode(&chain[0]).map_err(LeafError::Encoding)?;
         let (not_before, not_after) = leaf::validity(&parsed)?;
         let certified =
@@ -79,17 +79,17 @@ impl Svid {
         &self.key
     }
 
-    /// Start of validity of the leaf.
+    /// Start of the leaf's validity.
     pub fn not_before(&self) -> Timestamp {
         self.not_before
     }
 
-    /// End of validity of the leaf.
+    /// End of the leaf's validity.
     pub fn not_after(&self) -> Timestamp {
         self.not_after
     }
 
-    /// The JWT issued with the certificate, if the authority issues them.
+    /// The JWT issued with the certificate, if any.
     pub fn jwt(&self) -> Option<&JwtSvid> {
         self.jwt.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Which token proves to the authority who is asking.
+//! Selection of the token that authenticates a certificate request.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -8,31 +8,31 @@ use std::sync::Arc;
 use outrigger_files::read_text_async;
 use outrigger_wire::sentry::v1::sign_certificate_request::TokenValidator;
 
-/// Reads one environment variable. A value instead of the process environment, so that tests and several sidecars in
-/// one process do not meet.
+/// Reads an environment variable. A value instead of the process environment isolates tests and several
+/// sidecars in one process.
 pub type Env = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// Names the token file.
+/// Path of the token file.
 const TOKEN_FILE_VARIABLE: &str = "DAPR_SENTRY_TOKEN_FILE";
 /// Token mounted by the sidecar injector.
 const KUBERNETES_TOKEN: &str = "var/run/secrets/dapr.io/sentrytoken/token";
-/// Token every pod has; grants access to the Kubernetes API too, hence second choice.
+/// Token of every pod. It also grants access to the Kubernetes API, so it is the second choice.
 const LEGACY_KUBERNETES_TOKEN: &str = "var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// Where a process runs.
+/// Runtime environment of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// On a machine.
     #[default]
     Standalone,
-    /// In a pod of a Kubernetes cluster: tokens of service accounts are used.
+    /// In a pod of a Kubernetes cluster: service account tokens are used.
     Kubernetes,
 }
 
 /// Why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The variable is set to nothing.
+    /// The variable is set but empty.
     #[error(
         "the environment variable DAPR_SENTRY_TOKEN_FILE is set with an empty value; unset it or name a file"
     )]
@@ -42,7 +42,7 @@ pub enum TokenError {
     Read {
         /// Path of the token file.
         path: PathBuf,
-        /// What the operating system answered.
+        /// The operating system's error.
         cause: std::io::Error,
     },
     /// The file is empty.
@@ -50,7 +50,7 @@ pub enum TokenError {
     Empty(PathBuf),
 }
 
-/// A token with the validator meant to check it.
+/// A token and the validator to check it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) text: String,
@@ -65,8 +65,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Picks the token, anew for each request since token files rotate: an explicit file, the file named by the
-/// environment, or what Kubernetes mounts below `root`.
+/// Selects the token for each request, since token files rotate: an explicit file, the file named by the
+/// environment, or the mounts of Kubernetes below `root`.
 pub(crate) async fn select(
     explicit: Option<&Path>,
     mode: Mode,

@@ -1,5 +1,5 @@
-//! Verification of a peer in a TLS handshake, by the X.509-SVID rules instead of the web's: the chain must lead to a
-//! trust anchor, the leaf must carry one SPIFFE id, DNS names do not count.
+//! Verification of a peer in a TLS handshake by the X.509-SVID rules: the chain must lead to a trust
+//! anchor, and the leaf must have one SPIFFE ID. DNS names are ignored.
 
 use std::error::Error;
 use std::fmt;
@@ -17,14 +17,14 @@ use crate::id::SpiffeId;
 use crate::leaf::{self, LeafError};
 use crate::{pem, provider};
 
-/// Which peer is acceptable.
+/// The acceptable peers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Expect {
-    /// Any workload the trust anchors vouch for.
+    /// Any workload that the trust anchors vouch for.
     Any,
-    /// This identity and no other. What clients of the control plane use.
+    /// Exactly this identity; used by clients of the control plane.
     Exact(SpiffeId),
-    /// This namespace and app id, in whatever trust domain. What sidecars use for each other.
+    /// This namespace and app ID in any trust domain; used between sidecars.
     Path {
         /// Namespace of the peer.
         namespace: String,
@@ -34,7 +34,7 @@ pub enum Expect {
 }
 
 impl Expect {
-    /// Whether `id`, a syntactically valid SPIFFE id, is acceptable.
+    /// Whether `id`, a syntactically valid SPIFFE ID, is acceptable.
     fn accepts(&self, id: &str) -> bool {
         match self {
             Self::Any => true,
@@ -66,13 +66,13 @@ impl fmt::Display for Expect {
     }
 }
 
-/// Why a peer was refused.
+/// Why a peer was rejected.
 #[derive(thiserror::Error)]
 pub enum PeerError {
     /// The leaf is not an X.509-SVID.
     #[error(transparent)]
     Leaf(#[from] LeafError),
-    /// The chain leads to none of the trust anchors.
+    /// The chain does not lead to a trust anchor.
     #[error(
         "{id}: the certificate is not signed by any trusted root ({cause}); both sides must be issued by the same CA, \
          check the trust anchors of this process"
@@ -80,20 +80,20 @@ pub enum PeerError {
     Untrusted {
         /// The SPIFFE ID in the peer's certificate.
         id: String,
-        /// The error of the verification.
+        /// The verification error.
         cause: webpki::Error,
     },
-    /// The certificate of the peer, or one above it, is outside its validity.
+    /// The peer's certificate, or one above it, is not currently valid.
     #[error(
         "{id}: the certificate is outside its validity ({cause}); check the clocks and whether renewal works"
     )]
     Validity {
         /// The SPIFFE ID in the peer's certificate.
         id: String,
-        /// The error of the verification.
+        /// The verification error.
         cause: webpki::Error,
     },
-    /// The certificate, or one above it, is for something else.
+    /// The certificate, or one above it, does not permit this use.
     #[error(
         "{id}: the extended key usage of the certificate does not allow its use as that of a {role}; issue it with \
          serverAuth and clientAuth, or without extended key usage"
@@ -104,19 +104,19 @@ pub enum PeerError {
         /// `server` or `client`.
         role: &'static str,
     },
-    /// A trusted peer, yet not the one asked for.
+    /// A trusted peer, but not an expected one.
     #[error("the peer is {presented}, expected {expected}")]
     Unexpected {
         /// The SPIFFE ID in the peer's certificate.
         presented: String,
-        /// The SPIFFE IDs that were acceptable.
+        /// The acceptable SPIFFE IDs.
         expected: Expect,
     },
 }
 
 impl PeerError {
-    /// The reason of a failed handshake, if this side refused the peer: looks through `error` (as returned by a TLS
-    /// connect or accept) and its sources.
+    /// Finds the reason why this side rejected the peer, in `error` (of a TLS connect or accept) and its
+    /// sources.
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -125,7 +125,7 @@ impl PeerError {
             {
                 return inner.downcast_ref();
             }
-            // An I/O error passes over what it wraps when asked for its source.
+            // The source of an I/O error skips the error that it wraps.
             next = match error
                 .downcast_ref::<std::io::Error>()
                 .and_then(std::io::Error::get_ref)
@@ -139,7 +139,7 @@ impl PeerError {
 }
 
 impl fmt::Debug for PeerError {
-    /// The message: the TLS library shows errors of verifiers in this form, and people read them in logs.
+    /// The TLS library logs errors of verifiers in this form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -147,7 +147,7 @@ impl fmt::Debug for PeerError {
 
 pub(crate) type PeerVerifier = Verifier<PeerCheck>;
 
-/// Verifies peers with the trust anchors in force at the time of the handshake.
+/// Verifies peers with the trust anchors current at the time of the handshake.
 pub(crate) fn verifier(anchors: TrustAnchors, expect: Expect) -> Arc<PeerVerifier> {
     Arc::new(Verifier::new(PeerCheck { anchors, expect }, provider::crypto()))
 }
@@ -192,7 +192,8 @@ impl PeerCheck {
     }
 }
 
-/// Whether the anchors vouch for a chain, whose first certificate is the leaf. One that has expired may be vouched for.
+/// Whether the anchors vouch for a chain, whose first certificate is the leaf. Expired chains may be
+/// vouched for.
 pub(crate) fn is_vouched(anchors: &TrustAnchors, chain: &[CertificateDer<'_>]) -> bool {
     let (anchors, expect) = (anchors.clone(), Expect::Any);
     chain.split_first().is_some_and(|(leaf, intermediates)| {
@@ -224,7 +225,7 @@ fn verify_chain(
         .map(drop)
 }
 
-/// What the peer is in a handshake.
+/// Role of the peer in a handshake.
 #[derive(Debug, Clone, Copy)]
 enum Role {
     Server,
@@ -251,10 +252,10 @@ impl Role {
     }
 }
 
-/// A certificate without extended key usages is good for everything; one with them, for these.
+/// A certificate without extended key usages allows all uses; one with them, only those.
 impl ExtendedKeyUsageValidator for Role {
     fn validate(&self, usages: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
-        // Read to the end: an extension with unread bytes counts as malformed.
+        // Reads to the end: an extension with unread bytes counts as malformed.
         let present = usages
             .map(|usage| usage.map(|usage| usage.to_decoded_oid()))
             .collect::<Result<Vec<_>, _>>()?;

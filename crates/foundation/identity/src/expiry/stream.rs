@@ -1,4 +1,4 @@
-//! A connection that ends with the certificates it stands on.
+//! A connection that ends when its certificates expire.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -10,18 +10,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::reached;
 
-/// A stream whose reads and writes fail from a moment on, also those that are already waiting.
+/// A stream whose reads and writes fail after a given time, including pending ones.
 ///
-/// Reader and writer have to be the same task, as they are in a connection of HTTP/2: the end wakes whoever polled last.
+/// Reader and writer must be the same task, as in an HTTP/2 connection: expiry wakes the last task that
+/// polled.
 pub struct UntilExpired<S> {
     stream: S,
     end: Timestamp,
-    /// Nothing once the end is reached.
+    /// `None` after expiry.
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl<S> UntilExpired<S> {
-    /// `stream` until `end`.
+    /// Limits `stream` until `end`.
     pub fn new(stream: S, end: Timestamp) -> Self {
         Self {
             stream,
@@ -30,7 +31,7 @@ impl<S> UntilExpired<S> {
         }
     }
 
-    /// Nothing while the certificates are valid.
+    /// Pending while the certificates are valid.
     fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if let Some(waiting) = &mut self.waiting {
             ready!(waiting.as_mut().poll(cx));

@@ -1,4 +1,4 @@
-//! The client of the authority against an authority in this process.
+//! The client of the authority against an in-process authority.
 mod stub;
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Who may talk to whom: handshakes over an in-memory stream, with certificates of every good and bad kind.
+//! Handshakes over an in-memory stream, with valid and invalid certificates of every kind.
 use std::sync::Arc;
 
 use outrigger_identity::testing::{Algorithm, Authority, Issued, Leaf};
@@ -14,7 +14,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 type Ends = (client::TlsStream<DuplexStream>, server::TlsStream<DuplexStream>);
 
-/// Both ends of a connection over which a byte went each way, or what either side said.
+/// Both ends of a connection after an exchange of one byte each way, or the error of either side.
 async fn connect(client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> Result<Ends, String> {
     let (near, far) = tokio::io::duplex(1 << 16);
     let dial = async {
@@ -22,7 +22,7 @@ async fn connect(client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> Result
             .connect(server_name("127.0.0.1"), near)
             .await?;
         stream.write_all(b"?").await?;
-        // With TLS 1.3 the server judges the client's certificate after the client is done.
+        // With TLS 1.3 the server verifies the client's certificate after the client has finished.
         stream.read_exact(&mut [0]).await?;
         Ok::<_, std::io::Error>(stream)
     };
@@ -99,7 +99,7 @@ async fn accepts_tls12() {
     );
 }
 
-/// A client of another make: TLS 1.2 only, an ordinary verifier of certificates.
+/// Another kind of client: TLS 1.2 only, with an ordinary certificate verifier.
 fn restrict_to_tls12(authority: &Authority, issued: Issued) -> Arc<ClientConfig> {
     let own = anonymous_client_config(TrustAnchors::new(authority.bundle()), path("ns", "target"));
     let provider = Arc::clone(own.crypto_provider());
@@ -107,7 +107,7 @@ fn restrict_to_tls12(authority: &Authority, issued: Issued) -> Arc<ClientConfig>
     roots.add(authority.root.clone()).unwrap();
     let verifier =
         rustls::client::WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-    // The one DNS name that the test certificates carry.
+    // The one DNS name in the test certificates.
     let name = NameCheck::Expect(server_name("other.example"));
     let verifier = Verifier::new(WithName(verifier.build().unwrap(), name), &provider);
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -149,7 +149,7 @@ async fn checks_extended_key_usages() {
         leaf.extended_usages = usages.to_vec();
         identity(&authority, authority.issue(leaf))
     };
-    // The usages, and whether they allow the use as a server and as a client.
+    // The usages, and whether they allow use as a server and as a client.
     for (usages, as_server, as_client) in [
         (&[][..], true, true),
         (&[Any], true, true),
@@ -217,7 +217,7 @@ async fn accepts_other_trust_domain_of_same_anchors() {
         .unwrap_err();
 }
 
-/// A server certificate with one thing wrong; part of what the client should say about it.
+/// A server certificate with one defect, and a part of the client's error.
 fn bad_leaves() -> Vec<(Leaf, &'static str)> {
     let good = || Leaf::workload("spiffe://public/ns/ns/target");
     let with_uris = |uris: &[&str]| {
@@ -271,7 +271,7 @@ async fn rejects_bad_server_certificates() {
     let authority = Authority::new("public", Algorithm::P256);
     let caller = identity(&authority, authority.workload("ns", "caller"));
     for (leaf, complaint) in bad_leaves() {
-        // A server of another make, since ours would not start with such a certificate.
+        // A server of another implementation, since ours would not start with such a certificate.
         let issued = authority.issue(leaf);
         let provider = Arc::clone(caller.server_config().crypto_provider());
         let server = ServerConfig::builder_with_provider(provider)
@@ -373,7 +373,7 @@ async fn rotates_roots_with_overlap() {
     };
     let first = serial().await;
 
-    // Both roots everywhere, then new certificates one by one, then the old root goes.
+    // Both roots everywhere, then new certificates one by one, then the old root is removed.
     here.anchors().replace(overlap(&old, &new));
     there.anchors().replace(overlap(&old, &new));
     assert_eq!(serial().await, first);

@@ -1,4 +1,4 @@
-//! Certificates and handshakes, against authorities and peers of the tests.
+//! Certificates and handshakes, against in-process authorities and peers.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod authority;

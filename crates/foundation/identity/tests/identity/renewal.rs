@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Gives out prepared identities; when there are none left, waits for ever.
+/// Returns prepared identities, then waits forever.
 struct Prepared(Mutex<VecDeque<Result<Svid, FetchError>>>);
 
 impl SvidSource for Prepared {
@@ -32,7 +32,7 @@ impl SvidSource for Prepared {
     }
 }
 
-/// A certificate that starts `from` hours from now and lives for `hours`.
+/// A certificate that starts `from` hours from now and lasts `hours`.
 fn svid(authority: &Authority, from: i64, hours: i64) -> Svid {
     let leaf = Leaf {
         from: time::Duration::hours(from),
@@ -46,7 +46,7 @@ fn failure() -> FetchError {
     FetchError::ValidUntil("it is missing")
 }
 
-/// The paused time of tokio as a wall clock that starts now.
+/// tokio's paused time as a wall clock that starts now.
 fn clock() -> Clock {
     let (wall, begin) = (Timestamp::now(), Instant::now());
     Arc::new(move || wall + begin.elapsed())
@@ -93,7 +93,7 @@ impl Running {
     }
 }
 
-/// Certificates hold whole seconds.
+/// Certificates have a resolution of one second.
 fn about(elapsed: Duration, expected: Duration) -> bool {
     elapsed.abs_diff(expected) <= Duration::from_secs(2)
 }
@@ -113,7 +113,7 @@ async fn renews_repeatedly_at_half_life() {
         assert!(about(elapsed, HOUR * hours), "{elapsed:?}");
         assert_eq!(running.identity.svid().chain(), chain);
     }
-    // A request without answer does not delay the end.
+    // A request without a response does not delay the end.
     tokio::time::sleep(HOUR * 13).await;
     running.cancel.cancel();
     running.task.await.unwrap();

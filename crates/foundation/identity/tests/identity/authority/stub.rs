@@ -1,4 +1,4 @@
-//! An authority that answers as it is told.
+//! A scripted authority.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -19,15 +19,15 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 use tonic::{Request, Response, Status};
 
-/// Changes a good answer.
+/// Modifies a valid response.
 type Bend = Box<dyn FnOnce(&mut SignCertificateResponse) + Send>;
 
-/// What to answer to one request.
+/// The response to one request.
 pub(crate) enum Answer {
     Sign,
     SignThen(Bend),
     Refuse(Status),
-    /// Never answers.
+    /// Never responds.
     Hang,
     /// Closes the connection.
     Drop,
@@ -61,7 +61,7 @@ impl Answer {
     }
 }
 
-/// A token with this audience (as JSON) that is valid for an hour.
+/// A token with this audience (as JSON), valid for an hour.
 pub(crate) fn jwt(audience: &str) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let claims = format!(r#"{{"aud":{audience},"iat":{now},"exp":{}}}"#, now + 3600);
@@ -73,7 +73,7 @@ pub(crate) fn jwt(audience: &str) -> String {
     )
 }
 
-/// A running authority; it stops when dropped.
+/// A running authority; stops on drop.
 pub(crate) struct StubCa {
     pub(crate) address: String,
     pub(crate) authority: Arc<Authority>,
@@ -82,7 +82,7 @@ pub(crate) struct StubCa {
 }
 
 impl StubCa {
-    /// Serves as `id`, with one answer per request.
+    /// Serves as `id`, with one response per request.
     pub(crate) async fn start(id: &str, answers: Vec<Answer>) -> Self {
         let authority = Arc::new(Authority::new("localhost", Algorithm::P256));
         let svid = authority.issue(Leaf::workload(id)).into_svid();
@@ -103,7 +103,7 @@ impl StubCa {
         }
     }
 
-    /// What was asked so far.
+    /// Requests received so far.
     pub(crate) fn requests(&self) -> Vec<SignCertificateRequest> {
         self.script.requests.lock().unwrap().clone()
     }
