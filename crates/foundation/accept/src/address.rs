@@ -86,12 +86,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_given_address_wins() {
+    fn configured_address_wins() {
         assert_eq!(host_address(Some("10.1.2.3")).unwrap(), "10.1.2.3");
     }
 
     #[test]
-    fn better_addresses_come_first() {
+    fn prefers_better_addresses() {
         let order = ["8.8.8.8", "2600::1", "10.0.0.1", "fd00::1", "169.254.1.1"];
         let parsed: Vec<IpAddr> = order.iter().map(|a| a.parse().unwrap()).collect();
         for skip in 0..parsed.len() {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_is_local() {
+    fn recognizes_local_addresses() {
         assert!(
             ["localhost", "127.0.0.1", "[::1]", "::1"]
                 .into_iter()

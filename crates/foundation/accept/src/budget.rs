@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_limit_of_a_process_s_groups_counts() {
+    fn lowest_cgroup_limit_applies() {
         let root = tempfile::tempdir().unwrap();
         let pod = root.path().join("pods/a");
         std::fs::create_dir_all(&pod).unwrap();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_is_no_size_or_too_small_is_refused() {
+    fn rejects_invalid_budget() {
         let number = |text: &str| text.parse::<i64>();
         for wrong in ["much", "-1", "1024"] {
             let refused = read(|_| Some(wrong.to_owned()), number).unwrap_err();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_payload_takes_only_the_difference() {
+    fn replacing_payload_counts_difference() {
         let payloads = Payloads::up_to(100);
         let mut first = payloads.try_hold(60).unwrap();
         let mut second = payloads.try_hold(60).unwrap();

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_is_allowed_is_taken() {
+    fn raises_to_hard_limit() {
         let lower = Rlimit {
             current: Some(256),
             ..getrlimit(Resource::Nofile)

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silent_connections_keep_nobody_out() {
+    async fn silent_connections_do_not_block_others() {
         let address = start().await;
         let mut asked = TcpStream::connect(address).await.unwrap();
         assert!(get(&mut asked).await.contains("200 OK"));
@@ -200,7 +200,7 @@ mod tests {
 
     /// Regression: half a request on the metrics port took the whole grace period of the process.
     #[tokio::test(start_paused = true)]
-    async fn drain_ends_a_connection_whose_first_request_is_incomplete() {
+    async fn drain_ends_incomplete_first_request() {
         let halves: [(&[u8], usize); 3] = [
             (b"GET / HTTP/1.1\r\nhost: ", 0),
             (b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET / HT", 1),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_asks_nothing_more_is_closed() {
+    async fn closes_idle_connection() {
         let (client, server) = tokio::io::duplex(1024);
         let permit = Arc::new(Admission::new(LIMITS).admit(None).unwrap());
         let respond = |_| ready(Response::new(Full::new(Bytes::from_static(b"well"))));

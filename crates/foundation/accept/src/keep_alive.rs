@@ -19,7 +19,7 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 /// to data. Connections inherit this from the socket that accepts them.
 pub fn keep_alive(listener: &TcpListener) {
     if let Err(error) = ask_for(listener) {
-        tracing::debug!(target: crate::LOG, "peers that vanish will be noticed late: {error}");
+        tracing::debug!(target: crate::LOG, "cannot enable TCP keep-alive, vanished peers are detected late: {error}");
     }
 }
 
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn accepted_connections_are_probed() {
+    async fn probes_accepted_connections() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         keep_alive(&listener);
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn all_servers_that_cannot_listen_are_told_at_once() {
+    async fn reports_all_bind_errors() {
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = taken.local_addr().unwrap().port();
         let here = |port| Listen {

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn once_in_a_period() {
+    async fn logs_once_per_period() {
         let mut throttle = LogThrottle::default();
         assert_eq!([(); 3].map(|()| throttle.happened()), [Some(1), None, None]);
         tokio::time::advance(PERIOD).await;

@@ -76,7 +76,7 @@ mod tests {
     const GROWING: [u64; 6] = [100, 200, 400, 800, 1000, 1000];
 
     #[test]
-    fn pauses_grow_to_the_longest_and_begin_again() {
+    fn doubles_to_longest_and_resets() {
         let mut pauses = Backoff::new(FIRST, LONGEST);
         for expected in GROWING {
             assert_eq!(pauses.pause(), Duration::from_millis(expected));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_a_pause_is_left_to_chance() {
+    fn jitter_randomizes_half() {
         let mut pauses = Backoff::new(FIRST, LONGEST).jittered();
         for expected in GROWING {
             let (pause, whole) = (pauses.pause(), Duration::from_millis(expected));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn who_counts_asks_for_any() {
+    fn after_computes_any_pause() {
         let pauses = Backoff::new(FIRST, LONGEST);
         for (count, expected) in (0..).zip(GROWING) {
             assert_eq!(pauses.after(count), Duration::from_millis(expected));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pause_is_longer_than_the_longest() {
+    fn caps_first_pause() {
         let mut pauses = Backoff::new(LONGEST * 2, LONGEST);
         assert_eq!([pauses.pause(), pauses.pause()], [LONGEST; 2]);
         let mut pauses = Backoff::new(LONGEST, Duration::MAX);

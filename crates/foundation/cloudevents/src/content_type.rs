@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_and_case_do_not_matter() {
+    fn ignores_parameters_and_case() {
         assert!(is_json("Application/JSON; charset=utf-8") && is_json("application/json"));
         assert!(!is_json("application/jsonx") && !is_json("") && !is_json("application/cloudevents+json"));
         assert!(is_cloud_event("application/cloudevents+json;charset=utf-8"));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn protobuf_of_the_general_type_is_looked_at() {
+    fn inspects_generic_protobuf() {
         let event = ProtobufEvent {
             id: "1".to_owned(),
             ..ProtobufEvent::default()

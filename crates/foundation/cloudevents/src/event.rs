@@ -200,7 +200,7 @@ mod tests {
         br#"{"id":"7","type":"t\n","data":{"b":[1,2.50]},"traceid":"p","n":null,"id":"8","\u0061":1}"#;
 
     #[test]
-    fn members_are_read_and_written_again() {
+    fn members_round_trip() {
         let mut event = Event::parse(EVENT).unwrap();
         assert_eq!(event.text("id").as_deref(), Some("8"), "the last one counts");
         assert_eq!(event.text("type").as_deref(), Some("t\n"));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_with_half_of_a_pair_is_broken() {
+    fn unpaired_surrogate_is_broken() {
         let event = Event::parse(br#"{"a":"\ud800","b":"\ud83d\ude00\n","c":1}"#).unwrap();
         assert_eq!(
             ["a", "b", "c", "d"].map(|name| event.is_broken(name)),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_no_event() {
+    fn rejects_non_objects() {
         for text in [&b""[..], b"null", b"[]", b"{\"}", b"{} x", b"{\"a\":}", b"\xff"] {
             assert!(Event::parse(text).is_err(), "{text:?}");
         }
@@ -236,14 +236,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_win_and_null_is_none() {
+    fn base64_wins_and_null_is_none() {
         let both = Event::parse(br#"{"data":null,"data_base64":"AA=="}"#).unwrap();
         assert_eq!(both.data(), Data::Base64("AA==".into()));
         assert_eq!(Event::parse(br#"{"data":null}"#).unwrap().data(), Data::None);
     }
 
     #[test]
-    fn an_expired_event_is_worth_nothing() {
+    fn detects_expiration() {
         let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         for (text, expired) in [
             ("2026-01-02T03:04:04Z", true),
@@ -263,7 +263,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn writing_again_keeps_the_value(names in proptest::collection::vec("\\PC{0,4}", 0..8), number in any::<i64>()) {
+        fn rewriting_keeps_values(names in proptest::collection::vec("\\PC{0,4}", 0..8), number in any::<i64>()) {
             let object: serde_json::Map<_, _> =
                 names.into_iter().map(|name| (name, Value::from(number))).collect();
             let text = serde_json::to_vec(&object).unwrap();

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_sorted_and_absent_ones_left_out() {
+    fn sorts_members_and_omits_absent() {
         let envelope = Envelope {
             id: "1",
             source: "app",
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_type_decides_the_form() {
+    fn content_type_decides_form() {
         let data = |content_type: &str, data: &[u8]| {
             let event = wrap(content_type, data);
             (event.get("data").cloned(), event.get("data_base64").cloned())
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_no_limit() {
+    fn accepts_deep_nesting() {
         let deep = "[".repeat(10_000) + &"]".repeat(10_000);
         let envelope = Envelope {
             content_type: "application/json",
@@ -224,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_wrapped_comes_out(data in proptest::collection::vec(any::<u8>(), 0..64), text in "\\PC*", json in any::<bool>()) {
+        fn wrapped_data_round_trips(data in proptest::collection::vec(any::<u8>(), 0..64), text in "\\PC*", json in any::<bool>()) {
             let content_type = if json { "application/json" } else { "x" };
             for payload in [&data[..], text.as_bytes()] {
                 let bytes = Envelope { id: &text, content_type, ..Envelope::default() }.wrap(payload);

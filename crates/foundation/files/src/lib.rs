@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn regular_files_are_read_also_behind_links() {
+    async fn reads_regular_files_and_links() {
         let (folder, file) = folder();
         let link = folder.path().join("link");
         symlink(&file, &link).unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_regular_file_is_refused_at_once_and_named() {
+    async fn rejects_other_file_types() {
         let (folder, _) = folder();
         let pipe = folder.path().join("pipe");
         fifo(&pipe);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn private_files_are_for_their_owner() {
+    fn creates_private_files() {
         let (folder, file) = folder();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let inner = folder.path().join("a/b");
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn size_and_encoding_are_checked() {
+    fn checks_size_and_encoding() {
         let (_folder, file) = folder();
         assert_eq!(read_whole(&file, 3).unwrap_err().kind(), ErrorKind::FileTooLarge);
         std::fs::write(&file, b"\xff").unwrap();

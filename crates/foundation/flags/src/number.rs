@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_forms_go_reads() {
+    fn parses_go_number_forms() {
         assert_eq!(read::<i64>("-1"), Ok(-1));
         assert_eq!(read::<i64>("+12"), Ok(12));
         assert_eq!(read::<i64>("0"), Ok(0));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_number() {
+    fn rejects_non_numbers() {
         for text in ["", "-", "1a", "0x", "1.5", "--1", "09", "é", "_1", "1_", "1__0"] {
             assert!(
                 read::<i64>(text).unwrap_err().ends_with("invalid syntax"),

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_a_value() {
+    fn parses_every_value_form() {
         let values = run(&[
             "-name",
             "x",
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn values_may_look_like_flags_and_the_last_one_wins() {
+    fn last_value_wins() {
         let values = run(&[
             "--name", "--json", "--port", "1", "--port", "2", "--json=0", "--name=",
         ]);
@@ -198,13 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn deprecated_flags_leave_one_notice() {
+    fn deprecated_flags_warn_once() {
         let values = run(&["--ssl", "--ssl=false"]);
         assert_eq!(values.notices(), ["Flag --ssl has been deprecated, use --name"]);
     }
 
     #[test]
-    fn mistakes_name_the_flag_and_the_remedy() {
+    fn errors_name_flag_and_remedy() {
         for (args, text) in [
             (&["--nope"][..], "unknown flag: --nope (did you mean --name?)"),
             (
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_begun_is_the_one_meant() {
+    fn suggests_flag_by_prefix() {
         assert_eq!(
             fail(&["--stream=1"]),
             "unknown flag: --stream (did you mean --streams?)"
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn deprecated_flags_are_no_remedy() {
+    fn does_not_suggest_deprecated_flags() {
         assert_eq!(
             fail(&["--ssk=1"]),
             "unknown flag: --ssk (run with --help for all flags)"
@@ -252,17 +252,17 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_reported_at_once() {
+    fn reports_all_errors() {
         let text = fail(&["--nowhere", "--port=many", "--name=x", "--streams=-1", "--port"]);
         assert_eq!(text.lines().count(), 4, "{text}");
     }
 
     #[test]
-    fn what_is_right_is_taken_beside_what_is_wrong() {
+    fn keeps_valid_values_despite_errors() {
         let args = ["--nowhere", "--port=many", "--name=x"];
         let (parsed, wrong) = parse_every(FLAGS, args.map(str::to_owned));
         let Parsed::Run(values) = parsed else {
-            panic!("nobody asked for help")
+            panic!("help was not requested")
         };
         assert_eq!(
             (values.text("name"), values.int("port"), wrong.len()),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn help_wins_over_mistakes() {
+    fn help_overrides_errors() {
         for args in [
             &["--help"][..],
             &["-h"],

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reference_has_deprecated_flags_too() {
+    fn reference_includes_deprecated_flags() {
         let flags = [
             Flag::int("port", "80", "where to listen"),
             Flag::boolean("old", "false", "").deprecated("use --port"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_lists_visible_flags_by_name_with_defaults() {
+    fn usage_lists_visible_flags() {
         let flags = [
             Flag::text("zeta", "z", "the last"),
             Flag::int("port", "80", "where to listen"),

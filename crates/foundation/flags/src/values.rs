@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_split_at_commas_outside_quotes() {
+    fn splits_lists_outside_quotes() {
         assert_eq!(split_list("a,b"), ["a", "b"]);
         assert_eq!(split_list("\"a,b\",c"), ["a,b", "c"]);
         assert_eq!(split_list("\"say \"\"hi\"\"\""), ["say \"hi\""]);

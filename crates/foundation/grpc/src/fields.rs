@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_of_a_message_are_bounded_whatever_is_in_them() {
+    fn bounds_fields_of_message() {
         let data = field(1, &empty(2, 2 * MAX_FIELDS));
         assert_eq!(outcome(&data, &FLAT), Ok(()), "it is data");
         let rest = empty(2, MAX_FIELDS - 1);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_messages_in_it_count_where_they_are_named() {
+    fn counts_listed_nested_messages() {
         static NAMED: Nested = Nested::of(&[(3, &Nested::of(&[(1, &FLAT)]))]);
         let half = empty(1, MAX_FIELDS / 2);
         let deep = |number, bytes: &[u8]| [field(number, bytes), field(number, bytes)].concat();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn values_count_at_every_depth() {
+    fn counts_values_at_every_depth() {
         let mut value = field(6, &empty(1, MAX_FIELDS));
         for _ in 0..20 {
             value = field(6, &field(1, &value));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_left_to_its_decoder() {
+    fn leaves_invalid_messages_to_decoder() {
         for start in [
             &[0x0f][..],
             &[0xff; 12],

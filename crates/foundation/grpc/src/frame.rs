@@ -97,7 +97,7 @@ impl FrameReader {
     /// returns it again.
     #[allow(
         clippy::should_implement_trait,
-        reason = "an iterator ends for good at its first None"
+        reason = "an iterator ends at its first None"
     )]
     pub fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         if self.partial.is_empty() {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_within_one_chunk_is_not_copied() {
+    fn frame_within_chunk_is_not_copied() {
         let chunk = Bytes::from([framed(b"one"), framed(b"two")].concat());
         let mut reader = FrameReader::new(16);
         reader.push(chunk.clone());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compressed_frame_is_refused() {
+    fn rejects_compressed_frame() {
         let mut reader = FrameReader::new(16);
         reader.push(Bytes::from_static(&[1, 0, 0, 0, 0]));
         assert_eq!(reader.next(), Err(FrameError::Compressed { flag: 1 }));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_message_is_refused_before_it_arrives() {
+    fn rejects_large_message_early() {
         let mut reader = FrameReader::new(16);
         reader.push(Bytes::from_static(&[0, 0, 0]));
         assert_eq!(reader.next(), Ok(None));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_within_a_frame_is_noticed() {
+    fn detects_truncated_frame() {
         let mut reader = FrameReader::new(16);
         reader.push(Bytes::from_static(&[0, 0, 0, 0, 2, 7]));
         assert_eq!(reader.next(), Ok(None));
@@ -227,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_survive_any_chunking(
+        fn messages_survive_chunking(
             messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8),
             cuts in prop::collection::vec(1usize..30, 1..20),
             drain in any::<bool>(),

@@ -266,7 +266,7 @@ mod tests {
     const WHOLE: &[u8] = b"\0\0\0\0\x02ab";
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_begun_has_to_go_on() {
+    async fn stalled_message_times_out() {
         for kind in [RequestKind::Unary, RequestKind::Streaming] {
             for cut in 1..WHOLE.len() {
                 assert_eq!(
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn streams_may_be_silent_between_messages_and_single_requests_may_not() {
+    async fn only_streams_may_pause() {
         let pieces = [(1000, WHOLE), (2000, b"\0\0\0\0\0"), (3000, WHOLE)];
         let all = outcome(RequestKind::Streaming, &pieces, true).await.unwrap();
         assert_eq!(all, [WHOLE, b"\0\0\0\0\0", WHOLE].concat());
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_with_too_many_fields_fails_before_it_is_whole() {
+    async fn rejects_too_many_fields_early() {
         static NAMED: Nested = Nested::of(&[(1, &FLAT)]);
         let framed = |fields: &[u8]| [&Prefix::write(fields.len()).unwrap()[..], fields].concat();
         let most = framed(&[0x12, 0].repeat(MAX_FIELDS));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_unfinished_is_counted() {
+    async fn counts_unfinished_bytes() {
         let pieces = [(0, WHOLE), (0, &WHOLE[..6]), (0, &WHOLE[6..])];
         for (kind, counts) in [
             (RequestKind::Streaming, [0, 6, 0]),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_unfinished_has_a_bound_and_counts_until_the_end() {
+    async fn unfinished_bytes_are_bounded() {
         static MEMORY: UnfinishedMemory = UnfinishedMemory::new();
         let bounds = Bounds {
             connection: 13,

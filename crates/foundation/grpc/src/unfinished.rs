@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_counts_until_it_is_finished_dropped_or_refused() {
+    fn counts_until_released() {
         let memory = memory();
         let connection = Unfinished::new(BOUNDS, memory);
         let mut one = Arc::clone(&connection).begin();
@@ -185,7 +185,7 @@ mod tests {
         other.hold(60).unwrap();
         assert_eq!(held(memory), (100, 1));
         assert_eq!(one.hold(41), Err(TooMuchUnfinished::OnConnection(100)));
-        assert_eq!(held(memory), (60, 1), "what was refused is given up");
+        assert_eq!(held(memory), (60, 1), "a rejected request must hold nothing");
         one.hold(40).unwrap();
         one.hold(0).unwrap();
         assert_eq!(held(memory), (60, 1), "a message is whole, and another may come");
@@ -200,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_may_have_all_that_its_connection_may_have() {
+    fn request_may_use_connection_limit() {
         let mut alone = Unfinished::new(BOUNDS, memory()).begin();
         alone.hold(BOUNDS.connection).unwrap();
         assert!(alone.hold(BOUNDS.connection + 1).is_err());
     }
 
     #[test]
-    fn few_that_hold_much_leave_others_their_share() {
+    fn large_holders_leave_fair_share() {
         let memory = memory();
         let begin = || Unfinished::new(BOUNDS, memory).begin();
         let mut large = [begin(), begin()];
@@ -218,7 +218,7 @@ mod tests {
         let mut third = begin();
         third.hold(66).unwrap();
         assert_eq!(third.hold(67), Err(TooMuchUnfinished::InProcess(400)));
-        assert_eq!(large[0].hold(99), Ok(()), "what is held already is not given up");
+        assert_eq!(large[0].hold(99), Ok(()), "bytes already held must stay");
         assert_eq!(large[0].hold(100), Ok(()), "there is room again");
         third.hold(66).unwrap();
         assert_eq!(large[0].hold(101), Err(TooMuchUnfinished::OnConnection(100)));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_process_has_a_bound_whatever_the_shares_are() {
+    fn process_limit_applies() {
         let memory = memory();
         let bounds = Bounds {
             connection: 100,

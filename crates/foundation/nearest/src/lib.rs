@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distance_counts_letters_changed_added_left_out_and_swapped() {
+    fn distance_counts_edits_and_swaps() {
         for (a, b, letters) in [
             ("app-id", "app-id", 0),
             ("app-id", "ap-id", 1),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_begun_comes_before_what_is_alike() {
+    fn prefers_prefix_matches() {
         let flags = ["app-id", "app-port", "app-protocol", "config"];
         for (wrong, right) in [
             ("app-prot", Some("app-protocol")),

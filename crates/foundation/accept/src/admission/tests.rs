@@ -31,7 +31,7 @@ fn is_evicted(permit: &Permit) -> bool {
 }
 
 #[test]
-fn when_full_the_oldest_that_proved_nothing_goes() {
+fn evicts_oldest_unproven() {
     let admission = admission(3, 3);
     let permits = [1, 2, 3].map(|last| admit(&admission, from(last)));
     permits[0].prove();
@@ -45,7 +45,7 @@ fn when_full_the_oldest_that_proved_nothing_goes() {
 }
 
 #[test]
-fn without_descriptors_the_oldest_goes_too() {
+fn evicts_when_out_of_descriptors() {
     let admission = admission(100, 100);
     let permits = [1, 2].map(|last| admit(&admission, from(last)));
     permits[0].prove();
@@ -58,7 +58,7 @@ fn without_descriptors_the_oldest_goes_too() {
 }
 
 #[test]
-fn when_all_are_proven_the_one_unused_for_longest_goes() {
+fn evicts_least_recently_used() {
     let admission = admission(2, 2);
     let permits = [1, 2].map(|last| admit(&admission, from(last)));
     permits[0].prove();
@@ -72,7 +72,7 @@ fn when_all_are_proven_the_one_unused_for_longest_goes() {
 
 /// Whoever has shaken hands has proved who it is and asks next, while those before it have asked already.
 #[test]
-fn a_newcomer_that_is_about_to_ask_goes_after_those_that_asked_before() {
+fn proven_newcomer_outlives_idle_peers() {
     let admission = admission(100, 100);
     let crowd = proven(&admission, from(1), 99);
     crowd.iter().for_each(Permit::prove);
@@ -84,7 +84,7 @@ fn a_newcomer_that_is_about_to_ask_goes_after_those_that_asked_before() {
 }
 
 #[test]
-fn those_in_use_stay_and_keep_newcomers_out() {
+fn busy_connections_stay() {
     let admission = admission(3, 3);
     let busy = Arc::new(AtomicBool::new(true));
     let permits = [1, 2, 3].map(|last| {
@@ -102,7 +102,7 @@ fn those_in_use_stay_and_keep_newcomers_out() {
 }
 
 #[test]
-fn the_one_that_is_idle_is_found_behind_those_in_use() {
+fn finds_idle_behind_busy() {
     let admission = admission(3, 3);
     let permits = [1, 2, 3].map(|last| {
         let permit = admit(&admission, from(last));
@@ -117,7 +117,7 @@ fn the_one_that_is_idle_is_found_behind_those_in_use() {
 }
 
 #[test]
-fn a_crowd_that_asks_once_leaves_newcomers_their_time() {
+fn one_request_crowd_leaves_newcomers_time() {
     let admission = admission(100, 100);
     let crowd = proven(&admission, from(1), 100);
     let honest = admit(&admission, from(2));
@@ -129,7 +129,7 @@ fn a_crowd_that_asks_once_leaves_newcomers_their_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newcomer_has_its_time_except_against_its_own_machine() {
+async fn grace_time_excludes_own_address() {
     let limits = Limits {
         connections: 4,
         per_source: 2,
@@ -148,7 +148,7 @@ async fn a_newcomer_has_its_time_except_against_its_own_machine() {
 }
 
 #[test]
-fn a_crowd_that_says_nothing_takes_no_place_of_others() {
+fn silent_crowd_takes_no_places() {
     let admission = admission(100, 100);
     let used = proven(&admission, from(1), 50);
     let crowd: Vec<_> = (0..500).map(|_| admission.admit(None)).collect();
@@ -164,7 +164,7 @@ fn a_crowd_that_says_nothing_takes_no_place_of_others() {
 }
 
 #[test]
-fn one_source_cannot_take_the_places_of_others() {
+fn source_cannot_crowd_out_others() {
     let admission = admission(100, 2);
     let other = admit(&admission, from(1));
     let many: Vec<_> = (0..50).map(|_| admit(&admission, from(2))).collect();
@@ -178,7 +178,7 @@ fn one_source_cannot_take_the_places_of_others() {
 }
 
 #[test]
-fn limits_are_made_to_fit() {
+fn limits_fit_descriptors() {
     let limits = Limits {
         connections: 4096,
         per_source: 512,
