@@ -1,22 +1,23 @@
-//! Which address other sidecars reach this machine at.
+//! The address under which other sidecars reach this machine.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// No address could be found.
+/// No usable address was found.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "could not determine the host IP address: no route and no usable network interface (set DAPR_HOST_IP)"
 )]
 pub struct HostAddressError;
 
-/// The address to advertise: `DAPR_HOST_IP` when given, else the one used to reach the outside, else the
-/// best one of an interface. Sends nothing.
+/// The address to advertise: `DAPR_HOST_IP` if set, otherwise the source address of the default route,
+/// otherwise the best address of an interface. Sends no packets.
 pub fn host_address(host_ip: Option<&str>) -> Result<String, HostAddressError> {
     if let Some(given) = host_ip.filter(|ip| !ip.is_empty()) {
         return Ok(given.to_owned());
     }
-    // Documentation addresses: routed like any other, never answered. Connecting a UDP socket only picks the route.
+    // Documentation addresses, which are routed but never answer. Connecting a UDP socket only selects the
+    // route.
     let v4 = || {
         outbound(
             (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -33,7 +34,7 @@ pub fn host_address(host_ip: Option<&str>) -> Result<String, HostAddressError> {
         .ok_or(HostAddressError)
 }
 
-/// Whether a listen address names this machine only; such a one is advertised as it is.
+/// Whether a listen address is local to this machine; such an address is advertised unchanged.
 pub fn is_localhost(address: &str) -> bool {
     matches!(address, "localhost" | "127.0.0.1" | "[::1]" | "::1")
 }
@@ -60,7 +61,7 @@ fn best(addresses: impl Iterator<Item = IpAddr>) -> Option<IpAddr> {
     ranked.min_by_key(|(rank, _)| Reverse(*rank)).map(|(_, ip)| ip)
 }
 
-/// Higher is better; `None` = not usable.
+/// Higher is better; `None` means unusable.
 fn rank(ip: IpAddr) -> Option<u8> {
     if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || is_translation(ip) {
         return None;
@@ -75,7 +76,7 @@ fn rank(ip: IpAddr) -> Option<u8> {
     })
 }
 
-/// 100.64.0.0/10: addresses a carrier shares between customers.
+/// 100.64.0.0/10: carrier-grade NAT addresses.
 fn is_carrier(ip: Ipv4Addr) -> bool {
     let [a, b, ..] = ip.octets();
     a == 100 && (64..128).contains(&b)

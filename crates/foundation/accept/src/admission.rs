@@ -1,4 +1,4 @@
-//! Which connections stay when there are too many.
+//! Admission of connections and eviction when there are too many.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -12,28 +12,28 @@ use tokio_util::sync::CancellationToken;
 
 use crate::descriptors::descriptors;
 
-/// Connections in use that are passed over in the search for one that can go.
+/// Maximum number of busy connections skipped in the search for one to evict.
 const SCAN_LENGTH: usize = 256;
-/// Of the connections, this part goes when the process has no descriptors left.
+/// Fraction (one in `PART`) of the connections to evict when the process is out of file descriptors.
 const PART: usize = 16;
 
-/// The time that a newcomer has to say something, however many others come: until then nobody takes its place, except
-/// from its own machine.
+/// Time during which a new connection cannot be evicted, so that it can send its first bytes. Newcomers
+/// from the same address may still evict it.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_millis(200);
-/// Endpoints that answer from memory may take this part of the descriptors.
+/// Endpoints that answer from memory may use one in this many of the descriptors.
 const ENDPOINT_PART: usize = 16;
 
-/// How many connections a server keeps.
+/// Limits on the connections of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time.
+    /// Open connections.
     pub connections: usize,
-    /// Of these, from one address (of IPv6 addresses, from one /64 network).
+    /// Connections from one address (from one /64 network for IPv6).
     pub per_source: usize,
 }
 
 impl Limits {
-    /// The same, with at most `most` connections, and at most half of so many from one address.
+    /// The same limits, capped at `most` connections and half of that per address.
     #[must_use]
     pub fn within(self, most: usize) -> Self {
         if self.connections <= most {
@@ -46,7 +46,7 @@ impl Limits {
     }
 }
 
-/// The connections of a server; one value for all addresses that it listens on.
+/// The connections of a server; shared by all addresses that it listens on.
 #[derive(Debug, Clone)]
 pub struct Admission(Arc<Table>);
 
@@ -54,13 +54,13 @@ pub struct Admission(Arc<Table>);
 struct Table {
     limits: Limits,
     first_word: Duration,
-    /// The time by which uses are ordered: it goes on with each admission.
+    /// Logical clock that orders uses; each admission advances it.
     turn: AtomicU64,
     open: Mutex<Open>,
 }
 
-/// Connections that proved nothing wait in one line, the others in another. Those that are used move back in theirs,
-/// though not before it is looked at: a call costs no lock.
+/// Proven and unproven connections have separate queues, in order of use. A used connection is moved back
+/// only when the queue is inspected, so a call takes no lock.
 #[derive(Debug, Default)]
 struct Open {
     seats: HashMap<u64, ConnectionEntry>,
@@ -74,16 +74,16 @@ struct Lines {
     proven: BTreeSet<Position>,
 }
 
-/// Why nobody can be admitted.
+/// Why no connection can be admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Full {
-    /// All connections are in use.
+    /// All connections are busy.
     Busy,
-    /// The one that has to go has had too little time; so much is left.
+    /// The connection to evict is too young; the duration is the rest of its grace time.
     Young(Duration),
 }
 
-/// The turn of a connection's last use, as far as that was looked at, and its number.
+/// Position in a queue: the last inspected use, and the connection's number.
 type Position = (u64, u64);
 
 #[derive(Debug)]
@@ -92,23 +92,23 @@ struct ConnectionEntry {
     since: Instant,
     source: Option<IpAddr>,
     proven: bool,
-    /// How often it had been used when it came to its position.
+    /// Number of uses at the time it was queued.
     uses: u32,
     state: Arc<State>,
 }
 
-/// What a connection and its server know of each other.
+/// State shared by a connection and its server.
 #[derive(Default)]
 struct State {
     proven: AtomicBool,
     uses: AtomicU32,
-    /// The turn of its last use.
+    /// Logical time of its last use.
     used: AtomicU64,
     busy: Mutex<Option<Box<dyn Fn() -> bool + Send + Sync>>>,
     evicted: CancellationToken,
 }
 
-/// What lets one connection stay open among those of its server; given back when this is dropped.
+/// Permission for an open connection; returned on drop.
 #[derive(Debug)]
 pub struct Permit {
     table: Arc<Table>,
@@ -131,21 +131,21 @@ impl Admission {
         }))
     }
 
-    /// The same for an endpoint beside a server: it takes no more than a part of the descriptors of the process.
+    /// For an auxiliary endpoint: limited to a fraction of the process's descriptors.
     pub fn of_endpoint(limits: Limits) -> Self {
         Self::new(limits.within(descriptors() / ENDPOINT_PART))
     }
 
-    /// How many connections there may be.
+    /// The limits in force.
     pub fn limits(&self) -> Limits {
         self.0.limits
     }
 
-    /// A permit for a new connection; peers without an address are told apart by nothing. Where there is none left,
-    /// another connection has to go: of the same source when that has too many, else of all.
+    /// A permit for a new connection. Peers without an address are not limited per source. If none is left,
+    /// evicts a connection: of the same source if that has too many, otherwise of any.
     ///
     /// # Errors
-    /// Why none can go.
+    /// Why none can be evicted.
     pub(crate) fn admit(&self, address: Option<IpAddr>) -> Result<Permit, Full> {
         let source = address.map(source);
         let mut open = self.0.open();
@@ -177,7 +177,7 @@ impl Admission {
         })
     }
 
-    /// A part of the connections has to go: the process can hold no more.
+    /// Evicts a fraction of the connections, because the process is out of descriptors.
     pub(crate) fn make_room(&self) {
         let mut open = self.0.open();
         for _ in 0..open.all.len().div_ceil(PART) {
@@ -197,8 +197,8 @@ impl Admission {
 }
 
 impl Permit {
-    /// The peer did what only those do who mean well: it has proved who it is, or completed a request. From now on
-    /// others go first, and this one by when it was last used, which is now.
+    /// Marks the peer as proven: it has authenticated, or completed a request. Unproven connections are
+    /// evicted first; proven ones in order of their last use, which is now.
     pub fn prove(&self) {
         let turn = self.table.turn.load(Ordering::Relaxed);
         let uses = self.state.uses.load(Ordering::Relaxed).wrapping_add(1);
@@ -210,17 +210,17 @@ impl Permit {
         }
     }
 
-    /// Whether the peer has proved anything.
+    /// Whether the peer is proven.
     pub fn is_proven(&self) -> bool {
         self.state.proven.load(Ordering::Relaxed)
     }
 
-    /// As long as `busy` is true, others go first whatever happens.
+    /// While `busy` returns true, the connection is not evicted.
     pub fn keep_while(&self, busy: impl Fn() -> bool + Send + Sync + 'static) {
         *self.state.busy() = Some(Box::new(busy));
     }
 
-    /// Completes when the connection has to make room for another.
+    /// Completes when the connection is evicted.
     pub async fn evicted(&self) {
         self.state.evicted.cancelled().await;
     }
@@ -271,7 +271,7 @@ impl Lines {
 }
 
 impl Open {
-    /// Puts a seat at its position in its line.
+    /// Inserts a connection at its position in its queue.
     fn insert(&mut self, number: u64, seat: ConnectionEntry) {
         let position = (seat.turn, number);
         self.all.of(&seat).insert(position);
@@ -300,8 +300,8 @@ impl Open {
         Some(seat)
     }
 
-    /// A connection that was used, or proved something, goes to where those stand that were used at this turn. One that was
-    /// evicted does not come back.
+    /// Moves a connection that was used or proven at `turn` to its new position. An evicted connection is
+    /// not inserted again.
     fn requeue(&mut self, number: u64, turn: u64) {
         if let Some(mut seat) = self.remove(number) {
             seat.turn = turn;
@@ -318,9 +318,9 @@ impl Open {
         }
     }
 
-    /// Ends a connection, of this source or of all. Those that proved nothing have half of the places: so a crowd of
-    /// them takes no place of the others, and a newcomer among those who were used once has its time to prove itself;
-    /// `first_word` at least.
+    /// Evicts a connection, of this source or of any. Unproven connections may hold half of the places, so
+    /// a crowd of them takes no place of the others, and a new connection has at least `first_word` to
+    /// prove itself.
     fn evict(&mut self, source: Option<IpAddr>, first_word: Duration, turn: &AtomicU64) -> Result<(), Full> {
         let lines = self.lines(source).ok_or(Full::Busy)?;
         let oldest = lines.unproven.first().map(|(_, number)| *number);
@@ -341,17 +341,17 @@ impl Open {
         Ok(())
     }
 
-    /// Of those that proved something, the one that has not been used for longest.
+    /// The least recently used proven connection.
     fn idle(&mut self, source: Option<IpAddr>, turn: &AtomicU64) -> Option<u64> {
         for _ in 0..SCAN_LENGTH {
             let (position, number) = *self.lines(source)?.proven.first()?;
             let seat = self.seats.get(&number)?;
             if seat.uses != seat.state.uses.load(Ordering::Relaxed) {
-                // Of those that were last used at one turn the ones that were looked at go after the others.
+                // Among connections last used at the same turn, inspected ones go last.
                 let used = seat.state.used.load(Ordering::Relaxed);
                 self.requeue(number, used.max(position + 1));
             } else if seat.state.is_busy() {
-                // Behind all others, also where nobody was admitted since.
+                // Behind all others, even if none was admitted since.
                 let last = turn.fetch_add(1, Ordering::Relaxed) + 1;
                 self.requeue(number, last);
             } else {
@@ -362,7 +362,7 @@ impl Open {
     }
 }
 
-/// Whoever has an IPv6 address has the network it is in.
+/// IPv6 addresses are grouped by network.
 fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -1,6 +1,7 @@
-//! The memory that a process gives to what others make it hold: calls in flight, and payloads that wait in it.
+//! The memory budget of a process for load caused by others: calls in flight and waiting payloads.
 //!
-//! It follows from the memory that the process may have, or from one variable of the environment. Each use counts for itself.
+//! It follows from the memory available to the process, or from one environment variable. Each use is
+//! limited separately.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,25 +12,25 @@ use tokio::sync::Notify;
 
 /// The variable that sets the budget.
 pub const VARIABLE: &str = "OUTRIGGER_MEMORY_BUDGET";
-/// The part of the memory of the process, one in so many.
+/// Divisor: the budget is one part in this many of the available memory.
 const BUDGET_PART: usize = 8;
-/// The largest budget, unless the variable says otherwise.
+/// Maximum budget, unless the variable is set.
 const MAX_BUDGET: usize = 512 << 20;
-/// The smallest.
+/// Minimum budget.
 const MIN_BUDGET: usize = 64 << 20;
-/// What a call in flight takes, bytes, as far as no other limit counts it: its stream, its task, the fields of its request.
+/// Bytes per call in flight that no other limit counts: its stream, its task, the fields of its request.
 const CALL: usize = 16 << 10;
 
 static BUDGET: OnceLock<usize> = OnceLock::new();
 
-/// The calls in flight on all HTTP/2 connections of the process, streams included. The limit is half of those that fit into the
-/// budget: beyond it, connections share the other half.
+/// The calls in flight on all HTTP/2 connections of the process, including streams. The limit is half of
+/// what fits into the budget; above it, connections share the other half.
 pub static CALLS: LazyLock<SharedLimit> = LazyLock::new(|| SharedLimit::new(memory_budget() / CALL / 2));
 
-/// The budget that [`VARIABLE`] asks for, in bytes. `quantity` reads sizes such as `256Mi`.
+/// The budget in [`VARIABLE`], in bytes. `quantity` parses sizes such as `256Mi`.
 ///
 /// # Errors
-/// A value that is no size, or is below the smallest; the text does not name the variable.
+/// If the value is not a size, or below the minimum. The text does not name the variable.
 pub fn read<E>(
     env: impl Fn(&str) -> Option<String>,
     quantity: impl Fn(&str) -> Result<i64, E>,
@@ -46,17 +47,17 @@ pub fn read<E>(
     bytes.map(Some).ok_or_else(wanted)
 }
 
-/// Sets the budget of this process, before anything is served. The first call counts.
+/// Sets the budget of this process; call before serving. Later calls have no effect.
 pub fn set_memory_budget(bytes: usize) {
     BUDGET.get_or_init(|| bytes);
 }
 
-/// Bytes for calls in flight, and as many for payloads that wait.
+/// Bytes for calls in flight, and the same again for waiting payloads.
 pub fn memory_budget() -> usize {
     *BUDGET.get_or_init(|| (memory() / BUDGET_PART).clamp(MIN_BUDGET, MAX_BUDGET))
 }
 
-/// Bytes of memory that the process may have: what its machine has, or less where its cgroups say so.
+/// Memory available to the process in bytes: the machine's, or a lower cgroup limit.
 fn memory() -> usize {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
@@ -68,7 +69,7 @@ fn memory() -> usize {
         .min(limit.unwrap_or(usize::MAX))
 }
 
-/// The least limit of a process's groups, which `own` names as `/proc/self/cgroup` does.
+/// The lowest limit of a process's cgroups, which `own` lists in the format of `/proc/self/cgroup`.
 fn cgroup_limit(root: &Path, own: &str) -> Option<usize> {
     let limit = |file: PathBuf| std::fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
     let group = own.lines().find_map(|line| line.strip_prefix("0::"));
@@ -76,12 +77,12 @@ fn cgroup_limit(root: &Path, own: &str) -> Option<usize> {
     let groups = group.ancestors().take_while(|group| group.starts_with(root));
     groups
         .filter_map(|group| limit(group.join("memory.max")))
-        // Of the first version of cgroups.
+        // cgroups v1.
         .chain(limit(root.join("memory/memory.limit_in_bytes")))
         .min()
 }
 
-/// Payloads of one kind that wait in the process, counted in bytes.
+/// Waiting payloads of one kind, counted in bytes.
 #[derive(Debug)]
 pub struct Payloads {
     most: usize,
@@ -89,7 +90,7 @@ pub struct Payloads {
     freed: Notify,
 }
 
-/// A payload that waits, until this is dropped.
+/// A waiting payload; releases its bytes on drop.
 #[derive(Debug)]
 pub struct HeldPayload {
     payloads: Arc<Payloads>,
@@ -97,12 +98,12 @@ pub struct HeldPayload {
 }
 
 impl Payloads {
-    /// None yet; one part of the budget in so many may be held.
+    /// Empty, limited to one part in `of` of the budget.
     pub fn part(of: usize) -> Arc<Self> {
         Self::up_to(memory_budget() / of)
     }
 
-    /// None yet; so many bytes may be held.
+    /// Empty, limited to `most` bytes.
     pub fn up_to(most: usize) -> Arc<Self> {
         Arc::new(Self {
             most,
@@ -111,12 +112,12 @@ impl Payloads {
         })
     }
 
-    /// Bytes that may be held.
+    /// The limit in bytes.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// Holds a payload that is here already, whether there is room or not.
+    /// Counts a payload that is already in memory, regardless of the limit.
     pub fn hold(self: &Arc<Self>, bytes: usize) -> HeldPayload {
         self.held.fetch_add(bytes, Ordering::Relaxed);
         HeldPayload {
@@ -125,19 +126,19 @@ impl Payloads {
         }
     }
 
-    /// Holds a payload of any size while fewer bytes are held than may be: the last one may exceed them. A large payload does
-    /// not starve behind small ones.
+    /// Counts a payload of any size while the held bytes are below the limit, which the last one may
+    /// exceed. Large payloads thus do not starve behind small ones.
     pub fn try_hold(self: &Arc<Self>, bytes: usize) -> Option<HeldPayload> {
         let mut held = self.hold(0);
         held.try_replace(bytes).then_some(held)
     }
 
-    /// Whether fewer bytes are held than may be.
+    /// Whether the held bytes are below the limit.
     pub fn has_room(&self) -> bool {
         self.held.load(Ordering::Relaxed) < self.most
     }
 
-    /// Waits until there is room.
+    /// Waits for room.
     pub async fn room(&self) {
         loop {
             let freed = self.freed.notified();
@@ -150,7 +151,7 @@ impl Payloads {
 }
 
 impl HeldPayload {
-    /// Holds so many bytes in place of its own, as [`Payloads::try_hold`] does. False: it holds what it held.
+    /// Replaces its bytes, with the limit of [`Payloads::try_hold`]. If false, nothing changed.
     #[must_use]
     pub fn try_replace(&mut self, bytes: usize) -> bool {
         let Payloads { most, held, .. } = &*self.payloads;

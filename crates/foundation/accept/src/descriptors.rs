@@ -1,10 +1,10 @@
-//! How many descriptors the process may have.
+//! File descriptor limits.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Takes as many descriptors as the system allows this process (`ulimit -Hn`). Servers call it once, at their start.
+/// Raises the limit on open files to the hard limit (`ulimit -Hn`). Servers call it once at startup.
 pub fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -18,13 +18,13 @@ pub fn raise_descriptors() {
     }
 }
 
-/// How many descriptors the process may have at this time.
+/// The current limit on open files.
 pub fn descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// Whether something failed for the lack of a descriptor: servers make room then, so that it may succeed soon.
+/// Whether an operation failed for lack of descriptors; servers then evict connections.
 pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }

@@ -11,7 +11,7 @@ use crate::LOG;
 /// Time limit of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// The TLS handshake; `None` when it fails, takes too long, or the process shuts down.
+/// The TLS handshake; `None` if it fails, times out, or the process shuts down.
 pub async fn handshake(
     stream: TcpStream,
     config: Arc<ServerConfig>,

@@ -19,14 +19,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Accepted, Admission, LOG, Limits, Permit, keep_alive, serve};
 
-/// Time limit for the head of a request; a connection without one is closed after it.
+/// Time limit for the head of a request, after which the connection is closed.
 const HEAD: Duration = Duration::from_secs(10);
-/// Largest head of a request, in bytes.
+/// Maximum size of a request head in bytes.
 const MAX_HEAD: usize = 16 << 10;
-/// Time that open connections have to finish once the server ends.
+/// Grace period of open connections at shutdown.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Serves HTTP/1.1 with `respond`, which has the answer at hand or soon, until `drain`.
+/// Serves HTTP/1.1 with `respond`, which must answer quickly, until `drain`.
 pub async fn serve_http1<R, A, B>(listener: TcpListener, limits: Limits, drain: CancellationToken, respond: R)
 where
     R: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
@@ -43,7 +43,7 @@ where
     serve(listener, Admission::of_endpoint(limits), drain, handle).await;
 }
 
-/// Serves one connection. Whoever completes a request keeps their place before those who are silent.
+/// Serves one connection. A completed request marks it as proven, ahead of silent ones.
 pub async fn http1<I, R, A, B>(io: I, respond: R, permit: Arc<Permit>, drain: CancellationToken)
 where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
@@ -71,13 +71,13 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .max_buf_size(MAX_HEAD)
-        // A client that has said all it has to say is answered still.
+        // Answers a client that has closed its sending side.
         .half_close(true)
         .serve_connection(TokioIo::new(io), service);
     finish_http1(Box::pin(connection), &permit, drain.cancelled()).await;
 }
 
-/// As [`finish`]. Without a complete request the connection ends at once: hyper would wait for the rest of the head.
+/// Like [`finish`], but ends at once without a complete request: hyper would wait for the rest of the head.
 pub async fn finish_http1<C: GracefulConnection>(
     connection: Pin<Box<C>>,
     permit: &Permit,
@@ -102,7 +102,8 @@ pub async fn finish_http1<C: GracefulConnection>(
     }
 }
 
-/// The answer to a request with two hosts (RFC 9112 section 3.2): others may have read the other one.
+/// The response to a request with two hosts (RFC 9112 section 3.2), which intermediaries may interpret
+/// differently.
 fn bad_request<B: Default>() -> Response<B> {
     let mut response = Response::new(B::default());
     *response.status_mut() = StatusCode::BAD_REQUEST;
@@ -112,8 +113,8 @@ fn bad_request<B: Default>() -> Response<B> {
     response
 }
 
-/// Drives a connection to its end. Once `end` completes it is told to finish, and cut off after a while. It is boxed because
-/// a future that hands it on would have room for it several times.
+/// Drives a connection to its end. Once `end` completes, shuts it down gracefully, and aborts it after a
+/// grace period. Boxed, because a future that passes it on would reserve space for it several times.
 pub async fn finish<C: GracefulConnection>(mut connection: Pin<Box<C>>, end: impl Future<Output = ()>)
 where
     C::Error: std::fmt::Display,
@@ -218,7 +219,7 @@ mod tests {
                 for _ in 0..answers {
                     assert_ne!(client.read(&mut text).await.unwrap(), 0);
                 }
-                // The other half of the test has read what was written by then.
+                // The client half of the test has read all output by then.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 drain.cancel();
                 let begun = tokio::time::Instant::now();

@@ -1,4 +1,4 @@
-//! Noticing peers that vanished.
+//! Detection of vanished peers by TCP keep-alive.
 
 use std::io;
 use std::time::Duration;
@@ -8,26 +8,26 @@ use tokio::net::TcpListener;
 
 /// Silence before the first probe.
 const IDLE: Duration = Duration::from_secs(30);
-/// Between probes.
+/// Interval of probes.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Probes without an answer until the connection is given up.
+/// Unanswered probes before the connection is closed.
 const PROBES: u32 = 3;
 /// Time for data sent on an accepted connection to be acknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
-/// Makes the kernel end accepted connections whose peer vanished: after a minute without an answer to its probes or
-/// to data. Connections inherit this from the socket that accepts them.
+/// Lets the kernel close accepted connections whose peer vanished: after a minute without an answer to
+/// probes or data. Connections inherit this from the listening socket.
 pub fn keep_alive(listener: &TcpListener) {
     if let Err(error) = ask_for(listener) {
         tracing::debug!(target: crate::LOG, "cannot enable TCP keep-alive, vanished peers are detected late: {error}");
     }
 }
 
-/// Makes the kernel end a connection whose peer vanished: after a minute of silence, half of it without an answer to
-/// its probes. A peer that is there and reads nothing may take its time.
+/// Lets the kernel close a connection whose peer vanished: after a minute of silence, half of it with
+/// unanswered probes. A live peer that does not read is not affected.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel rejects an option.
 pub fn probe(socket: &SockRef<'_>) -> io::Result<()> {
     let probes = TcpKeepalive::new()
         .with_time(IDLE)

@@ -1,10 +1,10 @@
-//! Accepting connections from anybody: how many, from whom, who goes first, and for how long. Every listener of every
-//! process accepts through this crate.
+//! Accepting connections from untrusted peers: how many, from which addresses, which are evicted first, and
+//! their time limits. Every listener of every process accepts through this crate.
 //!
-//! How many connections a server keeps follows from the descriptors that the process may have, and it takes all that it
-//! may have. Connections stand in two lines: those that proved nothing yet, which hold half of the places at most, and
-//! the others, by when they were last used. A call costs a counter there and no lock: a line is put right when somebody
-//! has to go. What is busy says so itself (the exchange of HTTP/1.1, the streams of HTTP/2) and is passed over.
+//! The number of connections follows from the descriptors available to the process, whose limit is raised
+//! to the maximum. Connections are in two queues: unproven ones, which hold at most half of the places, and
+//! proven ones in order of last use. A call costs a counter increment and no lock; a queue is reordered
+//! only on eviction. Busy connections (an HTTP/1.1 exchange, open HTTP/2 streams) are skipped.
 
 pub mod address;
 mod admission;
@@ -40,26 +40,26 @@ pub use throttle::LogThrottle;
 const LOG: &str = "dapr.accept";
 /// Pause after a failed accept: the usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Time for a connection that was of use to end in order, when others need its place.
+/// Grace period of a proven connection on eviction.
 const EVICTED_GRACE: Duration = Duration::from_secs(1);
 
-/// A socket that accepts connections.
+/// A listening socket.
 pub trait Accept: Send + Sync {
     /// A connection.
     type Stream: Send + 'static;
     /// The address of a peer.
     type Peer: Copy + Debug + Send + 'static;
 
-    /// The next connection. Dropped before it is ready, it has accepted nothing.
+    /// The next connection. Cancel safe.
     ///
     /// # Errors
-    /// What the system says.
+    /// Of the operating system.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Peer)>> + Send;
 
-    /// The address of a peer, by which those are counted that come from one machine; nothing where that is meaningless.
+    /// The address that per-source limits apply to, if meaningful for this kind of peer.
     fn source(peer: Self::Peer) -> Option<IpAddr>;
 
-    /// Where it listens, for logs.
+    /// The listen address for logs.
     fn describe(&self) -> String;
 }
 
@@ -84,22 +84,22 @@ impl Accept for TcpListener {
     }
 }
 
-/// A connection that was taken in.
+/// An accepted connection.
 #[derive(Debug)]
 pub struct Accepted<S = TcpStream, P = SocketAddr> {
     /// The connection.
     pub stream: S,
-    /// Where the peer connects from.
+    /// Address of the peer.
     pub peer: P,
-    /// Its permit; the connection counts until that is dropped.
+    /// Its permit; the connection is counted until this is dropped.
     pub permit: Arc<Permit>,
-    /// Cancelled when the server ends, or others need the place: the connection ends soon after.
+    /// Cancelled when the server shuts down or evicts the connection, which ends soon after.
     pub drain: CancellationToken,
 }
 
-/// Hands connections to `handle` until told to stop, then waits for those that are open; `handle` ends a connection
-/// some time after [`Accepted::drain`] is cancelled. A connection that has to make room for another is dropped, at once
-/// if its peer has proved nothing.
+/// Passes connections to `handle` until cancelled, then waits for the open ones; `handle` must end a
+/// connection some time after [`Accepted::drain`] is cancelled. An evicted connection is dropped,
+/// immediately if unproven.
 pub async fn serve<A, F, C>(listener: A, admission: Admission, drain: CancellationToken, handle: F)
 where
     A: Accept,
@@ -136,7 +136,7 @@ where
             continue;
         };
         let (permit, ending) = (Arc::new(permit), drain.child_token());
-        // What is moved into a task twice takes its room twice.
+        // Boxed: a value moved into a task twice takes its space twice.
         let connection = Box::pin(handle(Accepted {
             stream,
             peer,
@@ -150,7 +150,7 @@ where
     connections.wait().await;
 }
 
-/// A permit for a connection, as soon as somebody can go; nothing when all are in use, or the server ends.
+/// Waits for a permit for a connection; `None` if all are busy or the server shuts down.
 async fn permit(admission: &Admission, source: Option<IpAddr>, drain: &CancellationToken) -> Option<Permit> {
     loop {
         match admission.admit(source) {
@@ -161,7 +161,7 @@ async fn permit(admission: &Admission, source: Option<IpAddr>, drain: &Cancellat
     }
 }
 
-/// Drives a connection until it ends, or others need its place.
+/// Drives a connection until it ends or is evicted.
 async fn until_evicted(
     mut connection: Pin<Box<impl Future<Output = ()>>>,
     peer: impl Debug,
@@ -179,13 +179,13 @@ async fn until_evicted(
     }
 }
 
-/// How long to wait until the next attempt.
+/// Pause before the next accept.
 fn after_failure(error: &io::Error, admission: &Admission) -> Duration {
-    // One peer left before its turn.
+    // The peer left before it was accepted.
     if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EINTR)) {
         return Duration::ZERO;
     }
-    // Peers must not keep others out by taking all descriptors.
+    // Peers must not block others by taking all descriptors.
     if is_out_of_descriptors(error) {
         admission.make_room();
     }

@@ -1,4 +1,4 @@
-//! Listening on what flags name, the same for all servers of the control plane.
+//! Listening on addresses given by flags, for all servers of the control plane.
 
 use std::{
     io,
@@ -9,16 +9,16 @@ use tokio::net::{TcpListener, lookup_host};
 
 use crate::Limits;
 
-/// Connections of the endpoints for operators (health, metrics and their like), each.
+/// Connection limits of each operator endpoint (health, metrics and similar).
 pub const ENDPOINT_LIMITS: Limits = Limits {
     connections: 256,
     per_source: 64,
 };
 
-/// Where a server listens.
+/// A listen address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listen {
-    /// Host name or address; empty for all addresses.
+    /// Host name or address; empty means all addresses.
     pub host: String,
     /// Port; 0 lets the system choose.
     pub port: u16,
@@ -34,7 +34,7 @@ impl Listen {
     }
 }
 
-/// A bound server that does not serve yet.
+/// A bound server that does not accept yet.
 #[derive(Debug)]
 pub struct Server {
     /// The socket that accepts connections.
@@ -42,22 +42,22 @@ pub struct Server {
     address: SocketAddr,
 }
 
-/// A server cannot listen.
+/// Why a server cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("the {server} server cannot listen on {address} (--{flag})")]
 pub struct BindError {
     /// The server.
     pub server: &'static str,
-    /// Host and port asked for.
+    /// Requested host and port.
     pub address: String,
     /// The flag that sets the port.
     pub flag: &'static str,
-    /// What the operating system answered.
+    /// The operating system's error.
     pub source: io::Error,
 }
 
 impl BindError {
-    /// What whoever starts the process can do about it.
+    /// The remedy for the operator.
     fn remedy(&self) -> &'static str {
         match self.source.kind() {
             io::ErrorKind::AddrInUse => "give another port, or end the process that has it",
@@ -67,7 +67,7 @@ impl BindError {
     }
 }
 
-/// Servers of one process cannot listen: all of them, with causes and remedies, a line each.
+/// All bind errors of a process with causes and remedies, one per line.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", lines(.0))]
 pub struct BindErrors(Vec<BindError>);
@@ -79,14 +79,14 @@ fn lines(errors: &[BindError]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Binds the servers of one process, and remembers which of them could not be bound, so that all are told at once.
+/// Binds the servers of one process and collects the errors, so that all are reported together.
 #[derive(Debug, Default)]
 pub struct Ports {
     failed: Vec<BindError>,
 }
 
 impl Ports {
-    /// As [`Server::bind`]; `None` where that failed.
+    /// Like [`Server::bind`]; `None` on failure.
     pub async fn bind(&mut self, name: &'static str, flag: &'static str, listen: &Listen) -> Option<Server> {
         match Server::bind(name, flag, listen).await {
             Ok(server) => Some(server),
@@ -97,10 +97,10 @@ impl Ports {
         }
     }
 
-    /// The servers that a process does not do without.
+    /// The required servers of the process.
     ///
     /// # Errors
-    /// What could not be bound, these or others.
+    /// All bind errors, including those of optional servers.
     pub fn all<T>(self, servers: Option<T>) -> Result<T, BindErrors> {
         match servers {
             Some(servers) if self.failed.is_empty() => Ok(servers),
@@ -110,10 +110,10 @@ impl Ports {
 }
 
 impl Server {
-    /// Binds a server; `flag` is the one that sets its port.
+    /// Binds a server; `flag` is the flag of its port.
     ///
     /// # Errors
-    /// When the address is taken, or is none of this machine.
+    /// If the address is in use, or not local.
     pub async fn bind(name: &'static str, flag: &'static str, listen: &Listen) -> Result<Self, BindError> {
         let bound = async {
             let listener = bind(listen).await?;
@@ -132,7 +132,7 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -152,7 +152,7 @@ async fn bind(listen: &Listen) -> io::Result<TcpListener> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return TcpListener::bind((address, listen.port)).await;
     }
-    // Of several addresses an IPv4 one is taken, as Go programs do.
+    // Prefers an IPv4 address, as Go programs do.
     let mut addresses: Vec<SocketAddr> = lookup_host((host, listen.port)).await?.collect();
     addresses.sort_by_key(SocketAddr::is_ipv6);
     TcpListener::bind(addresses.as_slice()).await

@@ -1,13 +1,13 @@
-//! Things that may happen all the time and are logged once in a while.
+//! Rate limit for repeated log lines.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Between two lines of the log about the same thing.
+/// Minimum time between two log lines about the same event.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Limits the lines of the log about one thing: counts how often it happened since the last line.
+/// Rate limit for the log line of one event: counts occurrences since the last line.
 #[derive(Debug, Default)]
 pub struct LogThrottle {
     logged: Option<Instant>,
@@ -15,7 +15,7 @@ pub struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// It happened; how often since the last time that this returned anything, when it is time for a line.
+    /// Records an occurrence. When a line is due, returns the number of occurrences since the last one.
     pub fn happened(&mut self) -> Option<u64> {
         self.times += 1;
         if self.logged.is_some_and(|logged| logged.elapsed() < PERIOD) {

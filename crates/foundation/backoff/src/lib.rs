@@ -1,5 +1,5 @@
-//! Pauses between attempts: twice as long each time, up to the longest. Whoever attempts waits, and says when the pauses begin
-//! again. Those of resiliency policies are the contract's, and not these.
+//! Exponential backoff: pauses that double up to a maximum. The caller waits, and resets the backoff after
+//! success. Resiliency policies do not use it, because Dapr's contract defines their backoff.
 //!
 //! ```
 //! use std::time::Duration;
@@ -15,18 +15,18 @@
 
 use std::time::Duration;
 
-/// Pauses that double from the first to the longest.
+/// Exponential backoff between a first and a longest pause.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     first: Duration,
     longest: Duration,
     is_jittered: bool,
-    /// How many there were since the first.
+    /// Pauses taken since the last reset.
     taken: u32,
 }
 
 impl Backoff {
-    /// The first pause, and the longest: no other is longer, the first neither.
+    /// Caps all pauses at `longest`, including the first.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self {
             first,
@@ -36,14 +36,14 @@ impl Backoff {
         }
     }
 
-    /// Leaves half of each pause to chance, so that those who lost the same server at the same moment do not come back together.
+    /// Randomizes half of each pause, so that clients that lost the same server do not reconnect in step.
     #[must_use]
     pub const fn jittered(mut self) -> Self {
         self.is_jittered = true;
         self
     }
 
-    /// Begins again with the first pause.
+    /// Restarts with the first pause.
     pub fn reset(&mut self) {
         self.taken = 0;
     }
@@ -55,7 +55,8 @@ impl Backoff {
         pause
     }
 
-    /// The pause that follows `count` others, for who counts them: [`Backoff::pause`] goes on as if it had not been asked for.
+    /// The pause after `count` others, for callers that keep the count. Does not advance
+    /// [`Backoff::pause`].
     pub fn after(&self, count: u32) -> Duration {
         let factor = 2_u32.saturating_pow(count);
         let pause = self.first.saturating_mul(factor).min(self.longest);

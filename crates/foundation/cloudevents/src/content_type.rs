@@ -1,17 +1,17 @@
-//! What a media type says about the form of a payload in an envelope.
+//! Media types and the form of a payload in an envelope.
 
 use prost::Message;
 
 /// An event in JSON.
 pub const CLOUD_EVENT: &str = "application/cloudevents+json";
-/// Bytes.
+/// Binary data.
 pub const OCTET_STREAM: &str = "application/octet-stream";
 /// JSON.
 pub const JSON: &str = "application/json";
-/// What a payload is whose publisher does not say.
+/// Default media type of a payload.
 pub const TEXT: &str = "text/plain";
 
-/// Whether the payload is an event already.
+/// Whether the payload is already an event.
 pub fn is_cloud_event(content_type: &str) -> bool {
     is(content_type, CLOUD_EVENT)
 }
@@ -21,7 +21,7 @@ pub fn is_json(content_type: &str) -> bool {
     is(content_type, JSON)
 }
 
-/// Whether the payload is bytes that mean nothing as text.
+/// Whether the payload is binary.
 pub fn is_octets(content_type: &str) -> bool {
     is(content_type, OCTET_STREAM)
 }
@@ -32,19 +32,19 @@ pub fn is_text(content_type: &str) -> bool {
     of_text.is_some_and(|start| start.eq_ignore_ascii_case(b"text/")) || is(content_type, "application/xml")
 }
 
-/// Whether the payload is an event in Protobuf; of the general type, when it can be read as one.
+/// Whether the payload is an event in Protobuf. With the generic Protobuf type, it must decode as one.
 pub(crate) fn is_protobuf_event(content_type: &str, data: &[u8]) -> bool {
     is(content_type, "application/cloudevents+protobuf")
         || (is(content_type, "application/x-protobuf") && ProtobufEvent::decode(data).is_ok())
 }
 
-/// A media type without its parameters, in any case.
+/// Compares a media type without its parameters, ignoring case.
 fn is(content_type: &str, expected: &str) -> bool {
     let kind = content_type.split(';').next().unwrap_or_default();
     kind.eq_ignore_ascii_case(expected)
 }
 
-/// `io.cloudevents.v1.CloudEvent`, as far as it decides whether bytes are one.
+/// The part of `io.cloudevents.v1.CloudEvent` that identifies an event.
 #[derive(Clone, PartialEq, Message)]
 struct ProtobufEvent {
     #[prost(string, tag = "1")]

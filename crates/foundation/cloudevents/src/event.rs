@@ -1,4 +1,4 @@
-//! An envelope in pieces.
+//! Parsing and editing of envelopes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,13 +11,23 @@ use serde_json::value::RawValue;
 use crate::member;
 use crate::wrap::Object;
 
-/// An event: the members of its envelope, sorted by name. Their values stay JSON text until they are asked for.
+/// A parsed event: the members of its envelope, sorted by name. Values stay JSON text until they are
+/// requested.
+///
+/// ```
+/// use outrigger_cloudevents::{Event, member};
+///
+/// let mut event = Event::parse(br#"{"id": "1", "data": {"total": 3}}"#).unwrap();
+/// assert_eq!(event.text(member::ID).as_deref(), Some("1"));
+/// event.set(member::TOPIC, "orders");
+/// assert_eq!(event.to_bytes(), br#"{"data":{"total": 3},"id":"1","topic":"orders"}"#);
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event<'e> {
     members: Vec<(Cow<'e, str>, Cow<'e, str>)>,
 }
 
-/// Bytes that are no event.
+/// The bytes are not an event.
 #[derive(Debug, thiserror::Error)]
 #[error("not a valid CloudEvent: a JSON object is expected: {0}")]
 pub struct Malformed(serde_json::Error);
@@ -27,20 +37,20 @@ pub struct Malformed(serde_json::Error);
 pub enum Data<'e> {
     /// The event has no data.
     None,
-    /// Any JSON, as it came.
+    /// JSON as received.
     Json(&'e str),
-    /// Bytes, still in base64.
+    /// Base64 text, not decoded yet.
     Base64(Cow<'e, str>),
 }
 
 impl<'e> Event<'e> {
-    /// Reads an envelope: a JSON object, whatever its members are. Of members with the same name the last counts.
+    /// Parses an envelope, which is any JSON object. The last of several members with the same name wins.
     ///
     /// # Errors
     /// [`Malformed`].
     pub fn parse(text: &'e [u8]) -> Result<Self, Malformed> {
         let Members(mut members) = serde_json::from_slice(text).map_err(Malformed)?;
-        // Stable: of equal names the last one read stays last.
+        // A stable sort keeps the last of equal names last.
         members.sort_by(|(a, _), (b, _)| a.cmp(b));
         members.dedup_by(|later, earlier| {
             let same = later.0 == earlier.0;
@@ -62,23 +72,23 @@ impl<'e> Event<'e> {
         self.members.get(at).map(|(_, value)| &**value)
     }
 
-    /// The value of a member that is a text.
+    /// The value of a text member.
     pub fn text(&self, name: &str) -> Option<Cow<'_, str>> {
         text_of(self.get(name)?)
     }
 
-    /// Whether a member is a text that cannot be read: it has half of a surrogate pair alone.
+    /// Whether a member is a text with an unpaired surrogate, which cannot be decoded.
     pub fn is_broken(&self, name: &str) -> bool {
         self.get(name)
             .is_some_and(|json| json.starts_with('"') && text_of(json).is_none())
     }
 
-    /// All members, sorted by name: values are JSON.
+    /// All members, sorted by name, with JSON values.
     pub fn members(&self) -> impl Iterator<Item = (&str, &str)> {
         self.members.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// The payload; where both forms are there, the bytes.
+    /// The payload; `data_base64` has precedence.
     pub fn data(&self) -> Data<'_> {
         if let Some(octets) = self.text(member::DATA_BASE64) {
             return Data::Base64(octets);
@@ -89,7 +99,7 @@ impl<'e> Event<'e> {
         }
     }
 
-    /// The publisher's trace context, by either of its names, and trace state; empty where there is none.
+    /// The publisher's trace context, by either of its names, and trace state; empty if absent.
     pub fn trace(&self) -> (Cow<'_, str>, Cow<'_, str>) {
         let filled = |name| self.text(name).filter(|text| !text.is_empty());
         let parent = filled(member::TRACE_PARENT).or_else(|| filled(member::TRACE_ID));
@@ -99,7 +109,7 @@ impl<'e> Event<'e> {
         )
     }
 
-    /// Whether the event is worth nothing any more. An expiration that is no time is none.
+    /// Whether the event has expired. An invalid expiration is ignored.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         let moment = self.text(member::EXPIRATION);
         moment.is_some_and(|text| text.parse::<Timestamp>().is_ok_and(|moment| moment < now))
@@ -107,19 +117,19 @@ impl<'e> Event<'e> {
 
     /// Sets a member to a text.
     pub fn set(&mut self, name: &'e str, value: &str) {
-        // A text can always be JSON.
+        // A text always serializes to JSON.
         let json = serde_json::to_string(value).unwrap_or_default();
         self.set_json(name, json.into());
     }
 
-    /// Sets a member to a text where it is not there yet.
+    /// Sets a member to a text if it is absent.
     pub fn set_default(&mut self, name: &'e str, value: &str) {
         if self.find(name).is_err() {
             self.set(name, value);
         }
     }
 
-    /// Sets a member to a value given as JSON.
+    /// Sets a member to a JSON value.
     pub fn set_json(&mut self, name: &'e str, json: Cow<'e, str>) {
         match self.find(name) {
             Ok(at) => {
@@ -131,14 +141,14 @@ impl<'e> Event<'e> {
         }
     }
 
-    /// Takes a member out.
+    /// Removes a member.
     pub fn remove(&mut self, name: &str) {
         if let Ok(at) = self.find(name) {
             self.members.remove(at);
         }
     }
 
-    /// The envelope as JSON, its members in the order of their names.
+    /// The envelope as JSON, with its members sorted by name.
     pub fn to_bytes(&self) -> Vec<u8> {
         let size = |(name, value): &(Cow<'_, str>, Cow<'_, str>)| name.len() + value.len() + 4;
         let mut object = Object::new(2 + self.members.iter().map(size).sum::<usize>());
@@ -157,7 +167,7 @@ fn text_of(json: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Borrowed(inner))
 }
 
-/// The members of an object, as they come.
+/// The members of an object, in order.
 struct Members<'e>(Vec<(Cow<'e, str>, Cow<'e, str>)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -185,7 +195,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
     }
 }
 
-/// A member name, borrowed where it has no escapes.
+/// A member name, borrowed if it has no escapes.
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 

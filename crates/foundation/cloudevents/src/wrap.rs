@@ -1,4 +1,4 @@
-//! A payload in an envelope.
+//! Wrapping a payload in an envelope.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,41 +6,41 @@ use serde::de::IgnoredAny;
 
 use crate::{SPEC_VERSION, content_type, member};
 
-/// Bytes that the attributes of an envelope take, about.
+/// Approximate bytes of the attributes of an envelope.
 const ATTRIBUTES: usize = 512;
 
-/// What stands around a payload.
+/// The attributes of a new event.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Envelope<'a> {
-    /// Unique among the events of the source.
+    /// Unique per source.
     pub id: &'a str,
-    /// The attribute `source`: app id of the publisher.
+    /// The attribute `source`: app ID of the publisher.
     pub source: &'a str,
-    /// The kind of event.
+    /// The attribute `type`.
     pub kind: &'a str,
-    /// The attribute `topic`, as apps name it.
+    /// The attribute `topic`, as named by apps.
     pub topic: &'a str,
     /// The attribute `pubsubname`: name of the pub/sub component.
     pub pubsub: &'a str,
-    /// The media type of the payload; it decides the form that the payload has.
+    /// The media type of the payload, which decides its form.
     pub content_type: &'a str,
     /// The attribute `subject`.
     pub subject: Option<&'a str>,
     /// The attribute `time`, in RFC 3339.
     pub time: Option<&'a str>,
-    /// The publisher's trace context; it may be empty.
+    /// The publisher's trace context; may be empty.
     pub trace_parent: Option<&'a str>,
-    /// The publisher's trace state; it may be empty.
+    /// The publisher's trace state; may be empty.
     pub trace_state: Option<&'a str>,
     /// The publisher's baggage.
     pub baggage: Option<&'a str>,
-    /// When the event is worth nothing any more, RFC 3339.
+    /// Expiration time, RFC 3339.
     pub expiration: Option<&'a str>,
 }
 
 impl Envelope<'_> {
-    /// The event around `data`, as JSON with its members in the order of their names. JSON stands in it as it came, or as
-    /// a text where it is none; text as a text; what is neither, in base64.
+    /// The event with payload `data`, as JSON with sorted members. A JSON payload is embedded verbatim, or
+    /// as a string if it is invalid; text as a string; other data in base64.
     pub fn wrap(&self, data: &[u8]) -> Vec<u8> {
         let mut object = Object::new(ATTRIBUTES + data.len() + data.len() / 3);
         object.optional(member::BAGGAGE, self.baggage);
@@ -76,13 +76,13 @@ impl Envelope<'_> {
                 Form::Json(text.trim_ascii())
             }
             Ok(text) => Form::Text(text),
-            // As text it would not come out as it went in.
+            // As a string it would not survive a round trip.
             Err(_) => Form::Octets,
         }
     }
 }
 
-/// How a payload stands in its envelope.
+/// The form of a payload in its envelope.
 enum Form<'d> {
     Json(&'d str),
     Text(&'d str),
@@ -93,7 +93,7 @@ fn is_json(text: &str) -> bool {
     serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
-/// A JSON object that is written member by member.
+/// A JSON object under construction.
 pub(crate) struct Object(Vec<u8>);
 
 impl Object {
@@ -103,7 +103,7 @@ impl Object {
         Self(text)
     }
 
-    /// A member with a text.
+    /// Adds a text member.
     pub(crate) fn text(&mut self, name: &str, value: &str) {
         self.name(name);
         write_text(&mut self.0, value);
@@ -115,7 +115,7 @@ impl Object {
         }
     }
 
-    /// A member with any value, as JSON.
+    /// Adds a member with a JSON value.
     pub(crate) fn raw(&mut self, name: &str, json: &str) {
         self.name(name);
         self.0.extend_from_slice(json.as_bytes());
@@ -136,7 +136,7 @@ impl Object {
 }
 
 fn write_text(out: &mut Vec<u8>, text: &str) {
-    // Memory takes whatever is written, and a text can always be JSON.
+    // Infallible: writing to memory does not fail, and a text always serializes.
     let _infallible = serde_json::to_writer(out, text);
 }
 

@@ -1,10 +1,10 @@
-//! Reading the files that people name: configuration, resources, keys, secrets, certificates.
+//! Safe reading of files named by users: configuration, resources, keys, secrets, certificates.
 //!
-//! A path can lead to anything: a named pipe that nobody writes to, a terminal, a device without end, a network file
-//! system that does not answer. Only regular files are read (symbolic links are followed, mounted secrets are links),
-//! up to 64 MiB, and nobody waits for longer than [`DEADLINE`].
+//! A path may lead to a named pipe without a writer, a terminal, an endless device, or a hanging network
+//! file system. Therefore only regular files are read (symbolic links are followed, because mounted secrets
+//! are links), up to 64 MiB, and no read blocks the caller for longer than [`DEADLINE`].
 //!
-//! And making files that only their owner may read: those with payloads or keys.
+//! Also creates files that only their owner may read, for payloads and keys.
 
 use std::fs::{DirBuilder, File, FileType, Metadata, Permissions};
 use std::io::{self, ErrorKind, Read};
@@ -14,21 +14,21 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// The largest file that is read, bytes: far more than people write.
+/// Maximum file size in bytes.
 const MAX_SIZE: usize = 64 << 20;
 
-/// The longest that a read may take.
+/// Timeout of a read.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Opens a regular file for reading, without waiting for anything that is none.
+/// Opens a regular file for reading, without blocking on other file types.
 ///
 /// # Errors
-/// [`ErrorKind::IsADirectory`] for a folder, [`ErrorKind::InvalidInput`] with what it is for anything else that is not
-/// a regular file, or what the system says.
+/// [`ErrorKind::IsADirectory`] for a directory, [`ErrorKind::InvalidInput`] with the file type for other
+/// non-regular files, or the system's error.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Opening a device can already do something.
+    // Opening a device can already have an effect.
     check(&std::fs::metadata(path)?)?;
-    // It may have become a pipe since: opening one waits for a writer, unless told not to.
+    // The path may have become a pipe since; O_NONBLOCK avoids waiting for its writer.
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -37,42 +37,42 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The contents of a regular file. Blocks for [`DEADLINE`] at most; a file system that hangs keeps a thread that nobody
-/// waits for.
+/// The contents of a regular file. Blocks for [`DEADLINE`] at most; a hanging file system leaks the reading
+/// thread.
 ///
 /// # Errors
-/// As [`open`]; [`ErrorKind::FileTooLarge`]; [`ErrorKind::TimedOut`] when the file system does not answer.
+/// As [`open`]; [`ErrorKind::FileTooLarge`]; [`ErrorKind::TimedOut`] if the file system does not respond.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let (done, contents) = mpsc::sync_channel(1);
     let path = path.to_owned();
     let reader = thread::Builder::new().name("file".to_owned());
-    // Whoever asked may have stopped waiting.
+    // The caller may have timed out.
     reader.spawn(move || drop(done.try_send(read_whole(&path, MAX_SIZE))))?;
     contents
         .recv_timeout(DEADLINE)
         .unwrap_or_else(|_| Err(too_slow()))
 }
 
-/// As [`read`], for UTF-8 text.
+/// Like [`read`], for UTF-8 text.
 ///
 /// # Errors
-/// As [`read`], and [`ErrorKind::InvalidData`] when it is no UTF-8.
+/// As [`read`], and [`ErrorKind::InvalidData`] if it is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     text(read(path)?)
 }
 
-/// As [`read`], without blocking the thread. Needs a tokio runtime.
+/// Like [`read`], without blocking the thread. Needs a tokio runtime.
 ///
 /// # Errors
 /// As [`read`].
 pub async fn read_async(path: &Path) -> io::Result<Vec<u8>> {
     let path = path.to_owned();
-    // The thread of the pool is free again after the deadline.
+    // The pool's thread is free again after the deadline.
     let reading = tokio::task::spawn_blocking(move || read(&path));
     reading.await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
-/// As [`read_text`], without blocking the thread.
+/// Like [`read_text`], without blocking the thread.
 ///
 /// # Errors
 /// As [`read_text`].
@@ -80,10 +80,10 @@ pub async fn read_text_async(path: &Path) -> io::Result<String> {
     text(read_async(path).await?)
 }
 
-/// Creates a folder, and those above it that are missing, which only their owner may enter (0700).
+/// Creates a directory and its missing parents, accessible only to their owner (0700).
 ///
 /// # Errors
-/// What the system says; nothing where the folder exists.
+/// Of the system; none if the directory exists.
 pub fn create_private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -91,7 +91,7 @@ pub fn create_private_folder(path: &Path) -> io::Result<()> {
 /// Creates an empty file that only its owner may read and write (0600).
 ///
 /// # Errors
-/// What the system says; nothing where the file exists.
+/// Of the system; none if the file exists.
 pub fn create_private(path: &Path) -> io::Result<()> {
     let mut options = File::options();
     match options.write(true).create_new(true).mode(0o600).open(path) {
@@ -100,10 +100,10 @@ pub fn create_private(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes the permissions of everybody but the owner from a file or a folder, where it exists.
+/// Restricts an existing file or directory to its owner.
 ///
 /// # Errors
-/// What the system says, such as for a file of another user.
+/// Of the system, for example for another user's file.
 pub fn make_private(path: &Path) -> io::Result<()> {
     let mode = match std::fs::metadata(path) {
         Ok(found) => found.permissions().mode(),
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(mode(&inner), 0o700);
         assert_eq!(mode(&folder.path().join("a")), 0o700);
         assert_eq!(mode(&inner.join("new")), 0o600);
-        // What exists keeps its contents, and its permissions until they are taken.
+        // An existing file keeps its contents, and its permissions until they are restricted.
         std::fs::set_permissions(&file, Permissions::from_mode(0o664)).unwrap();
         create_private(&file).unwrap();
         assert_eq!((mode(&file), read(&file).unwrap().len()), (0o664, 4));

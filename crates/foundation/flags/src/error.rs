@@ -1,4 +1,4 @@
-//! What is wrong with a command line, and what to do about it.
+//! Errors of a command line, with remedies.
 
 use std::fmt;
 
@@ -6,36 +6,36 @@ use outrigger_nearest::nearest;
 
 use crate::{Flag, Kind};
 
-/// One mistake. The text names the flag.
+/// One error. The text names the flag.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlagError {
-    /// No flag has this name.
+    /// Unknown flag.
     #[error("unknown flag: --{name}")]
     Unknown {
-        /// The name given, without dashes.
+        /// The name without dashes.
         name: String,
-        /// The flag in use that was meant, as far as one can tell.
+        /// The most similar flag, if any.
         near: Option<&'static str>,
     },
-    /// One-letter flags do not exist, except `-h`.
+    /// A one-letter flag other than `-h`.
     #[error("unknown shorthand flag: {0}")]
     Shorthand(String),
-    /// The last argument names a flag that needs a value.
+    /// The last argument is a flag without its value.
     #[error("flag needs an argument: --{0}")]
     NoValue(&'static str),
-    /// `--`, `=` or a dash where a name is expected.
+    /// `--`, `=` or a dash instead of a name.
     #[error("bad flag syntax: {0}")]
     Syntax(String),
-    /// The value does not fit the flag's type.
+    /// The value has the wrong type.
     #[error("invalid argument \"{value}\" for \"--{flag}\" flag: {cause}")]
     Value {
         /// Name of the flag, without dashes.
         flag: &'static str,
-        /// The text given.
+        /// The given text.
         value: String,
-        /// Why it was refused.
+        /// Why it was rejected.
         cause: String,
-        /// The expected form, for the message.
+        /// The expected form.
         expected: &'static str,
     },
 }
@@ -66,7 +66,7 @@ impl FlagError {
         }
     }
 
-    /// The argument that is wrong, with its dashes.
+    /// The wrong argument, with its dashes.
     pub fn place(&self) -> String {
         match self {
             Self::Unknown { name, .. } => format!("--{name}"),
@@ -75,7 +75,7 @@ impl FlagError {
         }
     }
 
-    /// The flag that was meant, as far as one can tell, with its dashes.
+    /// The flag probably meant, with its dashes.
     pub fn meant(&self) -> String {
         match self {
             Self::Unknown { near: Some(near), .. } => format!("--{near}"),
@@ -83,7 +83,7 @@ impl FlagError {
         }
     }
 
-    /// The remedy, for the message.
+    /// The remedy.
     pub fn remedy(&self) -> String {
         match self {
             Self::Unknown { near: Some(near), .. } => format!("did you mean --{near}?"),
@@ -96,7 +96,7 @@ impl FlagError {
     }
 }
 
-/// Everything wrong with a command line, in its order, a line each. Callers print it, then
+/// All errors of a command line in order, one per line. Callers print it, then
 /// [`see_help`](crate::see_help), and exit with [`EXIT_USAGE`](crate::EXIT_USAGE).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagErrors(pub Vec<FlagError>);

@@ -26,5 +26,5 @@ pub use parser::{Parsed, parse, parse_every};
 pub use table::{Flag, Kind, reference, see_help, usage};
 pub use values::Values;
 
-/// Exit status of a process that could not understand its command line.
+/// Exit status for an invalid command line.
 pub const EXIT_USAGE: u8 = 2;

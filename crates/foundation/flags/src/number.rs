@@ -1,11 +1,11 @@
-//! Numbers as Go programs read them from a command line.
+//! Number parsing of Go's flag package.
 
-/// Integers a flag value can be read into.
+/// Integer types of flag values.
 pub trait Int: Sized {
-    /// Whether a sign may be written, be it a plus.
+    /// Whether a sign, including plus, is accepted.
     const SIGNED: bool;
 
-    /// Reads digits without prefix or sign in `radix`, with the sign applied.
+    /// Parses digits without prefix or sign in `radix`, with the sign applied.
     fn from_digits(negative: bool, digits: &str, radix: u32) -> Option<Self>;
 }
 
@@ -30,8 +30,8 @@ impl Int for u64 {
     }
 }
 
-/// Reads a number: optional sign, then decimal digits or a `0x`, `0o`, `0b`, `0` prefix; single underscores may
-/// stand between digits, and behind a prefix.
+/// Parses a number: an optional sign, then decimal digits or a `0x`, `0o`, `0b`, `0` prefix. Single
+/// underscores are accepted between digits and after a prefix.
 pub(crate) fn read<T: Int>(text: &str) -> Result<T, String> {
     let syntax = || format!("parsing \"{text}\": invalid syntax");
     let (sign, rest) = match text.as_bytes().first() {
@@ -49,7 +49,8 @@ pub(crate) fn read<T: Int>(text: &str) -> Result<T, String> {
         [b'0', _, ..] => (8, &rest[1..]),
         _ => (10, rest),
     };
-    // Behind a prefix, the leading 0 of an octal number included, the first digit may have an underscore before it.
+    // After a prefix, including the leading 0 of an octal number, an underscore may precede the first
+    // digit.
     let digits = match radix {
         10 => digits,
         _ => digits.strip_prefix('_').unwrap_or(digits),

@@ -1,10 +1,10 @@
-//! From arguments to values.
+//! Parsing of arguments.
 
 use outrigger_resources::value::go_bool;
 
 use crate::{Flag, FlagError, FlagErrors, Kind, Values, number};
 
-/// A command line that was understood.
+/// A valid command line.
 #[derive(Debug, Clone)]
 pub enum Parsed {
     /// `--help` or `-h`: print the usage text and exit with status 0.
@@ -13,12 +13,12 @@ pub enum Parsed {
     Run(Values),
 }
 
-/// Reads the arguments (without the program's name). Arguments that are not flags are ignored, as
-/// is everything after `--`. An argument longer than two characters with one leading dash is
-/// read as if it had two. A request for help counts whatever else is wrong.
+/// Parses the arguments (without the program's name). Ignores arguments that are not flags, and everything
+/// after `--`. A single leading dash is equivalent to two, except in one-letter flags. `--help` has
+/// precedence over errors.
 ///
 /// # Errors
-/// Everything that is wrong, not only what comes first.
+/// All errors, not only the first.
 pub fn parse(flags: &'static [Flag], args: impl IntoIterator<Item = String>) -> Result<Parsed, FlagErrors> {
     match parse_every(flags, args) {
         (parsed, wrong) if wrong.is_empty() => Ok(parsed),
@@ -26,7 +26,7 @@ pub fn parse(flags: &'static [Flag], args: impl IntoIterator<Item = String>) -> 
     }
 }
 
-/// As [`parse`], for who checks the values as well: with defaults in the place of what is wrong.
+/// Like [`parse`], for callers that validate the values too: invalid flags get their defaults.
 pub fn parse_every(
     flags: &'static [Flag],
     args: impl IntoIterator<Item = String>,
@@ -49,7 +49,7 @@ pub fn parse_every(
     (Parsed::Run(values), wrong)
 }
 
-/// Whether help was asked for.
+/// Returns whether help was requested.
 fn take(
     values: &mut Values,
     flags: &'static [Flag],

@@ -1,4 +1,4 @@
-//! The description of flags, and the usage text made from it.
+//! Descriptions of flags, and the usage text generated from them.
 
 use std::fmt::Write;
 
@@ -7,21 +7,21 @@ use std::fmt::Write;
 pub enum Kind {
     /// `true` or `false`; the flag alone means `true`.
     Bool,
-    /// A signed number; `0x`, `0o`, `0b` and `0` prefixes are understood.
+    /// A signed number, with optional `0x`, `0o`, `0b` or `0` prefix.
     Int,
-    /// A number that is not negative.
+    /// A non-negative number.
     Uint,
     /// Any text.
     Text,
-    /// Comma separated items; repeating the flag adds items.
+    /// Comma-separated items; repeating the flag appends items.
     List,
-    /// Text that the caller checks while parsing.
+    /// Text that is validated during parsing.
     Checked {
         /// The type's name in the usage text.
         name: &'static str,
-        /// Completes "give ..." when the check fails.
+        /// Completes "give ..." if validation fails.
         expected: &'static str,
-        /// The cause of a refusal.
+        /// Validates the text; the error is the cause.
         check: fn(&str) -> Result<(), String>,
     },
 }
@@ -54,14 +54,14 @@ pub struct Flag {
     pub name: &'static str,
     /// Type of the value.
     pub kind: Kind,
-    /// Value when the flag is absent, in the form it would have on the command line.
+    /// Value if the flag is absent, in command-line form.
     pub default: &'static str,
     /// One sentence for the usage text.
     pub help: &'static str,
-    /// For deprecated flags, what to do instead. Such flags are accepted with a notice and are
-    /// left out of the usage text.
+    /// The replacement of a deprecated flag, which is accepted with a notice and omitted from the usage
+    /// text.
     pub deprecated: Option<&'static str>,
-    /// Left out of the usage text.
+    /// Omitted from the usage text.
     pub hidden: bool,
 }
 
@@ -103,13 +103,13 @@ impl Flag {
         Self::new(name, Kind::List, "", help)
     }
 
-    /// The same flag, deprecated: `instead` completes "Flag --name has been deprecated, ...".
+    /// Marks the flag as deprecated: `instead` completes "Flag --name has been deprecated, ...".
     pub const fn deprecated(mut self, instead: &'static str) -> Self {
         self.deprecated = Some(instead);
         self
     }
 
-    /// The same flag, absent from the usage text.
+    /// Omits the flag from the usage text.
     pub const fn hidden(mut self) -> Self {
         self.hidden = true;
         self
@@ -146,8 +146,8 @@ pub fn usage(binary: &str, flags: &[Flag]) -> String {
     text
 }
 
-/// The rows of a Markdown table: flag, type, default, meaning. Hidden flags are left out; deprecated ones tell what to
-/// do instead.
+/// The rows of a Markdown table: flag, type, default, meaning. Omits hidden flags; deprecated ones state
+/// their replacement.
 pub fn reference(flags: &[Flag]) -> String {
     let mut shown: Vec<&Flag> = flags.iter().filter(|flag| !flag.hidden).collect();
     shown.sort_by_key(|flag| flag.name);
@@ -180,8 +180,7 @@ pub fn reference(flags: &[Flag]) -> String {
     text
 }
 
-/// The line after the mistakes of a command line: where all flags are listed. The list itself would push the mistakes
-/// off the screen.
+/// The line printed after errors. The complete usage text would scroll the errors off the screen.
 pub fn see_help(binary: &str) -> String {
     format!("all flags: {binary} --help")
 }

@@ -6,10 +6,10 @@ use outrigger_resources::value::go_bool;
 
 use crate::{Flag, Kind, number};
 
-/// Values by flag name: what was given, else the defaults of the table.
+/// Values by flag name, with the table's defaults.
 ///
-/// The typed getters panic when the name is not in the table or has another type; that is a
-/// mistake in the program, not in the command line, and any test that reads the flag shows it.
+/// The typed getters panic if the name is not in the table or has another type. That is a bug in the
+/// program, not in the command line, and any test that reads the flag reveals it.
 #[derive(Debug, Clone)]
 pub struct Values {
     flags: &'static [Flag],
@@ -40,13 +40,13 @@ impl Values {
         values.push(value);
     }
 
-    /// Whether the flag was on the command line, with any value.
+    /// Whether the flag was on the command line.
     pub fn given(&self, name: &str) -> bool {
         self.flag(name);
         self.given.contains_key(name)
     }
 
-    /// One line per deprecated flag used, to be printed on standard error.
+    /// One line per deprecated flag used, to print on standard error.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
@@ -113,7 +113,7 @@ impl Values {
     }
 }
 
-/// Splits at commas outside double quotes; a doubled quote inside quotes stands for one quote.
+/// Splits at commas outside double quotes; a doubled quote inside quotes is one quote.
 fn split_list(text: &str) -> Vec<String> {
     if text.is_empty() {
         return Vec::new();

@@ -1,27 +1,28 @@
-//! How many fields a message of gRPC has, counted in the wire format while it comes in. An empty element takes two bytes
-//! there and some hundreds once decoded, so that the size of a message says little about the memory it takes.
+//! Limits on the number of fields in a gRPC message, counted in the wire format as it arrives. An empty
+//! element takes two bytes there but hundreds once decoded, so the size of a message says little about its
+//! memory use.
 
-/// Fields of a message, those of the messages in it that [`Nested`] names included.
+/// Maximum fields of a message, including messages in it that [`Nested`] lists.
 pub const MAX_FIELDS: usize = 128 << 10;
 
-/// Bytes of a message below which it cannot have more: a field has a tag and at least one byte more.
+/// Bytes below which a message cannot exceed the limit: a field has a tag and at least one more byte.
 const MIN_COUNTED: usize = 2 * MAX_FIELDS;
 
-/// The fields of a message whose messages are counted as well, by their numbers.
+/// Nested messages whose fields are also counted, by field number.
 #[derive(Debug)]
 pub struct Nested {
     inside: &'static [(u64, &'static Nested)],
-    /// Whether its own fields count.
+    /// Whether its own fields are counted.
     counts: bool,
 }
 
 impl Nested {
-    /// A message whose fields count, and what it has in it.
+    /// Counts the message's own fields, and those of nested messages.
     pub const fn of(inside: &'static [(u64, &'static Self)]) -> Self {
         Self { inside, counts: true }
     }
 
-    /// A message that counts as one field of what is around it, however many fields it has: only what it has in it counts.
+    /// Counts the message as one field of its parent; only the fields of nested messages are counted.
     pub const fn around(inside: &'static [(u64, &'static Self)]) -> Self {
         Self {
             inside,
@@ -30,7 +31,7 @@ impl Nested {
     }
 }
 
-/// Of a message whose own fields are all that can be many.
+/// A message without nested messages to count.
 pub static FLAT: Nested = Nested::of(&[]);
 /// `google.protobuf.Value`.
 pub static VALUE: Nested = Nested::of(&[(5, &STRUCT), (6, &LIST)]);
@@ -44,7 +45,7 @@ static LIST: Nested = Nested::of(&[(1, &VALUE)]);
 #[error("the message has more than {MAX_FIELDS} fields: send it in parts")]
 pub struct TooManyFields;
 
-/// Counts the fields of a message that is here whole.
+/// Counts the fields of a complete message.
 ///
 /// # Errors
 /// [`TooManyFields`].
@@ -56,29 +57,29 @@ pub fn check(message: &[u8], nested: &'static Nested) -> Result<(), TooManyField
     }
 }
 
-/// Counts the fields of one message that comes in pieces.
+/// Counts the fields of a message that arrives in pieces.
 #[derive(Debug)]
 pub(crate) struct Counter {
     top: &'static Nested,
     fields: usize,
-    /// Bytes that have passed.
+    /// Bytes processed.
     at: u64,
-    /// Messages in it that have begun, and where each ends.
+    /// Open nested messages, and where each ends.
     open: Vec<(u64, &'static Nested)>,
     next: Next,
 }
 
-/// What comes next.
+/// The next element of the wire format.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Tag(Varint),
-    /// The value of a field that is a number.
+    /// The value of a numeric field.
     Number,
-    /// Of the field with this number.
+    /// The length of the field with this number.
     Length(u64, Varint),
-    /// Bytes that mean nothing here.
+    /// Bytes to skip.
     Skipped(u64),
-    /// This is no message, and its decoder will say so.
+    /// Invalid; the decoder will report the error.
     Unreadable,
 }
 
@@ -89,7 +90,7 @@ struct Varint {
 }
 
 impl Varint {
-    /// The number, with its last byte.
+    /// Returns the number once its last byte was pushed.
     fn push(&mut self, byte: u8) -> Option<u64> {
         self.value |= u64::from(byte & 0x7f).checked_shl(self.shift).unwrap_or(0);
         self.shift += 7;
@@ -102,7 +103,7 @@ impl Varint {
 }
 
 impl Counter {
-    /// For a message of this length; none where it cannot have too many.
+    /// For a message of this length; `None` if it cannot exceed the limit.
     pub(crate) fn of(length: usize, nested: &'static Nested) -> Option<Self> {
         (length > MIN_COUNTED).then(|| Self {
             top: nested,
@@ -147,7 +148,7 @@ impl Counter {
                         0 => Next::Number,
                         1 => Next::Skipped(8),
                         2 => Next::Length(tag >> 3, Varint::default()),
-                        // Groups: what is in them counts like what is around.
+                        // Groups: their fields count like those of their parent.
                         3 | 4 => Next::Tag(Varint::default()),
                         5 => Next::Skipped(4),
                         _ => Next::Unreadable,
@@ -170,7 +171,7 @@ impl Counter {
         Ok(())
     }
 
-    /// The message that the byte which has just passed is in.
+    /// The message that contains the byte just processed.
     fn around(&mut self) -> &'static Nested {
         while self.open.last().is_some_and(|(end, _)| *end < self.at) {
             self.open.pop();
@@ -178,7 +179,7 @@ impl Counter {
         self.open.last().map_or(self.top, |(_, nested)| nested)
     }
 
-    /// What comes after the length of a field.
+    /// Handles the length of a field.
     fn inside(&mut self, field: u64, length: u64) -> Next {
         let nested = self.around().inside.iter().find(|(number, _)| *number == field);
         match nested {
@@ -209,7 +210,7 @@ mod tests {
         out
     }
 
-    /// Fields without anything in them.
+    /// Empty fields.
     fn empty(number: u8, count: usize) -> Vec<u8> {
         [(number << 3) | 2, 0].repeat(count)
     }

@@ -5,17 +5,17 @@ use bytes::{Buf, Bytes, BytesMut};
 /// Bytes before each message: a compression flag and the length, big-endian (gRPC over HTTP/2, "Length-Prefixed-Message").
 pub const PREFIX: usize = 5;
 
-/// What the prefix of a message says.
+/// The prefix of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// 0 for a message that is not compressed.
+    /// 0 for an uncompressed message.
     pub flag: u8,
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub length: usize,
 }
 
 impl Prefix {
-    /// The prefix that `data` begins with, once all of it is there.
+    /// The prefix at the start of `data`, once it is complete.
     #[inline]
     pub fn read(data: &[u8]) -> Option<Self> {
         let &[flag, a, b, c, d] = data.first_chunk()?;
@@ -25,7 +25,7 @@ impl Prefix {
         })
     }
 
-    /// The bytes before a message of this length that is not compressed; `None` beyond 4 GiB.
+    /// The prefix of an uncompressed message of this length; `None` above 4 GiB.
     #[inline]
     pub fn write(length: usize) -> Option<[u8; PREFIX]> {
         let [a, b, c, d] = u32::try_from(length).ok()?.to_be_bytes();
@@ -33,11 +33,11 @@ impl Prefix {
     }
 }
 
-/// A gRPC frame that cannot be taken or made.
+/// An invalid gRPC frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// The frame is marked as compressed; no compression is negotiated between sidecars.
+    /// The frame is compressed; sidecars do not negotiate compression.
     #[error("a gRPC frame has compression flag {flag}, but no compression was agreed")]
     Compressed {
         /// The flag byte.
@@ -54,15 +54,16 @@ pub enum FrameError {
     /// The stream ended within a frame.
     #[error("the stream ended within a gRPC frame, after {have} of its bytes")]
     Truncated {
-        /// Bytes of the frame that arrived, its prefix included.
+        /// Bytes of the frame received, including the prefix.
         have: usize,
     },
 }
 
-/// Cuts the data of a stream into messages.
+/// Splits a stream into messages.
 ///
-/// A message that lies within one chunk is a slice of that chunk; one that spans chunks is assembled once. Memory is
-/// bounded by the limit plus one chunk, and is taken only for bytes that arrived, not for a length that was claimed.
+/// A message within one chunk is a slice of that chunk; one that spans chunks is assembled once. Memory is
+/// bounded by the limit plus one chunk, and is allocated for received bytes only, not for a declared
+/// length.
 #[derive(Debug)]
 pub struct FrameReader {
     max_message: usize,
@@ -71,7 +72,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// A reader that refuses messages of more than `max_message` bytes.
+    /// A reader that rejects messages of more than `max_message` bytes.
     pub fn new(max_message: usize) -> Self {
         Self {
             max_message,
@@ -80,8 +81,8 @@ impl FrameReader {
         }
     }
 
-    /// Takes the next data of the stream. Call [`next`](Self::next) until it returns `None` before the next push:
-    /// what is pushed on top of unread data is copied.
+    /// Adds the next chunk of the stream. Call [`next`](Self::next) until it returns `None` before the next
+    /// push: unread data is copied.
     pub fn push(&mut self, chunk: Bytes) {
         if self.chunk.is_empty() {
             self.chunk = chunk;
@@ -93,19 +94,16 @@ impl FrameReader {
         }
     }
 
-    /// The next whole message, without its prefix; `None` when more data is needed. An error is final: the reader
-    /// returns it again.
-    #[allow(
-        clippy::should_implement_trait,
-        reason = "an iterator ends at its first None"
-    )]
+    /// The next complete message without its prefix; `None` if more data is needed. An error is final: it
+    /// is returned again.
+    #[allow(clippy::should_implement_trait, reason = "an iterator ends at its first None")]
     pub fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         if self.partial.is_empty() {
             match self.frame_len(&self.chunk)? {
                 Some(total) if self.chunk.len() >= total => {
                     return Ok(Some(message(self.chunk.split_to(total))));
                 }
-                // The rest of the frame comes in other chunks.
+                // The rest of the frame is in later chunks.
                 _ => self.fill_partial(self.chunk.len()),
             }
             return Ok(None);
@@ -120,17 +118,17 @@ impl FrameReader {
         Ok(None)
     }
 
-    /// Whether a message has begun and is not whole.
+    /// Whether a message is incomplete.
     pub fn is_within_message(&self) -> bool {
         !self.partial.is_empty() || !self.chunk.is_empty()
     }
 
-    /// Bytes that are here and not taken yet.
+    /// Bytes received but not taken yet.
     pub fn buffered(&self) -> usize {
         self.partial.len() + self.chunk.len()
     }
 
-    /// To be called at the end of the stream: an error if it came within a frame.
+    /// Call at the end of the stream: an error if it ended within a frame.
     pub fn finish(&self) -> Result<(), FrameError> {
         match self.buffered() {
             0 => Ok(()),
@@ -145,7 +143,7 @@ impl FrameReader {
         self.chunk.advance(missing);
     }
 
-    /// Length of the frame that `data` begins with, prefix included, if its prefix is there.
+    /// Length of the frame at the start of `data` including its prefix, once the prefix is complete.
     fn frame_len(&self, data: &[u8]) -> Result<Option<usize>, FrameError> {
         let Some(Prefix { flag, length: len }) = Prefix::read(data) else {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! Messages of gRPC as they arrive: their frames, and bounds of the time, the fields and the bytes that a peer may make a
-//! server wait for or keep.
+//! Receiving gRPC messages: framing, and limits on the time, the fields and the bytes that a peer can make
+//! a server wait for or retain.
 
 pub mod fields;
 pub mod frame;

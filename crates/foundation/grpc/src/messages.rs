@@ -1,4 +1,4 @@
-//! Requests of gRPC that stop half-way, or take more memory than their size says.
+//! Limits for gRPC requests that stall, or take more memory than their size suggests.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,41 +12,41 @@ use crate::fields::{Counter, FLAT, Nested, TooManyFields};
 use crate::frame::{PREFIX, Prefix};
 use crate::unfinished::UnfinishedRequest;
 
-/// Time without a byte of a message that has begun, or of a request that is one message and has not ended.
+/// Time without progress after which a started message, or an unfinished unary request, fails.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a method is called with.
+/// The request of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// One message: all of it is due at once.
+    /// One message, expected as a whole.
     Unary,
-    /// A stream of them, which may be silent between two messages.
+    /// A stream of messages, which may pause between messages.
     Streaming,
 }
 
-/// The client sent nothing more of what it had begun.
+/// The client did not send the rest of a message in time.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the rest of a message did not arrive within {MESSAGE_TIMEOUT:?}")]
 pub struct MessageTimeout;
 
-/// The body of a request: it fails with [`MessageTimeout`] when a message stops half-way, and with [`TooManyFields`] before such a
-/// message is whole. Pings say nothing about the former, a peer can answer them for ever.
+/// A request body that fails with [`MessageTimeout`] if a message stalls, and with [`TooManyFields`] before
+/// an oversized message is complete. Pings do not detect a stall, because the peer keeps answering them.
 #[derive(Debug)]
 pub struct Messages<B> {
     body: B,
     kind: RequestKind,
     place: Progress,
-    /// Since when nothing came; there is none before the first wait.
+    /// Time without data; created at the first wait.
     timer: Option<Pin<Box<Sleep>>>,
     waiting: bool,
-    /// Where what is unfinished is counted.
+    /// Accounts for unfinished bytes.
     held: Option<UnfinishedRequest>,
 }
 
 impl<B> Messages<B> {
-    /// Watches over `body`.
+    /// Wraps `body`.
     pub fn new(body: B, kind: RequestKind) -> Self {
         Self {
             body,
@@ -58,29 +58,29 @@ impl<B> Messages<B> {
         }
     }
 
-    /// Counts the fields of these messages with those of the whole.
+    /// Also counts the fields of these nested messages.
     #[must_use]
     pub fn counting(mut self, nested: &'static Nested) -> Self {
         self.place.nested = Some(nested);
         self
     }
 
-    /// Counts no fields: these messages are passed on, and not decoded here.
+    /// Counts no fields: the messages are forwarded, not decoded here.
     #[must_use]
     pub fn uncounted(mut self) -> Self {
         self.place.nested = None;
         self
     }
 
-    /// Whoever reads these messages holds them until they are whole: what is unfinished is counted there, and the body fails with
-    /// [`TooMuchUnfinished`](crate::unfinished::TooMuchUnfinished) where there is no room for it.
+    /// Accounts for incomplete messages, which the reader buffers. The body fails with
+    /// [`TooMuchUnfinished`](crate::unfinished::TooMuchUnfinished) if there is no room for them.
     #[must_use]
     pub fn held_in(mut self, held: Option<UnfinishedRequest>) -> Self {
         self.held = held;
         self
     }
 
-    /// Bytes of the message that has begun; of a request of one message all that came.
+    /// Bytes of the incomplete message; for a unary request, all bytes received.
     fn unfinished(&self) -> usize {
         match self.kind {
             RequestKind::Unary => self.place.all,
@@ -142,17 +142,17 @@ where
     }
 }
 
-/// How far a stream of messages is.
+/// Progress in a stream of messages.
 #[derive(Debug)]
 struct Progress {
     prefix: [u8; PREFIX],
-    /// Bytes of the message that has begun, its prefix included; 0 between two.
+    /// Bytes of the current message including its prefix; 0 between messages.
     of_message: usize,
-    /// Bytes of all of them.
+    /// Bytes of all messages.
     all: usize,
-    /// Whose fields are counted; none are where there is nothing.
+    /// Messages whose fields are counted; `None` counts none.
     nested: Option<&'static Nested>,
-    /// Of the message that has begun, where it can have too many fields.
+    /// Field counter of the current message, if it can exceed the limit.
     fields: Option<Counter>,
 }
 
@@ -195,7 +195,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Of the message with its prefix, which is here.
+    /// Length of the message with its prefix, which is complete.
     fn length(&self) -> usize {
         let message = Prefix::read(&self.prefix).map_or(0, |prefix| prefix.length);
         PREFIX.saturating_add(message)
@@ -214,7 +214,7 @@ mod tests {
     use crate::fields::MAX_FIELDS;
     use crate::unfinished::{Bounds, TooMuchUnfinished, Unfinished, UnfinishedMemory};
 
-    /// Pieces, each after its pause; then silence, or the end.
+    /// Chunks, each after a pause; then silence or the end.
     struct Slow {
         pieces: VecDeque<(Pin<Box<Sleep>>, &'static [u8])>,
         ends: bool,
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    /// All that came, or the seconds until it was given up.
+    /// All data received, or the seconds until the timeout.
     async fn outcome(kind: RequestKind, pieces: &[(u64, &'static [u8])], ends: bool) -> Result<Bytes, u64> {
         let begun = Instant::now();
         match Messages::new(slow(pieces, ends), kind).collect().await {

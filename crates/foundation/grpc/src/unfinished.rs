@@ -1,32 +1,33 @@
-//! Requests that have begun and not ended, as far as their bytes wait in memory for the rest. Flow control is no bound for
-//! them: what is taken off a connection gives its room in the windows back, though nobody can use it yet.
+//! Memory accounting for incomplete requests. Flow control does not bound them: data taken off a connection
+//! returns its window, although the request is not usable yet.
 //!
-//! Each connection has a bound, and so has the process. From half of the latter on, a connection has no more than its share of
-//! that half, so that a few that hold much do not stop all others. What is counted is what was received, whatever was
-//! announced, and nothing where a request is whole when it is first looked at.
+//! Each connection has a limit, and so has the process. Above half of the process limit, each connection
+//! may hold only its fair share of that half, so that a few large holders do not block the others. Only
+//! received bytes count, not declared lengths, and a request that is complete when first inspected counts
+//! nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
-/// Bytes of unfinished requests that there may be.
+/// Limits in bytes of incomplete requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// On one connection.
+    /// Per connection.
     pub connection: usize,
-    /// On all connections of the process.
+    /// For all connections of the process.
     pub process: usize,
 }
 
-/// What all connections of a process hold. Memory is the process's, however many servers run in it.
+/// Bytes held by all connections of a process. Shared by all servers in it.
 #[derive(Debug, Default)]
 pub struct UnfinishedMemory {
     bytes: AtomicUsize,
-    /// Connections that hold any of them. Counted behind the bytes, and so below zero at times.
+    /// Connections that hold any. Updated after the bytes, so it may be briefly negative.
     connections: AtomicIsize,
 }
 
 impl UnfinishedMemory {
-    /// Nothing is held.
+    /// Nothing held.
     pub const fn new() -> Self {
         Self {
             bytes: AtomicUsize::new(0),
@@ -34,14 +35,14 @@ impl UnfinishedMemory {
         }
     }
 
-    /// The part of so many bytes that each connection has which holds any.
+    /// The fair share of `of` bytes for each connection that holds any.
     fn share(&self, of: usize) -> usize {
         let connections = self.connections.load(Ordering::Relaxed);
         of / usize::try_from(connections).unwrap_or_default().max(1)
     }
 }
 
-/// The unfinished requests of a connection.
+/// The incomplete requests of a connection.
 #[derive(Debug)]
 pub struct Unfinished {
     bytes: AtomicUsize,
@@ -49,13 +50,13 @@ pub struct Unfinished {
     memory: &'static UnfinishedMemory,
 }
 
-/// A request is given up because too much of it and others waits for the rest.
+/// A request fails because too many bytes are incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooMuchUnfinished {
     /// On its connection.
     #[error("the connection has more than {0} bytes of unfinished requests")]
     OnConnection(usize),
-    /// On all of them, of which this one has more than its share.
+    /// On all connections, while this one has more than its share.
     #[error(
         "the connections of this process have more bytes of unfinished requests than they may have, {0}: try again, with less at \
          once"
@@ -64,7 +65,7 @@ pub enum TooMuchUnfinished {
 }
 
 impl Unfinished {
-    /// Those of a connection that holds nothing yet.
+    /// For a connection that holds nothing yet.
     pub fn new(bounds: Bounds, memory: &'static UnfinishedMemory) -> Arc<Self> {
         Arc::new(Self {
             bytes: AtomicUsize::new(0),
@@ -73,7 +74,7 @@ impl Unfinished {
         })
     }
 
-    /// A request begins, of which nothing is held yet.
+    /// Starts a request, with nothing held.
     pub fn begin(self: Arc<Self>) -> UnfinishedRequest {
         UnfinishedRequest {
             connection: self,
@@ -108,7 +109,7 @@ impl Unfinished {
     }
 }
 
-/// What is held of one request. Nothing once this is dropped.
+/// The bytes held of one request; released on drop.
 #[derive(Debug)]
 pub struct UnfinishedRequest {
     connection: Arc<Unfinished>,
@@ -116,10 +117,10 @@ pub struct UnfinishedRequest {
 }
 
 impl UnfinishedRequest {
-    /// So many bytes are held now, whatever were before.
+    /// Sets the number of held bytes.
     ///
     /// # Errors
-    /// There is no room for more. Nothing counts as held from here on: whoever reads the request gives it up.
+    /// If there is no room. The count becomes zero, because the reader must drop the request.
     pub fn hold(&mut self, bytes: usize) -> Result<(), TooMuchUnfinished> {
         let before = std::mem::replace(&mut self.bytes, bytes);
         if bytes < before {
@@ -134,7 +135,7 @@ impl UnfinishedRequest {
         Ok(())
     }
 
-    /// Nothing of it is held any more.
+    /// Sets the count to zero.
     pub fn release(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         if bytes > 0 {
@@ -214,7 +215,7 @@ mod tests {
         for request in &mut large {
             request.hold(100).unwrap();
         }
-        // Half of the process's bound: the share of three is 66.
+        // Half of the process limit: the share of three is 66.
         let mut third = begin();
         third.hold(66).unwrap();
         assert_eq!(third.hold(67), Err(TooMuchUnfinished::InProcess(400)));

@@ -1,4 +1,4 @@
-//! The right name that a wrong one was meant to be, for error texts.
+//! Suggestions for misspelled names in error texts.
 //!
 //! ```
 //! use outrigger_nearest::{hint, nearest};
@@ -9,11 +9,11 @@
 //! assert_eq!(hint("loud", ["info", "warn"]), "");
 //! ```
 
-/// Letters that may differ at most.
+/// Maximum edit distance.
 const EDIT_DISTANCE: usize = 3;
 
-/// The name that `wrong` begins, the shortest of several; else the one that differs by the fewest letters, up to
-/// three and half of `wrong`. Case does not count.
+/// The shortest name that starts with `wrong`, otherwise the name with the smallest edit distance, up to
+/// three and half of the length of `wrong`. Ignores case.
 pub fn nearest<'a>(wrong: &str, right: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = wrong.to_lowercase();
     let letters = wrong.chars().count();
@@ -22,7 +22,8 @@ pub fn nearest<'a>(wrong: &str, right: impl IntoIterator<Item = &'a str>) -> Opt
         if letters > 1 && lower.starts_with(&wrong) {
             return Some((0, lower.len(), name));
         }
-        // As many letters differ as one has more than the other: where those are many, the rest is not looked at.
+        // The edit distance is at least the difference in length: skips the computation if that is too
+        // large.
         if letters.abs_diff(lower.chars().count()) > EDIT_DISTANCE {
             return None;
         }
@@ -32,14 +33,14 @@ pub fn nearest<'a>(wrong: &str, right: impl IntoIterator<Item = &'a str>) -> Opt
     ranked.min().map(|(_, _, name)| name)
 }
 
-/// `did you mean NAME? ` to put before a remedy; empty where no name is near.
+/// `did you mean NAME? ` to put before a remedy; empty if no name is similar.
 pub fn hint<'a>(wrong: &str, right: impl IntoIterator<Item = &'a str>) -> String {
     nearest(wrong, right)
         .map(|name| format!("did you mean {name}? "))
         .unwrap_or_default()
 }
 
-/// How many letters must change, be added, left out or swapped with their neighbour to turn one name into the other.
+/// Edit distance: letters changed, inserted, deleted, or swapped with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut before: Vec<usize> = Vec::new();

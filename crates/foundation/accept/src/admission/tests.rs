@@ -16,7 +16,7 @@ fn admit(admission: &Admission, address: IpAddr) -> Permit {
     admission.admit(Some(address)).unwrap()
 }
 
-/// Connections from this address, one after the other, each of which proved something once.
+/// Admits `count` connections of this address one after the other, and proves each.
 fn proven(admission: &Admission, address: IpAddr, count: usize) -> Vec<Permit> {
     let one = |_| {
         let permit = admit(admission, address);
@@ -70,7 +70,8 @@ fn evicts_least_recently_used() {
     assert_eq!(admission.len(), 2, "an evicted connection does not come back");
 }
 
-/// Whoever has shaken hands has proved who it is and asks next, while those before it have asked already.
+/// A newcomer that has completed its handshake sends a request next; earlier connections have already sent
+/// theirs.
 #[test]
 fn proven_newcomer_outlives_idle_peers() {
     let admission = admission(100, 100);
