@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_word_enables_a_sidecar() {
+    fn only_true_enables_sidecar() {
         for (text, wanted) in [
             ("true", true),
             ("TRUE", true),
@@ -139,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn sidecars_are_among_either_kind_of_containers() {
+    fn finds_sidecar_in_both_container_kinds() {
         assert!(has_sidecar(["app", "daprd"], []));
         assert!(has_sidecar(["app"], ["init", "daprd"]));
         assert!(!has_sidecar(["app"], ["init"]));
     }
 
     #[test]
-    fn names_of_services() {
+    fn builds_service_names() {
         assert_eq!(service_name("cart").as_deref(), Ok("cart-dapr"));
         assert_eq!(service_name("1").as_deref(), Ok("1-dapr"));
         assert!(service_name(&"a".repeat(58)).is_ok());
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_do_not_count() {
+    fn ignores_invalid_numbers() {
         let map = BTreeMap::from([("a".to_owned(), "7".to_owned()), ("b".to_owned(), "x".to_owned())]);
         let annotations = Annotations(&map);
         assert_eq!(annotations.number("a"), Some(7));

@@ -378,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_told_apart() {
+    fn distinguishes_errors() {
         let body = br#"{"kind":"Status","message":"pods is forbidden"}"#;
         let of = |status: u16| refusal("GET /x".to_owned(), StatusCode::from_u16(status).unwrap(), body);
         assert!(of(404).is_not_found() && of(403).is_forbidden());

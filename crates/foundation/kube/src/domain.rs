@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_search_list_of_a_pod_tells_the_domain() {
+    fn finds_domain_in_search_list() {
         let pod = "nameserver 10.96.0.10\nsearch ns.svc.corp.example svc.corp.example corp.example\noptions ndots:5\n";
         assert_eq!(of(pod), Some("corp.example"));
         assert_eq!(of("search svc.a.\nsearch\tsvc.b\n"), Some("b"));

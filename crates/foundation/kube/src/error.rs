@@ -35,10 +35,10 @@ pub enum ApiError {
         named: bool,
     },
     /// It was changed meanwhile, or exists.
-    #[error("{0}: another client changed it meanwhile")]
+    #[error("{0}: changed concurrently by another client")]
     Conflict(String),
     /// The version is too old to watch from.
-    #[error("{0}: the version is too old, the collection has to be listed again")]
+    #[error("{0}: the version is too old; list the collection again")]
     Expired(String),
     /// The API refused it.
     #[error("the Kubernetes API refused {what}: {status} {message}")]
@@ -51,7 +51,7 @@ pub enum ApiError {
         message: String,
     },
     /// The answer is longer than what is taken in.
-    #[error("more than {most} bytes are needed for {what}: that is the limit")]
+    #[error("{what} exceeds the limit of {most} bytes")]
     TooLarge {
         /// Method and address, or a copy.
         what: String,

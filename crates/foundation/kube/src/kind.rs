@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_collections_and_objects() {
+    fn builds_paths() {
         assert_eq!(Kind::PODS.path(None, None), "/api/v1/pods");
         assert_eq!(
             Kind::COMPONENTS.path(Some("ns"), Some("a")),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_become_addresses() {
+    fn rejects_invalid_names() {
         for good in ["a", "dapr-system", "operator.dapr.io", "a1"] {
             assert!(is_object_name(good), "{good}");
         }

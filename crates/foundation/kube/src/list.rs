@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_is_read_page_by_page_up_to_its_limit() {
+    async fn lists_pages_up_to_limit() {
         let server = Server::start().await;
         let long = "x".repeat(1000);
         for number in 0..2 * PAGE {
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(
             (error.to_string().as_str(), count),
             (
-                "more than 750000 bytes are needed for GET /api/v1/namespaces/ns/configmaps: that is the limit",
+                "GET /api/v1/namespaces/ns/configmaps exceeds the limit of 750000 bytes",
                 PAGE
             )
         );

@@ -371,7 +371,7 @@ pub(crate) mod tests {
     }
 
     /// What a thing with a name of one letter takes.
-    pub(crate) fn size_of_thing() -> usize {
+    pub(crate) fn thing_size() -> usize {
         size(&Meta::of(&thing("a", 1)), &Thing(1))
     }
 
@@ -395,7 +395,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_list_tells_only_what_is_different() {
+    fn list_reports_differences_only() {
         let store = Store::<Thing>::default();
         let mut changes = store.follow();
         replace(&store, vec![thing("a", 1), thing("b", 2), thing("c", 3)]);
@@ -412,7 +412,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_list_with_many_differences_leaves_nobody_behind() {
+    fn large_list_does_not_lag_receivers() {
         let store = Store::<Thing>::default();
         let mut changes = store.follow();
         let things = |number: usize| (0..number).map(|n| thing(&format!("n{n}"), 1)).collect();
@@ -428,7 +428,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_any_more_stays_as_it_was() {
+    fn invalid_update_keeps_last_state() {
         let store = Store::<Thing>::default();
         let mut changes = store.follow();
         replace(&store, vec![thing("a", 1)]);
@@ -440,7 +440,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn single_changes_are_told_once() {
+    fn reports_single_changes_once() {
         let store = Store::<Thing>::default();
         let mut changes = store.follow();
         store.apply(thing("a", 1)).unwrap();
@@ -457,8 +457,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_collection_that_is_too_large_stays_as_it_was() {
-        let one = size_of_thing();
+    fn oversized_collection_is_unchanged() {
+        let one = thing_size();
         let store = Store::<Thing>::bounded(2 * one);
         let mut changes = store.follow();
         replace(&store, vec![thing("a", 1), thing("b", 1)]);

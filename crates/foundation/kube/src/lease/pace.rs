@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_gives_up_before_others_take_over_and_tries_twice_before() {
+    fn holder_steps_down_after_two_attempts() {
         for pace in [Pace::SLOW, Pace::FAST] {
             // Others may be faster by a tenth, which no clock is.
             assert!(pace.give_up < pace.lasts.mul_f64(0.9), "{pace:?}");
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rare_pace_asks_less_than_twice_a_minute() {
+    fn slow_pace_limits_requests() {
         // With the watches of an operator, of which each is opened again after half an hour at the earliest.
         let watches = 8.0 / 30.0;
         assert!(Duration::from_secs(60).div_duration_f64(Pace::SLOW.renew) + watches <= 2.0);

@@ -7,7 +7,7 @@ use tracing::Level;
 
 use super::*;
 use crate::kind::Kind;
-use crate::store::tests::{Thing, size_of_thing, thing};
+use crate::store::tests::{Thing, thing_size, thing};
 use crate::store::{Change, Changes};
 use crate::testing::Server;
 
@@ -96,7 +96,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn a_copy_follows_the_collection() {
+async fn copy_follows_collection() {
     let server = Server::start().await;
     for number in 0..crate::list::PAGE + 3 {
         server.put(&at(&format!("n{number}")), thing(&format!("n{number}"), 1));
@@ -113,7 +113,7 @@ async fn a_copy_follows_the_collection() {
 }
 
 #[tokio::test]
-async fn a_watch_that_ends_goes_on_where_it_was() {
+async fn ended_watch_resumes() {
     let server = Server::start().await;
     let mut running = Running::watching(&server).await;
     server.cut();
@@ -127,7 +127,7 @@ async fn a_watch_that_ends_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn an_expired_watch_lists_again() {
+async fn expired_watch_lists_again() {
     let server = Server::start().await;
     let mut running = Running::start(&server);
     running.complete().await;
@@ -141,7 +141,7 @@ async fn an_expired_watch_lists_again() {
 }
 
 #[tokio::test]
-async fn an_outage_leaves_the_last_state_in_force() {
+async fn outage_keeps_last_state() {
     let server = Server::start().await;
     let mut running = Running::watching(&server).await;
     server.down(true);
@@ -153,7 +153,7 @@ async fn an_outage_leaves_the_last_state_in_force() {
 }
 
 #[tokio::test]
-async fn a_server_without_versions_is_followed_by_listing() {
+async fn polls_server_without_versions() {
     let server = Server::start().await;
     server.versionless();
     let mut running = Running::start(&server);
@@ -165,7 +165,7 @@ async fn a_server_without_versions_is_followed_by_listing() {
 }
 
 #[tokio::test]
-async fn a_refused_list_is_told_and_tried_again() {
+async fn logs_and_retries_refused_list() {
     let server = Server::start().await;
     server.fix(PLURAL, http::StatusCode::FORBIDDEN, json!({"message": "no"}));
     let mut running = Running::start(&server);
@@ -181,7 +181,7 @@ async fn a_refused_list_is_told_and_tried_again() {
 }
 
 #[tokio::test]
-async fn objects_are_found_where_only_their_collection_is_served() {
+async fn finds_objects_through_collection() {
     let server = Server::start().await;
     let list = json!({"items": [thing("a", 1), thing("b", 2)]});
     server.fix(PLURAL, http::StatusCode::OK, list);
@@ -198,7 +198,7 @@ async fn objects_are_found_where_only_their_collection_is_served() {
     assert_eq!(
         server.requests("GET", PLURAL).len(),
         lists,
-        "what the API names is not looked for"
+        "an object named by the API must not be listed"
     );
     let hostile = client
         .get::<Value>(Kind::CONFIG_MAPS, Some("ns"), "../../x")
@@ -207,10 +207,10 @@ async fn objects_are_found_where_only_their_collection_is_served() {
 }
 
 #[tokio::test]
-async fn a_collection_that_outgrows_its_copy_leaves_it_as_it_was() {
+async fn oversized_collection_keeps_copy() {
     let server = Server::start().await;
     let mut running = Running::of(Reflector {
-        store: Arc::new(Store::bounded(2 * size_of_thing())),
+        store: Arc::new(Store::bounded(2 * thing_size())),
         ..Reflector::new(server.client(), Scope::default())
     });
     server.put(&at("a"), thing("a", 1));
@@ -232,7 +232,7 @@ async fn a_collection_that_outgrows_its_copy_leaves_it_as_it_was() {
 }
 
 #[tokio::test]
-async fn whether_a_copy_is_in_sync_is_told_as_soon_as_its_watch_is_there_again() {
+async fn reports_sync_when_watch_resumes() {
     let server = Server::start().await;
     server.fix(PLURAL, http::StatusCode::FORBIDDEN, json!({"message": "no"}));
     let refused = Running::start(&server);
@@ -259,7 +259,7 @@ async fn whether_a_copy_is_in_sync_is_told_as_soon_as_its_watch_is_there_again()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_that_refuses_to_watch_is_asked_less_and_less_often() {
+async fn refused_watches_back_off() {
     for (status, in_stream) in [
         (http::StatusCode::FORBIDDEN, false),
         (http::StatusCode::TOO_MANY_REQUESTS, false),
@@ -286,7 +286,7 @@ async fn an_api_that_refuses_to_watch_is_asked_less_and_less_often() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn versions_that_are_always_too_old_are_listed_less_and_less_often() {
+async fn expired_versions_back_off() {
     for in_stream in [false, true] {
         let (server, lines) = (Server::start().await, Lines::new());
         server.refuse_watches(http::StatusCode::GONE, in_stream);
@@ -295,13 +295,13 @@ async fn versions_that_are_always_too_old_are_listed_less_and_less_often() {
         tokio::time::sleep(Duration::from_secs(60)).await;
         let lists = server.requests("LIST", PLURAL).len();
         assert!((5..=9).contains(&lists), "{lists} lists");
-        assert_eq!(lines.take(LOG, Level::INFO).len(), 1, "it is told once");
+        assert_eq!(lines.take(LOG, Level::INFO).len(), 1, "logged once");
         assert!(!running.state.in_sync());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_over_once_a_watch_lasts_also_where_nothing_happens() {
+async fn lasting_watch_ends_outage() {
     let (server, lines) = (Server::start().await, Lines::new());
     server.down(true);
     let mut running = Running::start(&server);
@@ -319,7 +319,7 @@ async fn an_outage_is_over_once_a_watch_lasts_also_where_nothing_happens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_says_nothing_is_opened_again_where_it_was() {
+async fn silent_watch_reopens() {
     let server = Server::start().await;
     let _running = Running::watching(&server).await;
     let begun = Instant::now();

@@ -9,7 +9,7 @@ use super::*;
 use crate::testing::Server;
 
 #[test]
-fn times_have_six_digits() {
+fn formats_microseconds() {
     let at: Timestamp = "2026-01-02T03:04:05.5Z".parse().unwrap();
     assert_eq!(micro_time(at), "2026-01-02T03:04:05.500000Z");
 }
@@ -35,7 +35,7 @@ fn holder(server: &Server) -> Value {
 }
 
 #[tokio::test]
-async fn one_of_two_leads_and_the_other_follows() {
+async fn one_leads_other_follows() {
     let server = Server::start().await;
     let (mut one, mut two) = (candidate(&server, "one"), candidate(&server, "two"));
     assert_eq!(one.look().await.unwrap(), Leads::First);
@@ -50,7 +50,7 @@ async fn one_of_two_leads_and_the_other_follows() {
 }
 
 #[tokio::test]
-async fn a_lease_that_nobody_renews_is_taken() {
+async fn acquires_expired_lease() {
     let server = Server::start().await;
     let lease = json!({
         "metadata": {"name": "l", "namespace": "ns"},
@@ -68,7 +68,7 @@ async fn a_lease_that_nobody_renews_is_taken() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_older_than_what_the_server_remembers_is_followed() {
+async fn watches_lease_older_than_history() {
     let server = Server::start().await;
     let held = |by: &str| {
         json!({"metadata": {"name": "l", "namespace": "ns"},
@@ -90,7 +90,7 @@ async fn a_lease_that_is_older_than_what_the_server_remembers_is_followed() {
 }
 
 #[tokio::test]
-async fn who_stops_is_followed_at_once() {
+async fn replaces_stopped_leader_at_once() {
     let server = Server::start().await;
     let (one, two) = (candidate(&server, "one"), candidate(&server, "two"));
     let (mut first, mut second) = (one.leadership(), two.leadership());
@@ -109,7 +109,7 @@ async fn who_stops_is_followed_at_once() {
 }
 
 #[tokio::test]
-async fn at_rest_nobody_reads_and_only_the_holder_writes() {
+async fn idle_election_only_renews() {
     let server = Server::start().await;
     let (one, two) = (candidate(&server, "one"), candidate(&server, "two"));
     let (mut first, second) = (one.leadership(), two.leadership());
@@ -129,7 +129,7 @@ async fn at_rest_nobody_reads_and_only_the_holder_writes() {
 }
 
 #[tokio::test]
-async fn a_holder_that_cannot_renew_gives_up_and_comes_back() {
+async fn steps_down_without_renewal_and_recovers() {
     let server = Server::start().await;
     let mut one = candidate(&server, "one");
     one.pace.give_up = Duration::from_millis(200);
@@ -145,7 +145,7 @@ async fn a_holder_that_cannot_renew_gives_up_and_comes_back() {
 }
 
 #[tokio::test]
-async fn rights_that_are_missing_are_named() {
+async fn errors_name_missing_rights() {
     let server = Server::start().await;
     let forbidden = json!({"kind": "Status", "code": 403, "message": "leases \"l\" is forbidden"});
     server.fix(LEASE, http::StatusCode::FORBIDDEN, forbidden);

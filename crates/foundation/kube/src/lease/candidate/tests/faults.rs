@@ -23,7 +23,7 @@ async fn two(pace: Pace, seed: u64) -> (Arc<Api>, Replica, Replica) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_dies_without_a_word_is_followed_in_time() {
+async fn replaces_crashed_leader_in_time() {
     for seed in 0..100 {
         for pace in [Pace::FAST, Pace::SLOW] {
             let (_, one, mut two) = two(pace, seed).await;
@@ -41,7 +41,7 @@ async fn who_dies_without_a_word_is_followed_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_told_to_stop_is_followed_at_once() {
+async fn replaces_released_leader_at_once() {
     for seed in 0..100 {
         let (_, mut one, mut two) = two(Pace::FAST, seed).await;
         let stopped = Instant::now();
@@ -63,7 +63,7 @@ async fn who_is_told_to_stop_is_followed_at_once() {
 
 /// Regression: a replica whose watch was refused once looked again after 36 s.
 #[tokio::test(start_paused = true)]
-async fn who_could_not_watch_at_first_leads_soon_after_another_stopped() {
+async fn refused_watch_does_not_delay_takeover() {
     for seed in 0..100 {
         let api = Arc::new(Api::default());
         let mut one = Replica::start(&api, "one", Pace::SLOW, seed);
@@ -84,7 +84,7 @@ async fn who_could_not_watch_at_first_leads_soon_after_another_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_cut_off_knows_it_before_another_leads() {
+async fn partitioned_leader_steps_down_first() {
     for seed in 0..100 {
         for pace in [Pace::FAST, Pace::SLOW] {
             let (_, mut one, mut two) = two(pace, seed).await;
@@ -112,7 +112,7 @@ async fn who_is_cut_off_knows_it_before_another_leads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_never_answered_is_followed_by_another() {
+async fn retries_hanging_request() {
     for seed in 0..20 {
         for pace in [Pace::FAST, Pace::SLOW] {
             let (_, one, two) = two(pace, seed).await;
@@ -125,7 +125,7 @@ async fn a_request_that_is_never_answered_is_followed_by_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_hears_too_late_that_it_has_the_lease_does_not_lead() {
+async fn late_response_does_not_lead() {
     for seed in 0..20 {
         let (api, one, two) = two(Pace::FAST, seed).await;
         // It takes the lease, and hears of that when a third one has it.
@@ -146,7 +146,7 @@ async fn who_hears_too_late_that_it_has_the_lease_does_not_lead() {
 
 /// Invariant: a lease that somebody deleted makes nobody lead while its holder may.
 #[tokio::test(start_paused = true)]
-async fn a_deleted_lease_is_its_holder_s_until_it_would_have_been_over() {
+async fn deleted_lease_is_valid_until_expiry() {
     for seed in 0..100 {
         let (api, mut one, mut two) = two(Pace::FAST, seed).await;
         api.delete();
@@ -169,7 +169,7 @@ async fn a_deleted_lease_is_its_holder_s_until_it_would_have_been_over() {
 
 /// Invariant: where the namespace does not exist nobody leads, and the API is asked at the pace of one that is away.
 #[tokio::test(start_paused = true)]
-async fn a_namespace_that_is_not_there_is_not_asked_for_without_pause() {
+async fn missing_namespace_backs_off() {
     let api = Arc::new(Api::default());
     api.remove_namespace();
     let one = Replica::start(&api, "one", Pace::FAST, 1);

@@ -113,7 +113,7 @@ impl World {
 /// Invariant: of replicas that see one lease at most one leads at any moment, whatever happens to them and to their requests;
 /// and once nothing happens to them one does.
 #[tokio::test(start_paused = true)]
-async fn one_leads_at_most_whatever_happens() {
+async fn at_most_one_leader() {
     for seed in 0..WORLDS {
         let mut world = World::new(seed);
         for _ in 0..EVENTS {
@@ -131,6 +131,6 @@ async fn one_leads_at_most_whatever_happens() {
             .iter()
             .filter(|one| one.leads().is_leading())
             .count();
-        assert_eq!(leading, 1, "world {seed}: nobody leads");
+        assert_eq!(leading, 1, "world {seed}: no leader");
     }
 }
