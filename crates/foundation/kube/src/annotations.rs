@@ -1,66 +1,66 @@
-//! Annotations and labels of Dapr, as the operator and the injector read them.
+//! Dapr's annotations and labels, for the operator and the injector.
 
 use std::collections::BTreeMap;
 
 pub use outrigger_resources::value::truthy as is_truthy;
-/// What the sidecar reads its flags with.
+/// The parsers of the sidecar's flags.
 pub use outrigger_resources::value::{go_nanos, quantity};
 
 /// Whether a pod gets a sidecar.
 pub const ENABLED: &str = "dapr.io/enabled";
 /// App id.
 pub const APP_ID: &str = "dapr.io/app-id";
-/// Marks the pods of the control plane.
+/// Marks pods of the control plane.
 pub const CONTROL_PLANE: &str = "dapr.io/control-plane";
 /// Name of the app's Configuration.
 pub const CONFIG: &str = "dapr.io/config";
 /// Whether the sidecar serves metrics.
 pub const ENABLE_METRICS: &str = "dapr.io/enable-metrics";
-/// Their port.
+/// Port of the sidecar's metrics.
 pub const METRICS_PORT: &str = "dapr.io/metrics-port";
 /// Port of the sidecar's gRPC API.
 pub const GRPC_PORT: &str = "dapr.io/grpc-port";
 /// Port for other sidecars.
 pub const INTERNAL_GRPC_PORT: &str = "dapr.io/internal-grpc-port";
-/// Annotations of the service of the sidecar.
+/// Annotations of the sidecar's service.
 pub const SERVICE_ANNOTATIONS: &str = "dapr.io/sidecar-svc-annotations";
-/// Label of pods that the injector changed.
+/// Label of pods changed by the injector.
 pub const INJECTED: &str = "dapr.io/sidecar-injected";
-/// Label of pods that the watchdog looked at.
+/// Label of pods checked by the watchdog.
 pub const WATCHED: &str = "dapr.io/watchdog-patched";
-/// The container of the sidecar.
+/// Name of the sidecar container.
 pub const CONTAINER: &str = "daprd";
 
-/// Whether the sidecar is a native one; only here, Dapr has none.
+/// Whether to inject a native sidecar; an Outrigger extension.
 pub const NATIVE: &str = "dapr.io/enable-native-sidecar";
 
-/// Port of a sidecar's HTTP API in a pod.
+/// Port of the sidecar's HTTP API in a pod.
 pub const HTTP_PORT: u16 = 3500;
-/// Port of the gRPC API, where no annotation says otherwise.
+/// Default port of the gRPC API.
 pub const DEFAULT_GRPC_PORT: i32 = 50001;
-/// Port where other sidecars call, where no annotation says otherwise.
+/// Default port for other sidecars.
 pub const DEFAULT_INTERNAL_GRPC_PORT: i32 = 50002;
-/// Port of the metrics, where no annotation says otherwise.
+/// Default port of the metrics.
 pub const DEFAULT_METRICS_PORT: i32 = 9090;
 
-/// Longest name of a service: a DNS label (RFC 1123).
+/// Maximum length of a service name: a DNS label (RFC 1123).
 const MAX_LABEL: usize = 63;
-/// What is appended to an app id for the name of its service.
+/// Suffix of an app ID in the name of its service.
 const SERVICE_SUFFIX: &str = "-dapr";
 
-/// Whether a value of [`ENABLED`] gives a pod a sidecar: one word alone does, in any case, as with Dapr's injector. Who
-/// looks for pods that lack theirs has to ask the same question, or it deletes pods that will never get one.
+/// Whether a value of [`ENABLED`] requests a sidecar: only `true`, in any case, as in Dapr's injector. The
+/// watchdog must use the same rule, or it would delete pods that never get a sidecar.
 pub fn enables_sidecar(text: &str) -> bool {
     text.eq_ignore_ascii_case("true")
 }
 
-/// Whether one of a pod's containers is the sidecar: `init` are those that are started before the others, where a native
-/// one is. Who gives pods their sidecar and who looks for pods without it ask this same question.
+/// Whether a pod has a sidecar among its containers; `init` are the init containers, which include native
+/// sidecars. The injector and the watchdog use the same rule.
 pub fn has_sidecar<'a>(
     containers: impl IntoIterator<Item = &'a str>,
     init: impl IntoIterator<Item = &'a str>,
 ) -> bool {
-    // Names are a pod's, of whichever kind containers are.
+    // Container names are unique in a pod, across both kinds.
     containers.into_iter().chain(init).any(|name| name == CONTAINER)
 }
 
@@ -69,31 +69,31 @@ pub fn has_sidecar<'a>(
 pub struct Annotations<'a>(pub &'a BTreeMap<String, String>);
 
 impl<'a> Annotations<'a> {
-    /// The value of an annotation; `None` when absent.
+    /// The value of an annotation; `None` if absent.
     pub fn text(self, name: &str) -> Option<&'a str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// A boolean; `default` where there is none.
+    /// A boolean; `default` if absent.
     pub fn boolean(self, name: &str, default: bool) -> bool {
         self.text(name).map_or(default, is_truthy)
     }
 
-    /// Whether a pod with them gets a sidecar; see [`enables_sidecar`].
+    /// Whether a pod with these annotations gets a sidecar; see [`enables_sidecar`].
     pub fn wants_sidecar(self) -> bool {
         self.text(ENABLED).is_some_and(enables_sidecar)
     }
 
-    /// A whole number; nothing where there is none, or no number.
+    /// An integer; `None` if absent or invalid.
     pub fn number(self, name: &str) -> Option<i32> {
         self.text(name)?.parse().ok()
     }
 }
 
-/// The name of the service of an app: a DNS label.
+/// The name of an app's service: a DNS label.
 ///
 /// # Errors
-/// What is wrong with the app id.
+/// Why the app ID is invalid.
 pub fn service_name(app_id: &str) -> Result<String, String> {
     let name = format!("{app_id}{SERVICE_SUFFIX}");
     let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();

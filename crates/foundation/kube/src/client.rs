@@ -1,4 +1,4 @@
-//! Requests to the API.
+//! Requests to the Kubernetes API.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use serde_json::{Value, json};
 use crate::error::{ApiError, ConnectError};
 use crate::kind::{Kind, is_object_name};
 
-/// Time to connect.
+/// Connect timeout.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Time for a request and its answer; a watch is longer.
+/// Timeout of a request, except a watch.
 const REQUEST: Duration = Duration::from_secs(30);
-/// Largest answer, in bytes: a page of a list, or a whole list.
+/// Maximum size of a response in bytes: a page of a list, or a whole list.
 pub(crate) const MAX_ANSWER: usize = 256 << 20;
-/// Largest refusal that is read, in bytes.
+/// Maximum size of an error response in bytes.
 const MAX_REFUSAL: usize = 64 << 10;
 
-/// A change to an object, as part of it.
+/// A partial change to an object.
 #[derive(Debug, Clone)]
 pub enum Patch {
-    /// Operations (RFC 6902).
+    /// JSON Patch operations (RFC 6902).
     Json(Value),
-    /// What is different (RFC 7396).
+    /// A JSON merge patch (RFC 7396).
     Merge(Value),
 }
 
@@ -47,15 +47,15 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// The API that `kubeconfig` names; without one, that of the pod; outside of a pod, that of the user's kubeconfig.
-    /// `agent` says who asks. Nothing is connected yet.
+    /// Uses the API of `kubeconfig`; without one, that of the pod; outside of a pod, that of the user's
+    /// kubeconfig. `agent` is the user agent. Does not connect yet.
     ///
     /// # Errors
     /// [`ConnectError`].
     pub async fn new(kubeconfig: Option<&Path>, agent: &str) -> Result<Self, ConnectError> {
         let mut config = config(kubeconfig).await?;
         config.connect_timeout = Some(CONNECT);
-        // Who repeats a request here waits longer each time.
+        // Callers retry with backoff.
         config.default_retry = false;
         if let Ok(agent) = HeaderValue::from_str(agent) {
             config
@@ -84,7 +84,7 @@ impl Client {
         Ok(Self { inner, server })
     }
 
-    /// An object by name.
+    /// Gets an object by name.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -101,8 +101,8 @@ impl Client {
             .await
     }
 
-    /// An object by name, also where the API serves only its whole collection, as servers made for tests do: then it is
-    /// looked for there. An API that names the absent object is not asked again: whoever may read objects by name need not be
+    /// Gets an object by name, falling back to its collection: some test servers serve only that. A
+    /// response that names the absent object is final, because a caller that may get objects need not be
     /// allowed to list them.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Client {
         let selector = format!("fieldSelector=metadata.name%3D{name}%2Cmetadata.namespace%3D{namespace}");
         let listed = match self.all(kind, None, &selector).await {
             Ok(listed) => listed,
-            // Whoever may not list everything has been answered by the first request.
+            // A caller that may not list has the answer of the first request.
             Err(error) if error.is_forbidden() || error.is_not_found() => return Err(absent()),
             Err(error) => return Err(error),
         };
@@ -148,7 +148,7 @@ impl Client {
             .await
     }
 
-    /// Replaces an object; one with a version only if it is still that version.
+    /// Replaces an object; one with a version only if that is still current.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -164,7 +164,7 @@ impl Client {
             .await
     }
 
-    /// Changes a part of an object.
+    /// Patches an object.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -186,10 +186,10 @@ impl Client {
             .map(drop)
     }
 
-    /// Deletes the object with this `uid`; one that has taken its name since then stays.
+    /// Deletes the object with this `uid`, but not a later one of the same name.
     ///
     /// # Errors
-    /// [`ApiError`]; [`ApiError::Conflict`] where the name is another's now.
+    /// [`ApiError`]; [`ApiError::Conflict`] if the name belongs to another object.
     pub async fn delete(
         &self,
         kind: Kind,
@@ -216,7 +216,7 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|error| unusable(address, error))
     }
 
-    /// Sends a request, and returns an answer that is no refusal and no longer than `most` bytes.
+    /// Sends a request; returns a successful response of at most `most` bytes.
     pub(crate) async fn request(
         &self,
         method: Method,
@@ -249,7 +249,7 @@ impl Client {
         })
     }
 
-    /// Sends a request, and returns an answer that is no refusal.
+    /// Sends a request; returns a successful response.
     pub(crate) async fn open(
         &self,
         method: Method,

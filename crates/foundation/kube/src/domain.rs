@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-/// Where a system keeps its DNS settings.
+/// The system's DNS configuration.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The domain of most clusters.
 const DEFAULT: &str = "cluster.local";
-/// Largest file that is read, in bytes.
+/// Maximum size of the file in bytes.
 const MAX_FILE: u64 = 64 << 10;
 
-/// The domain of the cluster that this process runs in: of its search list, the part after `svc.`; `cluster.local`
-/// where that has none.
+/// The domain of the cluster that this process runs in: the part after `svc.` in its search list, or
+/// `cluster.local`.
 pub fn cluster_domain() -> String {
     use std::io::Read;
     let mut text = String::new();
@@ -22,7 +22,7 @@ pub fn cluster_domain() -> String {
     }
 }
 
-/// The last search list counts, as for resolvers.
+/// As for resolvers, the last search list wins.
 fn of(resolv_conf: &str) -> Option<&str> {
     let search = resolv_conf
         .lines()

@@ -1,13 +1,13 @@
-//! Kinds of objects, and their addresses.
+//! Kinds of objects, and their URL paths.
 
 use std::fmt::Write;
 
-/// A kind of objects: where its collection is.
+/// A kind of objects, by the path of its collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Kind {
     /// `api/v1`, or `apis/<group>/<version>`.
     pub prefix: &'static str,
-    /// Plural name, as in addresses.
+    /// Plural name, as in URLs.
     pub plural: &'static str,
 }
 
@@ -41,7 +41,7 @@ kinds! {
 }
 
 impl Kind {
-    /// The address of the collection, or of an object in it.
+    /// The path of the collection, or of an object in it.
     pub(crate) fn path(self, namespace: Option<&str>, name: Option<&str>) -> String {
         let mut path = format!("/{}", self.prefix);
         // Writing to a String cannot fail.
@@ -56,10 +56,10 @@ impl Kind {
     }
 }
 
-/// Longest name of an object.
+/// Maximum length of an object name.
 const MAX_NAME: usize = 253;
 
-/// Whether an object can have this name: only then may it become a part of an address.
+/// Whether a text is a valid object name and thus safe in a URL.
 pub fn is_object_name(name: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let inner = |byte: u8| letter(byte) || matches!(byte, b'-' | b'.' | b':' | b'_');

@@ -1,9 +1,9 @@
-//! Which replica leads: whoever holds a Lease (`coordination.k8s.io/v1`), by the rules that Kubernetes' own programs
-//! follow, so that replicas of either make can share one.
+//! Leader election by a Lease (`coordination.k8s.io/v1`), compatible with client-go's leader election, so
+//! that replicas of both implementations can share a lease.
 //!
-//! The holder writes, and the others watch: nobody asks for what has not changed. How often it writes decides how soon it
-//! is followed when it dies without a word: [`Pace`]. One that is told to stop gives the lease back, and is followed at
-//! once.
+//! The holder renews the lease and the others watch it; no replica polls. The renewal interval decides how
+//! soon a crashed holder is replaced: [`Pace`]. A holder that shuts down releases the lease and is replaced
+//! at once.
 
 mod candidate;
 mod pace;
@@ -21,31 +21,31 @@ use store::ApiLease;
 /// Whether a replica leads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Leads {
-    /// This candidate does not lead.
+    /// This replica does not lead.
     #[default]
     No,
-    /// It does, and as far as it knows nobody did before.
+    /// It leads, and is the first known leader.
     First,
-    /// It does, after it did before or another did.
+    /// It leads, after an earlier leader, which may have been itself.
     Next,
 }
 
 impl Leads {
-    /// Whether it does.
+    /// Whether this replica leads.
     pub fn is_leading(self) -> bool {
         self != Self::No
     }
 }
 
-/// Whether this process leads.
+/// Whether this process leads, over time.
 pub type Leadership = watch::Receiver<Leads>;
 
-/// Takes part in an election.
+/// A participant in an election.
 #[derive(Debug)]
 pub struct Election(Candidate<ApiLease>);
 
 impl Election {
-    /// An election for the lease `name`; `identity` is this replica's alone.
+    /// An election for the lease `name`; `identity` must be unique to this replica.
     pub fn new(client: Client, namespace: &str, name: &str, identity: String, pace: Pace) -> Self {
         let lease = ApiLease {
             client,
@@ -55,7 +55,7 @@ impl Election {
         Self(Candidate::new(lease, namespace, name, identity, pace))
     }
 
-    /// Asks for the lease, which need not exist, before the election begins: whether it can be reached.
+    /// Reads the lease, which need not exist, to check access before the election starts.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -68,7 +68,7 @@ impl Election {
         self.0.leadership()
     }
 
-    /// Takes part until told to stop, then gives the lease back.
+    /// Participates until cancelled, then releases the lease.
     pub async fn run(self, stop: CancellationToken) {
         self.0.run(stop).await;
     }

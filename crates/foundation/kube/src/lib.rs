@@ -1,11 +1,12 @@
-//! The Kubernetes API, as the control plane uses it: requests, collections that are watched, leases.
+//! Client of the Kubernetes API for the control plane: requests, watched collections, leases.
 //!
-//! Connections, credentials and TLS are those of the crate `kube`. Objects are JSON: each part reads the few fields that
-//! it needs, and hands on what it does not know.
+//! Connections, credentials and TLS come from the crate `kube`. Objects are JSON: each caller reads the few
+//! fields it needs and preserves unknown ones.
 //!
-//! Watching does not use the crate `kube-runtime`. It fails on lists without a version, which small servers of the API
-//! give; it bounds neither a page, nor an event, nor a collection; and it never lists again after a refused watch, be the
-//! status 410. Its store keeps whole objects: a component takes 8.7 KB there, and 1.1 KB here.
+//! Watching does not use `kube-runtime`, for four reasons. It fails on lists without a version, which small
+//! API servers return. It bounds neither pages, nor events, nor collections. It never lists again after a
+//! refused watch, not even after status 410. Its store keeps complete objects: a component takes 8.7 KB
+//! there, and 1.1 KB here.
 
 pub mod annotations;
 mod client;

@@ -1,4 +1,4 @@
-//! Lists of collections, page by page: only one page is there as it came, whatever is made of the objects.
+//! Paged lists of collections: only one page is in memory at a time.
 
 use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -9,12 +9,12 @@ use crate::client::{Client, MAX_ANSWER, unusable};
 use crate::error::ApiError;
 use crate::kind::Kind;
 
-/// Objects of a page.
+/// Objects per page.
 pub(crate) const PAGE: usize = 500;
-/// Pages of a list.
+/// Maximum pages of a list.
 const MAX_PAGES: usize = 10_000;
 
-/// A page of a list. Lists of some servers have no items, or null.
+/// A page of a list. Some servers omit the items, or send null.
 #[derive(serde::Deserialize)]
 struct Page<T> {
     #[serde(default)]
@@ -50,11 +50,12 @@ impl Client {
         Ok(items)
     }
 
-    /// Gives all objects of a collection to `take`, and returns the version of the collection; `query` restricts it. What
-    /// the API sends of it may be `most` bytes; of more, `take` may have been given a part.
+    /// Passes all objects of a collection to `take`, and returns the version of the collection; `query`
+    /// restricts it. The response is limited to `most` bytes; if it is larger, `take` may have received a
+    /// part.
     ///
     /// # Errors
-    /// [`ApiError`], that of `take` too; [`ApiError::TooLarge`] where there is more.
+    /// [`ApiError`], including that of `take`; [`ApiError::TooLarge`] above the limit.
     pub async fn each<T: DeserializeOwned>(
         &self,
         kind: Kind,
@@ -126,9 +127,9 @@ mod tests {
             (version, names.len())
         };
         let (version, count) = read(2 << 20).await;
-        // The server begins with version 1.
+        // The server starts with version 1.
         assert_eq!((version, count), (Ok((2 * PAGE + 1).to_string()), 2 * PAGE));
-        // The first page has its place, the second has not.
+        // The first page fits, the second does not.
         let (version, count) = read(PAGE * 1500).await;
         let error = version.unwrap_err();
         assert!(

@@ -1,9 +1,9 @@
-//! Keeps a copy of a collection: listed once, then watched.
+//! A reflector: lists a collection once, then watches it to keep a copy.
 //!
-//! While the API is unreachable the copy stays as it was. Retries back off with jitter. A watch that ends is opened again
-//! from the last version it sent. The collection is listed again only where that version is too old, where the server has no
-//! versions, or after several refused watches. The backoff is reset by a watch that lasts, not by a list: some servers list,
-//! and refuse to watch.
+//! While the API is unreachable the copy is stale. Retries back off with jitter. A watch that ends is
+//! reopened from the last version it sent. The collection is listed again only if that version is too old,
+//! the server has no versions, or several watches were refused. A watch that lasts resets the backoff, but
+//! a list does not: some servers serve lists and refuse watches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -22,37 +22,37 @@ use crate::store::{Meta, Store, Watched};
 use crate::watch::{Event, Watch};
 
 const LOG: &str = "dapr.kubernetes";
-/// A watch that was shorter did not last.
+/// A watch shorter than this counts as failed.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
-/// Pauses after watches that did not last.
+/// Pauses after short watches.
 const AFTER_SHORT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
-/// Pauses after failures, and after a version that was too old.
+/// Pauses after failures, and after an expired version.
 const AFTER_FAILURE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// Watches refused in a row after which the collection is listed again: the version may be the reason.
+/// Consecutive refused watches after which the collection is listed again: the version may be the cause.
 const REFUSED: u32 = 5;
 
-/// Which part of a collection.
+/// A part of a collection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// A namespace; all where there is none.
+    /// A namespace; `None` means all.
     pub namespace: Option<String>,
-    /// A restriction, such as `labelSelector=a`; may be empty.
+    /// A filter such as `labelSelector=a`; may be empty.
     pub query: String,
 }
 
-/// How far a copy is.
+/// State of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Progress {
-    /// Nothing was answered yet.
+    /// No response yet.
     #[default]
     Pending,
-    /// The API refused the first list; it is tried again.
+    /// The API refused the first list; it will be retried.
     Refused,
-    /// It was listed.
+    /// The list is complete.
     Complete,
 }
 
-/// How well a collection is followed, for metrics.
+/// State of a watch, for metrics.
 #[derive(Debug)]
 pub struct WatchState {
     kind: Kind,
@@ -66,12 +66,12 @@ impl WatchState {
         self.kind.plural
     }
 
-    /// Whether the copy was listed, and is watched since. While that is renewed, it stays as it was.
+    /// Whether the copy was listed and is being watched. Unchanged while a watch is reopened.
     pub fn in_sync(&self) -> bool {
         self.in_sync.load(Relaxed)
     }
 
-    /// Lists and watches that failed; one that has expired is none of them, unless it was listed just before.
+    /// Number of failed lists and watches. An expired version counts only if it was just listed.
     pub fn failures(&self) -> u64 {
         self.failures.load(Relaxed)
     }
@@ -97,7 +97,7 @@ pub struct Reflector<T> {
 }
 
 impl<T: Watched> Reflector<T> {
-    /// A copy that is empty until [`Reflector::run`] runs.
+    /// An empty copy, filled by [`Reflector::run`].
     pub fn new(client: Client, scope: Scope) -> Self {
         Self {
             client,
@@ -117,17 +117,17 @@ impl<T: Watched> Reflector<T> {
         Arc::clone(&self.store)
     }
 
-    /// The progress of the copy, as it changes.
+    /// Changes of the copy's state.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
     }
 
-    /// How well the collection is followed.
+    /// State of the watch.
     pub fn state(&self) -> Arc<WatchState> {
         Arc::clone(&self.state)
     }
 
-    /// Keeps the copy until told to stop.
+    /// Maintains the copy until cancelled.
     pub async fn run(self, stop: CancellationToken) {
         stop.run_until_cancelled(self.keep()).await;
     }
@@ -152,19 +152,20 @@ impl<T: Watched> Reflector<T> {
         }
     }
 
-    /// Watches, again and again, until the collection has to be listed again.
+    /// Watches repeatedly until the collection must be listed again.
     async fn follow(&self, mut version: String, trouble: &mut Trouble) {
         trouble.refused = 0;
         loop {
             let pause = match self.watch(&mut version, trouble).await {
                 Ok(()) => {
-                    // A server without versions is a small one, for tests: lists are how it is followed.
+                    // Small test servers have no versions: poll lists instead.
                     if version.is_empty() {
                         trouble.shorts.reset();
                     }
                     trouble.shorts.pause()
                 }
-                // Happens. A version that was just listed does not expire, so a second time it is a failure.
+                // Expiry is normal once. A version that was just listed should not expire, so a second time
+                // is a failure.
                 Err(ApiError::Expired(_)) if !std::mem::replace(&mut trouble.expired, true) => {
                     version.clear();
                     trouble.failures.pause()
@@ -182,19 +183,19 @@ impl<T: Watched> Reflector<T> {
                 }
             };
             tokio::time::sleep(pause).await;
-            // Without a version nobody knows what happened meanwhile.
+            // Without a version, missed changes are unknown.
             if version.is_empty() {
                 return;
             }
         }
     }
 
-    /// Takes in the whole collection, and returns its version.
+    /// Lists the collection and returns its version.
     async fn list(&self) -> Result<String, ApiError> {
         let Scope { namespace, query } = &self.scope;
         let mut fresh = self.store.fresh();
         let take = |item| fresh.take(item);
-        // What is kept of it is bounded, whatever comes.
+        // The store bounds what it retains.
         let listed = self
             .client
             .each(T::KIND, namespace.as_deref(), query, usize::MAX, take);
@@ -203,7 +204,7 @@ impl<T: Watched> Reflector<T> {
         Ok(version)
     }
 
-    /// Takes in what a watch tells.
+    /// Applies the events of a watch.
     async fn watch(&self, version: &mut String, trouble: &mut Trouble) -> Result<(), ApiError> {
         let Scope { namespace, query } = &self.scope;
         let opened = Watch::open(&self.client, T::KIND, namespace.as_deref(), query, version);
@@ -214,7 +215,7 @@ impl<T: Watched> Reflector<T> {
             let event = match timeout_at(lasts, watch.next()).await {
                 Ok(event) => event?,
                 Err(_) => {
-                    // Perhaps nothing happens for long.
+                    // There may be no events for a long time.
                     trouble.over::<T>();
                     watch.next().await?
                 }
@@ -242,15 +243,15 @@ fn version_of(object: &Value) -> Option<&str> {
         .filter(|version| !version.is_empty())
 }
 
-/// What goes wrong, from list to list, until a watch works.
+/// Failures between lists, until a watch works.
 struct Trouble {
     shorts: Backoff,
     failures: Backoff,
-    /// Watches in a row, since the last list.
+    /// Consecutive refused watches since the last list.
     refused: u32,
-    /// The last version that was watched from was too old.
+    /// The last watched version had expired.
     expired: bool,
-    /// An outage is told once, and its end.
+    /// The outage was logged; so will be its end.
     told: bool,
 }
 
@@ -277,7 +278,7 @@ impl Trouble {
         }
     }
 
-    /// A watch has an event, or lasts.
+    /// A watch delivered an event, or has lasted.
     fn over<T: Watched>(&mut self) {
         self.shorts.reset();
         self.failures.reset();

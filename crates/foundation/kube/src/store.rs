@@ -1,4 +1,4 @@
-//! A collection as it was last seen, and what changes in it.
+//! A copy of a collection and its change notifications.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -10,26 +10,26 @@ use tokio::time::Instant;
 use crate::error::ApiError;
 use crate::kind::Kind;
 
-/// Bytes kept of a collection. A larger collection is refused, and the copy stays as it was.
+/// Maximum bytes of a collection. A larger one is rejected, and the copy stays stale.
 pub(crate) const MAX_HELD: usize = 256 << 20;
-/// Changes queued for each receiver, where all changes of a list are one. A receiver that falls further behind has to read
+/// Changes queued per receiver, where all changes of a list are one. A receiver that lags further must read
 /// the collection again.
 const CHANGES: usize = 1024;
 
-/// What is read of objects of a kind.
+/// The parsed form of objects of a kind.
 pub trait Watched: PartialEq + Send + Sync + 'static {
     /// The kind.
     const KIND: Kind;
 
-    /// Reads an object; nothing where it is of no interest.
+    /// Parses an object; `None` if it is irrelevant.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// Why it is invalid.
     fn read(meta: &Meta, object: Value) -> Result<Option<Self>, String>
     where
         Self: Sized;
 
-    /// About how many bytes it takes: [`Store`] bounds what it keeps.
+    /// Approximate memory in bytes, bounded by [`Store`].
     fn size(&self) -> usize {
         size_of_val(self)
     }
@@ -38,14 +38,14 @@ pub trait Watched: PartialEq + Send + Sync + 'static {
 /// The identity of an object of a kind: namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Meta {
-    /// Its namespace; empty where it has none.
+    /// Its namespace; empty if cluster-scoped.
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
 }
 
 impl Meta {
-    /// Of an object.
+    /// Reads the identity of an object.
     pub fn of(object: &Value) -> Self {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
         Self {
@@ -55,16 +55,16 @@ impl Meta {
     }
 }
 
-/// Something happened to an object.
+/// A change to an object.
 #[derive(Debug)]
 pub struct Change<T> {
     /// Namespace and name of the object.
     pub meta: Meta,
-    /// As it was; nothing when it is new.
+    /// The previous state; `None` if the object is new.
     pub old: Option<Arc<T>>,
-    /// As it is; nothing when it is gone.
+    /// The new state; `None` if the object was deleted.
     pub new: Option<Arc<T>>,
-    /// When that was learned: the same for all who follow.
+    /// Time of the notification, equal for all receivers.
     pub at: Instant,
 }
 
@@ -79,7 +79,7 @@ impl<T> Clone for Change<T> {
     }
 }
 
-/// All changes of a list or of an event: one entry in the queue of a receiver, however many they are.
+/// All changes of a list or an event: one entry in a receiver's queue, whatever their number.
 pub type Changes<T> = Arc<[Change<T>]>;
 
 /// The objects of a collection.
@@ -87,11 +87,11 @@ pub type Changes<T> = Arc<[Change<T>]>;
 pub struct Store<T> {
     kept: RwLock<Kept<T>>,
     changes: broadcast::Sender<Changes<T>>,
-    /// What may be kept, in bytes.
+    /// Limit in bytes.
     most: usize,
 }
 
-/// Objects, and the bytes that they take.
+/// Objects, and their total size in bytes.
 #[derive(Debug)]
 struct Kept<T> {
     objects: HashMap<Meta, Arc<T>>,
@@ -140,20 +140,20 @@ fn too_large<T: Watched>(most: usize) -> ApiError {
     }
 }
 
-/// A collection as it comes, page by page: of each object only what is kept of it.
+/// A collection being listed page by page, in parsed form.
 pub(crate) struct Relisted<T> {
-    /// Nothing where an object cannot be read.
+    /// `None` for an invalid object.
     objects: Vec<(Meta, Option<T>)>,
-    /// How many more bytes may be kept.
+    /// Remaining bytes.
     left: usize,
     most: usize,
 }
 
 impl<T: Watched> Relisted<T> {
-    /// Takes in an object.
+    /// Adds an object.
     ///
     /// # Errors
-    /// [`ApiError::TooLarge`] where the collection is larger than what is kept of one.
+    /// [`ApiError::TooLarge`] if the collection exceeds the limit.
     pub(crate) fn take(&mut self, item: Value) -> Result<(), ApiError> {
         let meta = Meta::of(&item);
         let (bytes, object) = match read::<T>(&meta, item) {
@@ -179,7 +179,7 @@ impl<T: Watched> Default for Store<T> {
 }
 
 impl<T: Watched> Store<T> {
-    /// One that keeps so many bytes.
+    /// A store limited to `most` bytes.
     #[cfg(test)]
     pub(crate) fn bounded(most: usize) -> Self {
         Self {
@@ -188,7 +188,7 @@ impl<T: Watched> Store<T> {
         }
     }
 
-    /// An object.
+    /// An object by name.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<T>> {
         let meta = Meta {
             namespace: namespace.to_owned(),
@@ -226,12 +226,12 @@ impl<T: Watched> Store<T> {
         Some((meta.clone(), Arc::clone(object)))
     }
 
-    /// Follows changes from now on.
+    /// Subscribes to changes from now on.
     pub fn follow(&self) -> broadcast::Receiver<Changes<T>> {
         self.changes.subscribe()
     }
 
-    /// What takes in a list, for [`Store::replace`].
+    /// Starts a list for [`Store::replace`].
     pub(crate) fn fresh(&self) -> Relisted<T> {
         Relisted {
             objects: Vec::new(),
@@ -240,7 +240,7 @@ impl<T: Watched> Store<T> {
         }
     }
 
-    /// The collection is this.
+    /// Replaces the collection.
     pub(crate) fn replace(&self, fresh: Relisted<T>) {
         let at = Instant::now();
         let mut kept = self.write();
@@ -250,7 +250,7 @@ impl<T: Watched> Store<T> {
             let old = gone.remove(&meta);
             match (new, old) {
                 (None, None) => {}
-                // An object that can no longer be read stays as it was.
+                // An object that became invalid keeps its last valid state.
                 (None, Some(old)) => drop(kept.insert(meta, old)),
                 (Some(new), Some(old)) if *old == new => drop(kept.insert(meta, old)),
                 (Some(new), old) => {
@@ -270,10 +270,10 @@ impl<T: Watched> Store<T> {
         }
     }
 
-    /// An object was made, or changed.
+    /// Adds or updates an object.
     ///
     /// # Errors
-    /// [`ApiError::TooLarge`] where the collection outgrows what is kept of one; it stays as it was.
+    /// [`ApiError::TooLarge`] if the collection would exceed the limit; it is then unchanged.
     pub(crate) fn apply(&self, item: Value) -> Result<(), ApiError> {
         let meta = Meta::of(&item);
         match read::<T>(&meta, item) {
@@ -299,7 +299,7 @@ impl<T: Watched> Store<T> {
         Ok(())
     }
 
-    /// An object is gone.
+    /// Removes an object.
     pub(crate) fn remove(&self, meta: &Meta) {
         let old = self.write().remove(meta);
         if old.is_some() {
@@ -309,7 +309,7 @@ impl<T: Watched> Store<T> {
     }
 
     fn notify(&self, changes: Changes<T>) {
-        // Nobody may be following.
+        // There may be no receiver.
         let _ = self.changes.send(changes);
     }
 
@@ -370,7 +370,7 @@ pub(crate) mod tests {
         json!({"metadata": {"name": name, "namespace": "ns"}, "spec": spec.into()})
     }
 
-    /// What a thing with a name of one letter takes.
+    /// Size of an object with a one-letter name.
     pub(crate) fn thing_size() -> usize {
         size(&Meta::of(&thing("a", 1)), &Thing(1))
     }
@@ -471,7 +471,7 @@ pub(crate) mod tests {
         assert!(too_large(fresh.take(thing("c", 2))));
         assert_eq!(received(&mut changes), []);
         assert_eq!(store.get("ns", "a").unwrap().0, 1);
-        // What takes the place of something, or of nothing any more, has room.
+        // Replacements and deletions have room.
         store.apply(thing("a", 3)).unwrap();
         store.remove(&Meta::of(&thing("b", 1)));
         store.apply(thing("c", 1)).unwrap();

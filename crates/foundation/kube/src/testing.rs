@@ -1,5 +1,5 @@
-//! A server of the API for tests: it keeps objects, lists them in pages, and watches them by version, over plain HTTP.
-//! It can be told to fail in the ways that a real one does.
+//! An API server for tests over plain HTTP: stores objects, lists them in pages, and watches them by
+//! version. It can simulate the failures of a real one.
 
 mod patch;
 mod server;

@@ -1,4 +1,4 @@
-//! One watch of a collection: lines of events, as they come.
+//! One watch of a collection: a stream of event lines.
 
 use std::time::Duration;
 
@@ -14,14 +14,15 @@ use crate::client::{Client, refusal};
 use crate::error::ApiError;
 use crate::kind::Kind;
 
-/// Time until a watch answers.
+/// Timeout until a watch responds.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Time without an event after which a watch is opened again. A server that knows bookmarks sends one each minute: after
-/// two missing ones the connection is taken for dead.
+/// Time without an event after which a watch is reopened. A server with bookmarks sends one per minute:
+/// after two missing ones the connection is considered dead.
 const SILENCE: Duration = Duration::from_secs(150);
-/// Longest event, in bytes.
+/// Maximum size of an event in bytes.
 const MAX_EVENT: usize = 16 << 20;
-/// How long a watch is asked for, in seconds, and how much longer it may be: not all end at once.
+/// Requested duration of a watch in seconds, and its maximum random extension, so that watches do not end
+/// in step.
 const LENGTH: (u32, u32) = (1800, 900);
 
 /// An open watch.
@@ -47,7 +48,7 @@ struct Line {
 }
 
 impl Watch {
-    /// Watches from `version` on; from now on, where that is empty.
+    /// Watches from `version`; from the current state if that is empty.
     pub(crate) async fn open(
         client: &Client,
         kind: Kind,
@@ -78,7 +79,7 @@ impl Watch {
         Ok(Self { what, lines })
     }
 
-    /// The next event; `None` when the watch has ended in order.
+    /// The next event; `None` if the watch has ended normally.
     pub(crate) async fn next(&mut self) -> Result<Option<Event>, ApiError> {
         loop {
             let line = match tokio::time::timeout(SILENCE, self.lines.next()).await {

@@ -1,4 +1,5 @@
-//! What a replica does to lead: it takes the lease where that may be, renews it while it has it, and else watches it.
+//! A candidate's state machine: it acquires the lease if free, renews it while it holds it, and otherwise
+//! watches it.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::watch::Event;
 
 const LOG: &str = "dapr.kubernetes";
 
-/// A replica that takes part in an election.
+/// A participant in an election.
 #[derive(Debug)]
 pub(super) struct Candidate<P> {
     store: P,
@@ -26,9 +27,9 @@ pub(super) struct Candidate<P> {
     identity: String,
     pace: Pace,
     leads: watch::Sender<Leads>,
-    /// The lease as it was last seen; null before.
+    /// The lease as last observed; null initially.
     lease: Value,
-    /// Since when its record is the same, or it is gone.
+    /// Since when its record is unchanged, or the lease is gone.
     since: Instant,
     is_gone: bool,
     /// Whether this process may have become its holder.
@@ -55,7 +56,7 @@ impl<P: LeaseStore> Candidate<P> {
         self.leads.subscribe()
     }
 
-    /// Takes part until told to stop, then gives the lease back.
+    /// Participates until cancelled, then releases the lease.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(self.take_part()).await;
         self.set(Leads::No);
@@ -88,7 +89,7 @@ impl<P: LeaseStore> Candidate<P> {
             };
             match outcome {
                 Ok(()) => pauses.reset(),
-                // It may be a short trouble: not at once, and soon.
+                // Retries soon, but not at once: the failure may be brief.
                 Err(error) => {
                     tracing::warn!(target: LOG, "cannot watch the lease {}: {error}", self.name);
                     tokio::time::sleep(spread(pauses.pause())).await;
@@ -111,7 +112,7 @@ impl<P: LeaseStore> Candidate<P> {
         }
     }
 
-    /// Reads the lease, if there is one.
+    /// Reads the lease; false if it does not exist.
     pub(super) async fn read(&mut self) -> Result<bool, ApiError> {
         match self.store.get().await {
             Ok(lease) => {
@@ -126,10 +127,10 @@ impl<P: LeaseStore> Candidate<P> {
         }
     }
 
-    /// Reads the lease, and takes it if that may be. Whether this process holds it then.
+    /// Reads the lease and acquires it if free. Returns whether this process then holds it.
     async fn look(&mut self) -> Result<Leads, ApiError> {
         let exists = self.read().await?;
-        // One that was deleted lasts on: its holder hears of it when it renews it.
+        // A deleted lease stays valid until it would have expired: its holder notices at the next renewal.
         match (self.is_free(), exists) {
             (false, _) => Ok(Leads::No),
             (true, true) => self.write().await,
@@ -149,7 +150,7 @@ impl<P: LeaseStore> Candidate<P> {
                 Ok(Ok(Some(Event::Removed(_)))) => self.lost(),
                 Ok(Ok(Some(Event::Bookmark(_)))) | Err(_) => {}
                 Ok(Ok(None)) => {
-                    // It ended in order; soon enough there is another.
+                    // The watch ended normally; it is reopened soon.
                     tokio::time::sleep(spread(self.pace.retry)).await;
                     break;
                 }
@@ -159,13 +160,14 @@ impl<P: LeaseStore> Candidate<P> {
         Ok(())
     }
 
-    /// Until the lease is over, for everybody who watches.
+    /// Time until the lease expires for all watchers.
     fn until_over(&self) -> Duration {
         let over = self.since + self.lasts();
         spread(over.saturating_duration_since(Instant::now()) + self.pace.retry / 10)
     }
 
-    /// Takes in the lease. Clocks of machines differ: what counts is how long its record stayed the same here.
+    /// Records the lease. Clocks of machines differ, so expiry depends on how long its record was unchanged
+    /// here.
     fn observed(&mut self, lease: Value) {
         if self.lease["spec"] != lease["spec"] {
             self.since = Instant::now();
@@ -174,7 +176,7 @@ impl<P: LeaseStore> Candidate<P> {
         self.is_gone = false;
     }
 
-    /// The lease is gone. Its holder may have renewed it just before, unseen here.
+    /// The lease was deleted. Its holder may have renewed it just before, unobserved.
     fn lost(&mut self) {
         if !std::mem::replace(&mut self.is_gone, true) && !self.lease.is_null() {
             self.since = Instant::now();
@@ -187,13 +189,13 @@ impl<P: LeaseStore> Candidate<P> {
             .map_or(self.pace.lasts, Duration::from_secs)
     }
 
-    /// Whether this process may write it.
+    /// Whether this process may acquire it.
     fn is_free(&self) -> bool {
         let holder = self.lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
         holder.is_empty() || holder == self.identity || self.since.elapsed() > self.lasts()
     }
 
-    /// Makes a lease that this process holds; not if somebody was faster.
+    /// Creates a lease held by this process, unless another candidate was faster.
     async fn create(&mut self) -> Result<Leads, ApiError> {
         let leads = match self.lease.is_null() {
             true => Leads::First,
@@ -207,13 +209,13 @@ impl<P: LeaseStore> Candidate<P> {
         });
         self.wrote = true;
         match self.store.create(&lease).await {
-            // The namespace is not there.
+            // The namespace does not exist.
             Err(error @ ApiError::NotFound { .. }) => Err(error),
             created => self.on_written(created, leads),
         }
     }
 
-    /// Makes this process the holder; not if somebody else has written meanwhile.
+    /// Makes this process the holder, unless the lease has changed.
     async fn write(&mut self) -> Result<Leads, ApiError> {
         let mut next = self.lease.clone();
         next["spec"] = self.record(Some(&self.lease["spec"]));
@@ -222,7 +224,7 @@ impl<P: LeaseStore> Candidate<P> {
         self.on_written(written, Leads::Next)
     }
 
-    /// Whoever was faster has it.
+    /// On a conflict, the other candidate holds it.
     fn on_written(&mut self, written: Result<Value, ApiError>, leads: Leads) -> Result<Leads, ApiError> {
         match written {
             Ok(lease) => {
@@ -234,7 +236,7 @@ impl<P: LeaseStore> Candidate<P> {
         }
     }
 
-    /// The record of this holder, after `previous`.
+    /// This holder's record, after `previous`.
     fn record(&self, previous: Option<&Value>) -> Value {
         let now = micro_time(Timestamp::now());
         let transitions = previous
@@ -251,7 +253,7 @@ impl<P: LeaseStore> Candidate<P> {
         })
     }
 
-    /// Renews the lease, which was taken after this moment, for as long as this process holds it.
+    /// Renews the lease, acquired at or after `renewed`, as long as this process holds it.
     async fn hold(&mut self, mut renewed: Instant) {
         let mut next = renewed + spread(self.pace.renew);
         loop {
@@ -277,9 +279,9 @@ impl<P: LeaseStore> Candidate<P> {
         }
     }
 
-    /// Whether this process holds it still.
+    /// Renews the lease; false if it was lost.
     async fn renew(&mut self) -> Result<bool, ApiError> {
-        // Another may have written it, or this process, without hearing of it.
+        // Another candidate may have written it, or this process without receiving the response.
         Ok(self.write().await?.is_leading() || self.look().await?.is_leading())
     }
 
@@ -293,7 +295,7 @@ impl<P: LeaseStore> Candidate<P> {
             lease["spec"]["leaseDurationSeconds"] = 1.into();
             lease["spec"]["renewTime"] = micro_time(Timestamp::now()).into();
             match self.store.replace(&lease).await {
-                // A renewal that had begun came first.
+                // A renewal in flight came first.
                 Err(ApiError::Conflict(_)) => {}
                 other => return other.map(drop),
             }
@@ -301,7 +303,7 @@ impl<P: LeaseStore> Candidate<P> {
     }
 }
 
-/// As Kubernetes writes times to the microsecond.
+/// Kubernetes' time format with microseconds.
 fn micro_time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }

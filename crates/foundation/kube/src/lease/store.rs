@@ -1,4 +1,4 @@
-//! Where a lease is kept.
+//! Storage of a lease.
 
 use serde_json::Value;
 
@@ -7,30 +7,30 @@ use crate::error::ApiError;
 use crate::kind::Kind;
 use crate::watch::{Event, Watch};
 
-/// One lease, where it is kept.
+/// Storage of one lease.
 pub(super) trait LeaseStore: Send + Sync {
     type LeaseWatch: LeaseWatch;
 
-    /// The lease as it is.
+    /// Reads the lease.
     fn get(&self) -> impl Future<Output = Result<Value, ApiError>> + Send;
 
-    /// Makes it, where there is none.
+    /// Creates the lease if it does not exist.
     fn create(&self, lease: &Value) -> impl Future<Output = Result<Value, ApiError>> + Send;
 
-    /// Replaces the version that `lease` names.
+    /// Replaces the version in `lease`.
     fn replace(&self, lease: &Value) -> impl Future<Output = Result<Value, ApiError>> + Send;
 
-    /// Watches it: first as it is now.
+    /// Watches the lease, starting with its current state.
     fn watch(&self) -> impl Future<Output = Result<Self::LeaseWatch, ApiError>> + Send;
 }
 
-/// What a watch says of a lease.
+/// Events of a lease.
 pub(super) trait LeaseWatch: Send {
-    /// The next event; nothing when the watch has ended in order.
+    /// The next event; `None` if the watch has ended normally.
     fn next(&mut self) -> impl Future<Output = Result<Option<Event>, ApiError>> + Send;
 }
 
-/// In the API.
+/// A lease in the Kubernetes API.
 #[derive(Debug)]
 pub(super) struct ApiLease {
     pub(super) client: Client,
@@ -38,14 +38,14 @@ pub(super) struct ApiLease {
     pub(super) name: String,
 }
 
-/// Its events, and those of no other lease.
+/// A watch of the API, filtered to this lease.
 pub(super) struct ApiLeaseWatch {
     watch: Watch,
     name: String,
 }
 
 impl ApiLease {
-    /// Says which rights are missing.
+    /// Adds the missing permissions to an error.
     fn explained(&self, error: ApiError) -> ApiError {
         match error {
             ApiError::Refused {
@@ -87,8 +87,8 @@ impl LeaseStore for ApiLease {
 
     async fn watch(&self) -> Result<ApiLeaseWatch, ApiError> {
         let query = format!("fieldSelector=metadata.name%3D{}", self.name);
-        // From what the server has on: it may know no more of the version that was read, and for the newest one it has to ask
-        // etcd, which versions before 3.4.31 and 3.5.13 cannot answer.
+        // Version 0 starts at any state the server has. The version just read may have left its history,
+        // and for the latest state it must query etcd, which fails with versions before 3.4.31 and 3.5.13.
         let watch = Watch::open(&self.client, Kind::LEASES, Some(&self.namespace), &query, "0");
         Ok(ApiLeaseWatch {
             watch: watch.await.map_err(|error| self.explained(error))?,

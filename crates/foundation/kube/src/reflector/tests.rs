@@ -7,7 +7,7 @@ use tracing::Level;
 
 use super::*;
 use crate::kind::Kind;
-use crate::store::tests::{Thing, thing_size, thing};
+use crate::store::tests::{Thing, thing, thing_size};
 use crate::store::{Change, Changes};
 use crate::testing::Server;
 
@@ -20,7 +20,7 @@ fn at(name: &str) -> String {
 struct Running {
     store: Arc<Store<Thing>>,
     changes: broadcast::Receiver<Changes<Thing>>,
-    /// Received, and not looked at.
+    /// Received but not yet checked.
     left: Vec<(String, Option<i64>)>,
     progress: watch::Receiver<Progress>,
     state: Arc<WatchState>,
@@ -52,7 +52,7 @@ impl Running {
         }
     }
 
-    /// One that has read `a`, and watches.
+    /// One that has listed `a` and is watching.
     async fn watching(server: &Server) -> Self {
         server.put(&at("a"), thing("a", 1));
         let mut running = Self::start(server);
@@ -70,7 +70,7 @@ impl Running {
             .unwrap();
     }
 
-    /// Waits until it is in sync, or no longer.
+    /// Waits until it is in sync, or no longer is.
     async fn in_sync(&self, wanted: bool) {
         let changed = async {
             while self.state.in_sync() != wanted {
@@ -82,7 +82,7 @@ impl Running {
             .unwrap();
     }
 
-    /// The next change: its name, and the new value.
+    /// The next change: its name and the new value.
     async fn change(&mut self) -> (String, Option<i64>) {
         if self.left.is_empty() {
             let changes = tokio::time::timeout(Duration::from_secs(20), self.changes.recv()).await;
@@ -247,7 +247,7 @@ async fn reports_sync_when_watch_resumes() {
         (running.state.resource(), running.state.failures()),
         ("configmaps", 0)
     );
-    // One that ends in order is opened again.
+    // A watch that ends normally is reopened.
     server.cut();
     server.asked("WATCH", PLURAL, 2).await;
     assert_eq!((running.state.in_sync(), running.state.failures()), (true, 0));

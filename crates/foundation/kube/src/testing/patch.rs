@@ -5,7 +5,7 @@ use serde_json::Value;
 /// Applies operations (RFC 6902: add, replace, remove) to an object.
 ///
 /// # Panics
-/// Where an operation cannot be applied: a test is to see that.
+/// If an operation cannot be applied.
 pub fn apply_patch(object: &mut Value, operations: &Value) {
     for operation in operations.as_array().expect("a list of operations") {
         let path = operation["path"].as_str().expect("a path");
@@ -37,7 +37,7 @@ pub fn apply_patch(object: &mut Value, operations: &Value) {
     }
 }
 
-/// Merges a part into an object (RFC 7396).
+/// Merges a patch into an object (RFC 7396).
 pub(super) fn merge(object: &mut Value, part: &Value) {
     let (Value::Object(fields), Value::Object(parts)) = (&mut *object, part) else {
         *object = part.clone();

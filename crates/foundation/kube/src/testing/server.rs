@@ -1,4 +1,4 @@
-//! The server.
+//! The test server.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -29,11 +29,11 @@ struct ServerState {
     state: Mutex<State>,
     changed: watch::Sender<u64>,
     asked: Notify,
-    /// Watches end when this changes.
+    /// A change ends all watches.
     cut: watch::Sender<u64>,
 }
 
-/// A server of the API, until it is dropped.
+/// An API server that runs until dropped.
 pub struct Server {
     address: SocketAddr,
     shared: Arc<ServerState>,
@@ -89,12 +89,12 @@ impl Server {
         Client::plain(self.address).expect("a client")
     }
 
-    /// Where it listens.
+    /// The listen address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Keeps an object at an address such as `/api/v1/namespaces/ns/secrets/s`.
+    /// Stores an object at an address such as `/api/v1/namespaces/ns/secrets/s`.
     pub fn put(&self, address: &str, object: Value) {
         self.state().put(address, object);
         self.changed();
@@ -106,23 +106,23 @@ impl Server {
         self.changed();
     }
 
-    /// The object at the path `address`, if there is one.
+    /// The object at the path `address`, if any.
     pub fn object(&self, address: &str) -> Option<Value> {
         self.state().get(address).cloned()
     }
 
-    /// Answers requests at an address always like this.
+    /// Sets a fixed response for requests at an address.
     pub fn fix(&self, address: &str, status: StatusCode, value: Value) {
         self.state().fixed.insert(address.to_owned(), (status, value));
     }
 
-    /// Refuses everything, or no longer; open watches end.
+    /// Starts or stops refusing all requests; open watches end.
     pub fn down(&self, down: bool) {
         self.state().down = down;
         self.cut();
     }
 
-    /// Takes requests and answers none of them, or answers those that come from now on.
+    /// Starts or stops leaving new requests unanswered.
     pub fn silent(&self, silent: bool) {
         self.state().silent = silent;
     }
@@ -132,24 +132,24 @@ impl Server {
         self.shared.cut.send_modify(|times| *times += 1);
     }
 
-    /// Forgets what happened up to now: watches of older versions have expired.
+    /// Drops the history: watches of older versions have expired.
     pub fn forget(&self) {
         let mut state = self.state();
         state.forgotten = state.version();
         state.events.clear();
     }
 
-    /// Lists without versions and watches that end at once.
+    /// Serves lists without versions, and watches that end at once.
     pub fn versionless(&self) {
         self.state().versionless = true;
     }
 
-    /// Refuses watches, and nothing else: with the answer itself, or in its stream.
+    /// Refuses only watches: by the response status, or within the stream.
     pub fn refuse_watches(&self, status: StatusCode, in_stream: bool) {
         self.state().unwatched = Some((status, in_stream));
     }
 
-    /// Requests so far that match: method and a part of the address; their bodies.
+    /// Bodies of the requests so far with this method and address part.
     pub fn requests(&self, method: &str, address: &str) -> Vec<Value> {
         let state = self.state();
         let matches = |request: &&(String, String, Value)| request.0 == method && request.1.contains(address);
@@ -161,7 +161,7 @@ impl Server {
             .collect()
     }
 
-    /// Waits until there are so many requests.
+    /// Waits until there are `times` matching requests.
     pub async fn asked(&self, method: &str, address: &str, times: usize) {
         loop {
             let asked = self.shared.asked.notified();
@@ -215,7 +215,7 @@ async fn answer(shared: Arc<ServerState>, request: Request<Incoming>) -> Result<
     if let (Some(limit), true) = (query.get("limit"), head.method == http::Method::GET) {
         let start = query
             .get("continue")
-            // A token that was not escaped leads to the first page.
+            // A token that was not escaped selects the first page.
             .and_then(|token| token.strip_suffix("%2B%2F%3D")?.parse().ok())
             .unwrap_or(0);
         let limit = limit.parse().unwrap_or(usize::MAX);
@@ -272,7 +272,7 @@ fn list(shared: &ServerState, path: &str, start: usize, limit: usize) -> (Status
 
 fn watch(shared: &Arc<ServerState>, path: &str, query: &HashMap<&str, &str>) -> Response<Body> {
     let wanted: Option<u64> = query.get("resourceVersion").and_then(|text| text.parse().ok());
-    // What the server has, whatever version that is.
+    // Version 0 accepts any state.
     let version = wanted.filter(|version| *version != 0);
     let (from, present) = {
         let mut state = shared.state();
@@ -287,7 +287,7 @@ fn watch(shared: &Arc<ServerState>, path: &str, query: &HashMap<&str, &str>) -> 
             return Response::new(Full::default().boxed_unsync());
         }
         let expired = version.is_some_and(|version| version < state.forgotten);
-        // For the newest state a server asks its etcd, which may not know how to answer.
+        // For the latest state a server queries its etcd, which may be unable to answer.
         let unanswered = wanted
             .is_none()
             .then_some((StatusCode::INTERNAL_SERVER_ERROR, true));
@@ -303,7 +303,7 @@ fn watch(shared: &Arc<ServerState>, path: &str, query: &HashMap<&str, &str>) -> 
             let line = format!("{}\n", json!({"type": "ERROR", "object": value}));
             return Response::new(Full::new(Bytes::from(line)).boxed_unsync());
         }
-        // Without a version what is there comes first.
+        // Without a version, existing objects come first.
         let added = |object: Value| format!("{}\n", json!({"type": "ADDED", "object": object}));
         match version {
             Some(version) => (version, String::new()),

@@ -1,4 +1,4 @@
-//! What the server keeps.
+//! State of the test server.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,29 +15,29 @@ pub(super) struct Event {
     pub(super) line: String,
 }
 
-/// Objects by address, and what happened to them.
+/// Objects by address, and their events.
 #[derive(Default)]
 pub(super) struct State {
     version: u64,
     objects: BTreeMap<String, Value>,
     pub(super) events: Vec<Event>,
-    /// Versions before this one are forgotten.
+    /// Versions before this one have expired.
     pub(super) forgotten: u64,
-    /// Answers to requests at an address, instead of what is kept.
+    /// Fixed responses by address.
     pub(super) fixed: HashMap<String, (StatusCode, Value)>,
     /// Requests so far: method, address, body.
     pub(super) requests: Vec<(String, String, Value)>,
-    /// Refuses everything.
+    /// Refuses all requests.
     pub(super) down: bool,
-    /// Takes requests, and answers none.
+    /// Leaves requests unanswered.
     pub(super) silent: bool,
-    /// Lists have no version, and watches end at once: a small server of the API does that.
+    /// Lists have no version and watches end at once, as on small servers.
     pub(super) versionless: bool,
-    /// Refuses watches alone: with this status, and whether in a stream that begins well.
+    /// Refuses watches with this status; true means within the stream.
     pub(super) unwatched: Option<(StatusCode, bool)>,
 }
 
-/// The collections an object is in: its own, and those of all namespaces.
+/// The collections of an object: its namespace's, and all namespaces'.
 fn collections(address: &str) -> Vec<String> {
     let own = address.rsplit_once('/').map_or("", |(own, _)| own).to_owned();
     let mut all = vec![own.clone()];
@@ -50,7 +50,7 @@ fn collections(address: &str) -> Vec<String> {
 }
 
 impl State {
-    /// Without objects, at a version: 0 stands for any.
+    /// Without objects, at a version: 0 matches any.
     pub(super) fn new() -> Self {
         Self {
             version: 1,
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    /// Answers a request that is no watch.
+    /// Responds to a request other than a watch.
     pub(super) fn answer(
         &mut self,
         method: &str,

@@ -1,4 +1,5 @@
-//! Against a server of the API, and under simulated time against one that delays, loses and cuts off.
+//! Tests against the API test server, and under simulated time against one with delays, losses and
+//! partitions.
 
 mod faults;
 mod random;
@@ -81,7 +82,7 @@ async fn watches_lease_older_than_history() {
     assert_eq!(candidate.look().await.unwrap(), Leads::No);
     let following = tokio::spawn(async move { candidate.follow().await });
     server.asked("WATCH", "/leases", 1).await;
-    // That of others says nothing.
+    // Other leases do not matter.
     let other = json!({"metadata": {"name": "k", "namespace": "ns"}, "spec": {"holderIdentity": ""}});
     server.put("/apis/coordination.k8s.io/v1/namespaces/ns/leases/k", other);
     server.put(LEASE, held("another"));

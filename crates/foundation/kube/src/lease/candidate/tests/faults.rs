@@ -1,11 +1,11 @@
-//! Single faults: when the next one leads, and that nobody does before the last one knows that it does not.
+//! Single faults: when the next replica leads, and that it never overlaps with the previous leader.
 
 use std::sync::Arc;
 
 use super::simulated::{Api, Replica};
 use super::*;
 
-/// The soonest and the latest moment at which a holder that says nothing is followed, after its last renewal.
+/// The earliest and the latest time at which a silent holder is replaced, after its last renewal.
 fn followed(pace: Pace) -> [Duration; 2] {
     let longest = (pace.lasts + pace.retry / 10).mul_f64(1.1) + Duration::from_millis(500);
     [pace.lasts, longest]
@@ -17,7 +17,7 @@ async fn two(pace: Pace, seed: u64) -> (Arc<Api>, Replica, Replica) {
     let mut one = Replica::start(&api, "one", pace, seed);
     assert_eq!(one.until(true).await, Leads::First);
     let two = Replica::start(&api, "two", pace, seed + 1);
-    // Any moment between two renewals.
+    // A random time between two renewals.
     tokio::time::sleep(pace.renew * 3 + Duration::from_millis(seed * 997 % 5_000)).await;
     (api, one, two)
 }
@@ -103,7 +103,7 @@ async fn partitioned_leader_steps_down_first() {
                 fenced.elapsed()
             );
             assert!(cut.elapsed() <= followed(pace)[1], "{seed}: {:?}", cut.elapsed());
-            // It is back, and follows.
+            // The partition heals, and it follows.
             one.network.send_modify(|network| network.is_cut = false);
             tokio::time::sleep(pace.lasts).await;
             assert!(one.leads() == Leads::No && two.leads() == Leads::Next);
@@ -128,7 +128,7 @@ async fn retries_hanging_request() {
 async fn late_response_does_not_lead() {
     for seed in 0..20 {
         let (api, one, two) = two(Pace::FAST, seed).await;
-        // It takes the lease, and hears of that when a third one has it.
+        // It acquires the lease, and receives the response when a third one holds it.
         two.network
             .send_modify(|network| network.late = Duration::from_secs(20));
         one.kill().await;
@@ -144,7 +144,7 @@ async fn late_response_does_not_lead() {
     }
 }
 
-/// Invariant: a lease that somebody deleted makes nobody lead while its holder may.
+/// Invariant: deleting the lease makes no other replica lead while its holder may still lead.
 #[tokio::test(start_paused = true)]
 async fn deleted_lease_is_valid_until_expiry() {
     for seed in 0..100 {
@@ -167,7 +167,7 @@ async fn deleted_lease_is_valid_until_expiry() {
     }
 }
 
-/// Invariant: where the namespace does not exist nobody leads, and the API is asked at the pace of one that is away.
+/// Invariant: without the namespace no replica leads, and the API is queried with the backoff of an outage.
 #[tokio::test(start_paused = true)]
 async fn missing_namespace_backs_off() {
     let api = Arc::new(Api::default());
@@ -175,7 +175,7 @@ async fn missing_namespace_backs_off() {
     let one = Replica::start(&api, "one", Pace::FAST, 1);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(one.leads(), Leads::No);
-    // Each time the lease is read and made.
+    // Each attempt reads and creates the lease.
     let times = api.asked() / 2;
     assert!((5..=15).contains(&times), "{times}");
 }

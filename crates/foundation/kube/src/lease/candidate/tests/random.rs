@@ -1,4 +1,4 @@
-//! Replicas that come, end, are killed, cut off and slowed down at random.
+//! Replicas that start, stop, crash, and are partitioned or slowed down at random.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use rand::{RngExt, SeedableRng};
 use super::simulated::{Api, Replica};
 use super::*;
 
-/// Worlds, a seed each.
+/// Number of worlds, each with a seed.
 const WORLDS: u64 = 100;
-/// What happens in each.
+/// Events per world.
 const EVENTS: usize = 60;
 
 struct World {
@@ -19,7 +19,7 @@ struct World {
     random: StdRng,
     replicas: Vec<Replica>,
     started: u64,
-    /// Who was the first to lead.
+    /// The first leader.
     first: Option<String>,
     begun: Instant,
     seed: u64,
@@ -46,7 +46,7 @@ impl World {
             .push(Replica::start(&self.api, &name, Pace::FAST, seed));
     }
 
-    /// Something happens.
+    /// Applies a random event.
     async fn happens(&mut self) {
         let count = self.replicas.len();
         let event = self.random.random_range(0..10);
@@ -54,7 +54,7 @@ impl World {
             return self.start();
         }
         let chosen = match self.random.random_range(0..2) {
-            // Most that matters happens to the one that leads.
+            // Half of the events affect the leader.
             0 => self.replicas.iter().position(|one| one.leads().is_leading()),
             _ => None,
         };
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// Lets time pass; at most one leads all the while.
+    /// Advances time, checking that at most one replica leads.
     async fn passes(&mut self, time: Duration) {
         let end = Instant::now() + time;
         loop {
@@ -110,8 +110,8 @@ impl World {
     }
 }
 
-/// Invariant: of replicas that see one lease at most one leads at any moment, whatever happens to them and to their requests;
-/// and once nothing happens to them one does.
+/// Invariant: of the replicas that share a lease, at most one leads at any time, whatever faults occur; and
+/// without faults one leads.
 #[tokio::test(start_paused = true)]
 async fn at_most_one_leader() {
     for seed in 0..WORLDS {

@@ -1,4 +1,4 @@
-//! An API in memory, under simulated time, and replicas that elect by a lease in it.
+//! An in-memory API under simulated time, and replicas that elect a leader with it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -9,12 +9,12 @@ use tokio::task::JoinHandle;
 use super::super::super::store::{LeaseStore, LeaseWatch};
 use super::*;
 
-/// What the API keeps.
+/// State of the API.
 #[derive(Default)]
 pub(super) struct Kept {
     lease: Option<Value>,
     version: u64,
-    /// There is no such namespace.
+    /// The namespace does not exist.
     lacks_namespace: bool,
     asked: usize,
 }
@@ -44,7 +44,7 @@ impl Api {
         self.kept().lacks_namespace = true;
     }
 
-    /// How many requests came.
+    /// Number of requests received.
     pub(super) fn asked(&self) -> usize {
         self.kept().asked
     }
@@ -62,18 +62,18 @@ impl Api {
     }
 }
 
-/// How a replica reaches the API.
+/// A replica's network link to the API.
 #[derive(Default)]
 pub(super) struct Network {
-    /// Nothing gets through.
+    /// Drops everything.
     pub(super) is_cut: bool,
-    /// Some messages take seconds.
+    /// Delays some messages by seconds.
     pub(super) is_slow: bool,
-    /// So many of the next requests are lost.
+    /// Number of next requests to lose.
     pub(super) lost: usize,
-    /// So many of the next watches are refused.
+    /// Number of next watches to refuse.
     pub(super) refused: usize,
-    /// How late the answer to a change comes.
+    /// Delay of responses to writes.
     pub(super) late: Duration,
 }
 
@@ -89,7 +89,7 @@ impl Link {
         self.random.lock().unwrap().random_range(0..most)
     }
 
-    /// Carries a message.
+    /// Delivers a message.
     async fn hop(&self) -> Result<(), ApiError> {
         let is_slow = self.network.borrow().is_slow && self.below(12) == 0;
         let millis = if is_slow {
@@ -101,7 +101,7 @@ impl Link {
         if !self.network.borrow().is_cut {
             return Ok(());
         }
-        // A connection is refused, or nothing comes back.
+        // The connection is refused, or the response is lost.
         match self.below(2) {
             0 => Err(unreachable()),
             _ => std::future::pending().await,
@@ -220,7 +220,7 @@ impl LeaseWatch for Following {
     async fn next(&mut self) -> Result<Option<Event>, ApiError> {
         self.changed.changed().await.unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;
-        // Who is cut off hears nothing, and in the end that the connection is gone.
+        // A partitioned replica receives nothing until its connection fails.
         if self.network.borrow().is_cut {
             self.network.wait_for(|network| !network.is_cut).await.unwrap();
             return Err(unreachable());
@@ -230,7 +230,7 @@ impl LeaseWatch for Following {
     }
 }
 
-/// A replica that runs.
+/// A running replica.
 pub(super) struct Replica {
     pub(super) name: String,
     pub(super) leads: Leadership,
@@ -267,7 +267,7 @@ impl Replica {
         self.task.is_finished()
     }
 
-    /// It ends without a word.
+    /// Crashes it.
     pub(super) async fn kill(mut self) {
         self.task.abort();
         assert!((&mut self.task).await.unwrap_err().is_cancelled());
