@@ -264,7 +264,7 @@ fn other_kind(file: &Path, document: &Node) -> Option<Problem> {
         (None, Some(_)) => return None,
         (None, None) => "kind is missing".to_owned(),
     };
-    let what = format!("{what}: the file is read as a {KIND} all the same");
+    let what = format!("{what}: the file is still read as a {KIND}");
     let remedy = format!("write kind: {KIND}, or name another file");
     Some(Problem::new(file, line, what, remedy))
 }

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserved_names_are_refused() {
+    fn rejects_reserved_names() {
         for bad in [
             "",
             "APP_API_TOKEN",
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_allow_list_takes_whole_words() {
+    fn allow_list_matches_whole_words() {
         assert!(allowed("MY_VAR", "OTHER MY_VAR"));
         assert!(allowed("my_var", "MY_VAR"));
         assert!(!allowed("VAR", "OTHER MY_VAR"));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn values_win_over_references() {
+    fn values_override_references() {
         let item = |value: Option<&str>, env: &str| NameValue {
             name: "x".into(),
             value: value.map(Into::into),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_value_is_told_with_its_variable() {
+    fn reports_unresolved_variables() {
         let mut items = ["UNSET", "dapr_x", "OTHER"].map(|variable| NameValue {
             name: "redisHost".into(),
             env: Some(variable.into()),

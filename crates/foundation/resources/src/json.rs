@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_reads_is_read() {
+    fn decodes_like_go() {
         let both = ("a".to_owned(), vec!["b".to_owned(), String::new()]);
         for text in [
             r#"{"name":"a","books":["b",null]}"#,

@@ -221,7 +221,7 @@ impl<'a> Loading<'a> {
     /// Reads a document of a wanted kind; anything wrong becomes a warning of the document.
     fn document(&mut self, document: &mut Document<'_>) -> Result<(), Broken> {
         let Some(named) = document.text("kind") else {
-            document.tell_no_kind();
+            document.warn_missing_kind();
             return Ok(());
         };
         let api = document.text("apiVersion").unwrap_or_default();

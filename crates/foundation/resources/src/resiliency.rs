@@ -196,7 +196,7 @@ impl Read for Resiliency {
         if document.index > 0 {
             document.error(
                 "only the first document of a file can be a Resiliency",
-                "move it to a file of its own; it is not loaded",
+                "move it to a separate file; it is not loaded",
             );
             return Ok(None);
         }

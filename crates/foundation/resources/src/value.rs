@@ -55,7 +55,7 @@ mod tests {
     use super::{texts, truthy};
 
     #[test]
-    fn maps_of_texts_are_json_or_yaml() {
+    fn parses_text_maps() {
         let wanted = vec![
             ("/a".to_owned(), "/b".to_owned()),
             ("/c".to_owned(), "/d".to_owned()),
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn truth_ignores_case_and_surrounding_space() {
+    fn truthy_ignores_case_and_space() {
         for yes in ["y", "Yes", " TRUE ", "t", "On", "1"] {
             assert!(truthy(yes), "{yes}");
         }

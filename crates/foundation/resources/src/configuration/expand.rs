@@ -55,7 +55,7 @@ mod tests {
     use super::expand;
 
     #[test]
-    fn names_are_replaced_and_the_rest_stays() {
+    fn expands_variables_only() {
         let env = |name: &str| (name == "HOME" || name == "A_1").then(|| format!("<{name}>"));
         for (text, expanded) in [
             ("plain", "plain"),

@@ -56,7 +56,7 @@ fn spec(body: &str) -> String {
 }
 
 #[test]
-fn no_file_means_the_defaults() {
+fn no_files_mean_defaults() {
     let c = load::<PathBuf>(&[], &ValueChecks::default(), |_| None)
         .unwrap()
         .configuration;
@@ -75,7 +75,7 @@ fn no_file_means_the_defaults() {
 }
 
 #[test]
-fn later_files_go_over_earlier_ones() {
+fn later_files_override() {
     let first = spec(
         "  tracing: {samplingRate: \"1\", otel: {endpointAddress: a:1, protocol: grpc}}\n  features: [{name: A, enabled: true}]\n  \
          nameResolution: {component: consul, configuration: {selfRegister: true}}\n",
@@ -104,7 +104,7 @@ fn later_files_go_over_earlier_ones() {
 }
 
 #[test]
-fn variables_are_expanded() {
+fn expands_environment_variables() {
     let c = one(&spec(
         "  tracing: {samplingRate: \"$RATE\", zipkin: {endpointAddress: \"http://${UNSET}z\"}}\n",
     ));
@@ -115,7 +115,7 @@ fn variables_are_expanded() {
 }
 
 #[test]
-fn every_section_is_read() {
+fn reads_all_sections() {
     let c = one(&spec(
         r#"
   httpPipeline:
@@ -185,7 +185,7 @@ fn every_section_is_read() {
 }
 
 #[test]
-fn metrics_go_over_metric_field_by_field() {
+fn metrics_override_metric_fields() {
     let c = one(&spec(
         r#"
   metric: {enabled: false, recordErrorCodes: true, latencyDistributionBuckets: [1, 2], http: {excludeVerbs: true}}
@@ -204,7 +204,7 @@ fn metrics_go_over_metric_field_by_field() {
 }
 
 #[test]
-fn an_empty_default_action_is_kept() {
+fn keeps_empty_default_action() {
     assert_eq!(
         one(&spec("  accessControl: {defaultAction: \"\"}\n"))
             .access_control
@@ -214,7 +214,7 @@ fn an_empty_default_action_is_kept() {
 }
 
 #[test]
-fn policies_must_say_whom_they_are_about() {
+fn policies_require_caller_fields() {
     let c = one(&spec(
         "  accessControl:\n    policies: [{appId: a}, {appId: b, trustDomain: t}, {namespace: n, trustDomain: t}]\n",
     ));
@@ -227,7 +227,7 @@ fn policies_must_say_whom_they_are_about() {
 }
 
 #[test]
-fn features_are_exact_and_the_last_word_counts() {
+fn last_feature_entry_wins() {
     let c = one(&spec(
         "  features:\n  - {name: HotReload, enabled: yes}\n  - {name: SubtleCrypto, enabled: true}\n  \
          - {name: SubtleCrypto, enabled: false}\n",
@@ -240,7 +240,7 @@ fn features_are_exact_and_the_last_word_counts() {
 }
 
 #[test]
-fn the_deny_list_knows_types_and_versions() {
+fn deny_list_matches_type_and_version() {
     let c = one(&spec("  components: {deny: [state.redis, bindings.http/v1]}\n"));
     let denied = |kind: &str, version: &str| {
         let json = format!(r#"{{"spec":{{"type":"{kind}","version":"{version}"}}}}"#);
@@ -254,7 +254,7 @@ fn the_deny_list_knows_types_and_versions() {
 }
 
 #[test]
-fn every_wrong_secret_scope_is_told_with_its_line() {
+fn reports_secret_scopes_with_lines() {
     let right = spec("  secrets: {scopes: [{storeName: a}]}\n");
     let wrong = spec(
         "  secrets:\n    scopes:\n    - storeName: a\n    - storeName: b\n      defaultAccess: Dney\n    \
@@ -289,7 +289,7 @@ fn every_wrong_secret_scope_is_told_with_its_line() {
 }
 
 #[test]
-fn all_problems_come_at_once_with_their_place() {
+fn reports_all_problems_with_place() {
     let files = Files::with(&[
         "a: [",
         &spec("  tracing:\n    stdout: maybe\n"),
@@ -310,7 +310,7 @@ fn all_problems_come_at_once_with_their_place() {
 }
 
 #[test]
-fn unknown_keys_warn() {
+fn warns_of_unknown_keys() {
     let loaded = Files::with(&[&spec("  traicing: {}\n")]).load().unwrap();
     assert_eq!(
         (loaded.warnings[0].line, loaded.warnings[0].what.as_str()),
@@ -319,7 +319,7 @@ fn unknown_keys_warn() {
 }
 
 #[test]
-fn a_file_of_another_kind_is_read_and_told() {
+fn reads_and_reports_other_kinds() {
     let right = spec("  tracing: {samplingRate: \"0.5\"}\n");
     for (kind, line, what) in [
         ("kind: Config", 2, "kind is \"Config\" and not Configuration"),
@@ -340,7 +340,7 @@ fn a_file_of_another_kind_is_read_and_told() {
         assert_eq!(
             told,
             [format!(
-                "{file}:{line}: {what}: the file is read as a Configuration all the same ({remedy})"
+                "{file}:{line}: {what}: the file is still read as a Configuration ({remedy})"
             )]
         );
         assert_eq!(loaded.configuration.tracing.rate(), 0.5, "{kind}");
@@ -348,7 +348,7 @@ fn a_file_of_another_kind_is_read_and_told() {
 }
 
 #[test]
-fn operators_send_json_with_header_objects() {
+fn parses_operator_json_headers() {
     let json =
         br#"{"metadata":{"name":"k"},"spec":{"tracing":{"samplingRate":"1","otel":{"endpointAddress":"a:1",
         "isSecure":false,"protocol":"grpc","timeout":"5s","headers":[{"name":"x","value":"y"}]}}}}"#;
@@ -361,7 +361,7 @@ fn operators_send_json_with_header_objects() {
 }
 
 #[test]
-fn handlers_know_the_file_that_names_them() {
+fn handlers_have_source_files() {
     let pipeline = |name: &str| spec(&format!("  httpPipeline:\n    handlers:\n    - name: {name}\n"));
     let files = Files::with(&[&pipeline("a"), &pipeline("b"), &spec("  tracing: {}\n")]);
     let handlers = files.load().unwrap().configuration.http_pipeline;

@@ -108,7 +108,7 @@ impl<'a> Document<'a> {
     }
 
     /// Warns of a document that has no kind: it is no resource of anybody, and Dapr leaves it out without a word.
-    pub(super) fn tell_no_kind(&mut self) {
+    pub(super) fn warn_missing_kind(&mut self) {
         if self.node.is_null() {
             return;
         }

@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn separators_are_lines() {
+    fn splits_at_separator_lines() {
         assert_eq!(split("a"), [("a", 1)]);
         assert_eq!(split("a\n---\nb\nc\n---\nd"), [("a", 1), ("b\nc", 3), ("d", 6)]);
         assert_eq!(split("---\na\n"), [("---\na\n", 1)]);

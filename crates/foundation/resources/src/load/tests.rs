@@ -52,7 +52,7 @@ fn names(components: &[Component]) -> Vec<&str> {
 }
 
 #[test]
-fn yaml_files_load_in_order_and_others_warn() {
+fn loads_yaml_files_in_order() {
     let folder = Folder::with(&[
         ("b.YML", &store("third")),
         ("a.yaml", &format!("{}---\n{}", store("first"), store("second"))),
@@ -73,7 +73,7 @@ fn yaml_files_load_in_order_and_others_warn() {
 }
 
 #[test]
-fn a_missing_folder_ends_the_start_unless_only_resiliency_is_wanted() {
+fn missing_folder_is_startup_error() {
     let paths = [PathBuf::from("/no/such/folder")];
     let load = |kinds: &[Kind]| {
         folders(&Request {
@@ -93,7 +93,7 @@ fn a_missing_folder_ends_the_start_unless_only_resiliency_is_wanted() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_named_with_the_one_meant() {
+fn suggests_similar_folder() {
     let parent = tempfile::tempdir().unwrap();
     std::fs::create_dir(parent.path().join("resources")).unwrap();
     let wrong = parent.path().join("resuorces");
@@ -109,7 +109,7 @@ fn a_folder_that_is_not_there_is_named_with_the_one_meant() {
 }
 
 #[test]
-fn a_file_given_as_a_folder_is_said_to_be_one() {
+fn reports_file_given_as_folder() {
     let folder = Folder::with(&[("a.yaml", &store("one"))]);
     let file = folder.0.path().join("a.yaml");
     let request = all_in(&file);
@@ -119,7 +119,7 @@ fn a_file_given_as_a_folder_is_said_to_be_one() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_to_nothing_is_said_to_be_one() {
+fn reports_dangling_link() {
     let parent = tempfile::tempdir().unwrap();
     let (dangling, looping) = (parent.path().join("resources"), parent.path().join("loop"));
     std::os::unix::fs::symlink(parent.path().join("gone"), &dangling).unwrap();
@@ -139,7 +139,7 @@ fn a_link_to_nothing_is_said_to_be_one() {
 }
 
 #[test]
-fn namespaces_filter_only_when_both_are_set() {
+fn filters_by_namespace_if_both_set() {
     let there = store("s").replace("name: s", "name: s, namespace: there");
     let here = store("s").replace("name: s", "name: s, namespace: here");
     let folder = Folder::with(&[("a.yaml", &there), ("b.yaml", &here), ("c.yaml", &store("any"))]);
@@ -153,7 +153,7 @@ fn namespaces_filter_only_when_both_are_set() {
 }
 
 #[test]
-fn scopes_choose_apps() {
+fn filters_by_scope() {
     let folder = Folder::with(&[
         ("a.yaml", &(store("a") + "scopes: [other]\n")),
         ("b.yaml", &(store("b") + "scopes: []\n")),
@@ -166,7 +166,7 @@ fn scopes_choose_apps() {
 }
 
 #[test]
-fn only_wanted_kinds_load() {
+fn loads_requested_kinds_only() {
     let folder = Folder::with(&[("a.yaml", &store("s"))]);
     let paths = [folder.0.path().to_owned()];
     let kinds = &[Kind::HttpEndpoint, Kind::Subscription, Kind::Resiliency];
@@ -181,7 +181,7 @@ fn only_wanted_kinds_load() {
 }
 
 #[test]
-fn a_text_loads_like_a_file() {
+fn text_loads_like_file() {
     let loaded = text(&format!("{}---\n{}", store("a"), store("b")), "app").unwrap();
     assert_eq!(names(&loaded.components), ["a", "b"]);
     assert!(text(&format!("{}---\n{}", store("a"), store("a")), "app").is_err());

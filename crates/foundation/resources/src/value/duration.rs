@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_what_go_parses() {
+    fn parses_like_go() {
         let ok: &[(&str, i64)] = &[
             ("0", 0),
             ("-0", 0),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn prints_what_go_prints() {
+    fn formats_like_go() {
         for (nanos, text) in [
             (0, "0s"),
             (1, "1ns"),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn resiliency_integers_are_milliseconds() {
+    fn resiliency_integers_mean_milliseconds() {
         assert_eq!(resiliency_duration("250"), Ok(Duration::from_millis(250)));
         assert_eq!(resiliency_duration("250s"), Ok(Duration::from_secs(250)));
         assert!(resiliency_duration("-1").is_err());
@@ -257,12 +257,12 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_printed_reads_back(nanos: i64) {
+        fn durations_round_trip(nanos: i64) {
             proptest::prop_assert_eq!(go_nanos(&format_go_nanos(nanos)), Ok(nanos));
         }
 
         #[test]
-        fn no_text_panics(text in "[-+]?[0-9.]{0,25}[a-z\u{b5}]{0,3}[0-9.]{0,3}\\PC{0,3}") {
+        fn arbitrary_text_does_not_panic(text in "[-+]?[0-9.]{0,25}[a-z\u{b5}]{0,3}[0-9.]{0,3}\\PC{0,3}") {
             let _ = go_nanos(&text);
             let _ = crate::value::quantity(&text);
         }

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_whole_quantities() {
+    fn parses_integer_quantities() {
         for (text, value) in [
             ("0", 0),
             ("4Mi", 4 << 20),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest() {
+    fn rejects_other_quantities() {
         for bad in ["", "Mi", "4mi", "4 Mi", "1.2.3", "x", "4MiB", "--1", "1e", "e3"] {
             assert!(
                 matches!(quantity(bad), Err(ParseQuantityError::Syntax(_))),

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_value_is_told_with_its_line() {
+    fn reports_all_errors_with_lines() {
         assert_eq!(
             warned("MAXCOUNT: x\nlist:\n- maybe\n- yes\n- no!\ninner:\n  a.b: y\n  a: 1\n  c: []\n"),
             [
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_errors_is_bounded() {
+    fn bounds_number_of_errors() {
         let many = format!("list: [{}]\n", "x, ".repeat(100));
         assert_eq!(warned(&many).len(), MAX_ERRORS);
         assert_eq!(warned("5"), [(1, String::new())]);

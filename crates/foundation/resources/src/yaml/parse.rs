@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn values_know_their_line() {
+    fn nodes_have_lines() {
         let node = parse("a: 1\nb:\n- x\n- y: 2\n", 10).unwrap().unwrap();
         assert_eq!(node.get("a").unwrap().line, 10);
         let Kind::Seq(items) = &node.get("b").unwrap().kind else {
@@ -288,13 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_document() {
+    fn empty_text_has_no_document() {
         assert_eq!(parse("", 1).unwrap(), None);
         assert_eq!(parse("# only a comment\n", 1).unwrap(), None);
     }
 
     #[test]
-    fn tags_and_quotes_make_text() {
+    fn tags_and_quotes_mean_text() {
         let node = root("a: !!str 5\nb: '5'\nc: 5\nd: ! 5\n");
         for (key, text) in [("a", true), ("b", true), ("c", false), ("d", true)] {
             let Kind::Scalar(s) = &node.get(key).unwrap().kind else {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_and_merge_keys_are_followed() {
+    fn expands_aliases_and_merge_keys() {
         let node = root("base: &b {x: 1, y: 2}\nuse:\n  <<: *b\n  y: 3\ncopy: *b\n");
         assert_eq!(node.get("use").unwrap().text("x"), Some("1"));
         assert_eq!(node.get("use").unwrap().text("y"), Some("3"));
@@ -315,14 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn syntax_errors_name_the_line() {
+    fn syntax_errors_have_lines() {
         let error = parse("a: 1\nb: [1\nc: 2\n", 5).unwrap_err();
         assert!(error.line >= 6, "{error:?}");
         assert!(error.what.starts_with("not YAML"), "{error}");
     }
 
     #[test]
-    fn quoted_texts_continue_at_any_indentation() {
+    fn accepts_any_continuation_indent() {
         let node = root("a:\n- b: '{\n\t \"x\": 1,\n \"y\": 2\n\n\t}'\n  c: \"one\ntwo\"\n");
         let Kind::Seq(items) = &node.get("a").unwrap().kind else {
             panic!("a is a list")
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_may_be_long() {
+    fn parses_long_texts() {
         let long = "x".repeat(100_000);
         for text in [
             format!("a: \"{long}\""),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn budgets_hold() {
+    fn enforces_limits() {
         let deep = "[".repeat(70) + &"]".repeat(70);
         assert!(parse(&deep, 1).unwrap_err().what.contains("nested deeper"));
         let mut bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n".to_owned();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn json_becomes_a_tree() {
+    fn parses_json() {
         let node = from_json(br#"{"a":"5","b":5,"c":[null,true]}"#).unwrap();
         assert_eq!(node.text("a"), Some("5"));
         assert!(from_json(b"{").is_err());
@@ -375,7 +375,7 @@ mod tests {
     proptest::proptest! {
         /// Whatever a file holds, loading it ends in a value or an error.
         #[test]
-        fn no_text_panics(text in "([a-c*&<!|>'\"{}\\[\\]:,# \n-]|\\PC){0,80}") {
+        fn arbitrary_text_does_not_panic(text in "([a-c*&<!|>'\"{}\\[\\]:,# \n-]|\\PC){0,80}") {
             if let Ok(Some(node)) = parse(&text, 1) {
                 let _ = crate::yaml::decode::<crate::component::Raw>(&node, Flavour::Json);
             }

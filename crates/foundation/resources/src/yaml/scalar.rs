@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_scalars_mean_what_yaml_1_1_says() {
+    fn resolves_yaml_1_1_scalars() {
         for null in ["", "~", "null", "Null", "NULL"] {
             assert_eq!(meaning(null), Resolved::Null);
         }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_given_for_texts_become_canonical() {
+    fn numbers_as_texts_become_canonical() {
         for (text, canonical) in [
             ("0644", "420"),
             ("yes", "true"),

@@ -104,7 +104,7 @@ fn missing(schema: &Node, path: &mut Vec<&'static str>, all: &mut Vec<String>) {
 }
 
 #[test]
-fn the_definition_has_every_field_that_is_read() {
+fn crd_has_all_parsed_fields() {
     assert_eq!(
         fields(&["spec", "accessControl", "policies", "operations"]),
         ["name", "httpVerb", "action"]

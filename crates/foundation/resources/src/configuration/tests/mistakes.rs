@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn values_that_others_use_are_told_with_their_lines() {
+fn reports_validator_errors_with_lines() {
     let text = spec(
         r#"
   tracing:
@@ -65,7 +65,7 @@ fn values_that_others_use_are_told_with_their_lines() {
 }
 
 #[test]
-fn features_that_there_are_not_are_a_warning() {
+fn warns_of_unknown_features() {
     let text =
         spec("  features:\n  - {name: HotReload, enabled: true}\n  - {name: HotReloading, enabled: true}\n");
     let loaded = Files::with(&[&text]).load().unwrap();
@@ -90,7 +90,7 @@ fn features_that_there_are_not_are_a_warning() {
 }
 
 #[test]
-fn values_that_mean_nothing_are_told_with_place_and_remedy() {
+fn reports_invalid_values_with_remedy() {
     let text = spec(
         "  tracing: {samplingRate: two}\n  accessControl:\n    defaultAction: alow\n    policies:\n    \
          - appId: a\n      trustDomain: t\n      namespace: n\n      defaultAction: Deny\n      operations:\n      \
@@ -157,7 +157,7 @@ fn values_that_mean_nothing_are_told_with_place_and_remedy() {
 }
 
 #[test]
-fn a_sampling_rate_out_of_range_says_what_it_counts_as() {
+fn reports_effective_sampling_rate() {
     for (rate, shown) in [
         ("'7'", Some("it counts as 1")),
         ("\"-1\"", Some("it counts as 0")),
@@ -174,7 +174,7 @@ fn a_sampling_rate_out_of_range_says_what_it_counts_as() {
 }
 
 #[test]
-fn names_of_parts_of_the_api_are_looked_at_where_they_are_known() {
+fn validates_known_api_names() {
     let json = br#"{"spec":{"api":{"denied":[{"name":"stat","protocol":"http"},{"name":"state/x","protocol":"http"}]}}}"#;
     let [mistake] = &Configuration::mistakes_in(json, "c", &known()).mistakes[..] else {
         panic!("one is wrong");
@@ -190,7 +190,7 @@ fn names_of_parts_of_the_api_are_looked_at_where_they_are_known() {
 }
 
 #[test]
-fn what_an_operator_sends_is_looked_at_too() {
+fn validates_operator_json() {
     let json = br#"{"spec":{"accessControl":{"defaultAction":"alow"}}}"#;
     let mistakes = Configuration::mistakes_in(json, "Configuration c", &known()).mistakes;
     let shown = mistakes[0].to_string();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_component_has_all_its_fields() {
+fn parses_component_fields() {
     let text = r#"
 apiVersion: dapr.io/v1alpha1
 kind: Component
@@ -57,7 +57,7 @@ scopes: [app, other]
 }
 
 #[test]
-fn an_unusable_timeout_is_the_default() {
+fn invalid_timeout_means_default() {
     let text = store("s").replace("version: v1", "version: v1, initTimeout: soon");
     let loaded = Folder::with(&[("a.yaml", &text)]).load();
     assert_eq!(
@@ -74,7 +74,7 @@ fn an_unusable_timeout_is_the_default() {
 }
 
 #[test]
-fn values_know_their_lines() {
+fn values_have_lines() {
     let text = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: s\nspec:\n  type: state.redis\n  \
                 version: v1\n  metadata:\n  - name: redisHost\n    value: a\n  - value: b\n    name: redisDB\n";
     let folder = Folder::with(&[("a.yaml", &format!("# a comment\n{text}"))]);
@@ -92,7 +92,7 @@ fn values_know_their_lines() {
 }
 
 #[test]
-fn subscriptions_know_where_their_rules_stand_and_what_they_lack() {
+fn subscription_rules_have_lines() {
     let text = "ApiVersion: dapr.io/v2alpha1\nKind: Subscription\nmetadata: {name: s}\nspec:\n  topic: t\n  \
                 routes:\n    rules:\n    - match: event.a\n      path: /a\n    - path: /b\n      match: event.b\n";
     let loaded = Folder::with(&[("a.yaml", text)]).load_for("app", None).unwrap();
@@ -106,7 +106,7 @@ fn subscriptions_know_where_their_rules_stand_and_what_they_lack() {
 }
 
 #[test]
-fn both_versions_of_subscriptions_load_and_the_last_of_a_name_wins() {
+fn loads_both_subscription_versions() {
     let text = r#"
 apiVersion: dapr.io/v1alpha1
 kind: Subscription
@@ -163,7 +163,7 @@ spec: {pubsubname: p, topic: newer, routes: {default: /new}}
 }
 
 #[test]
-fn an_endpoint_that_cannot_be_called_is_told_at_its_url() {
+fn reports_unusable_endpoint_url() {
     let load = |url: &str| {
         let text = format!(
             "apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata: {{name: e}}\nspec:\n  baseUrl: '{url}'\n"
@@ -199,7 +199,7 @@ fn an_endpoint_that_cannot_be_called_is_told_at_its_url() {
 }
 
 #[test]
-fn endpoints_have_headers_and_tls() {
+fn parses_endpoint_headers_and_tls() {
     let text = r#"
 apiVersion: dapr.io/v1alpha1
 kind: HTTPEndpoint
@@ -226,7 +226,7 @@ auth: {secretStore: s}
 }
 
 #[test]
-fn resiliency_takes_the_first_document_of_any_version() {
+fn resiliency_uses_first_document() {
     let text = r#"
 apiVersion: example.org/v7
 kind: Resiliency
@@ -266,7 +266,7 @@ metadata: {name: second}
 }
 
 #[test]
-fn reload_compares_what_a_component_says_not_where() {
+fn reload_ignores_location() {
     let a = &Folder::with(&[("a.yaml", &store("s"))]).load().components[0];
     let b = &Folder::with(&[("b.yaml", &format!("\n{}", store("s")))])
         .load()
@@ -280,7 +280,7 @@ fn reload_compares_what_a_component_says_not_where() {
 }
 
 #[test]
-fn operators_send_json() {
+fn parses_operator_json() {
     let json = br#"{"apiVersion":"dapr.io/v1alpha1","kind":"Component","metadata":{"name":"s","creationTimestamp":null},
         "spec":{"type":"state.redis","version":"v1","metadata":[{"name":"a","value":"b","secretKeyRef":{"name":"","key":""}}]}}"#;
     let c = Component::from_json(json).unwrap();
@@ -291,7 +291,7 @@ fn operators_send_json() {
 }
 
 #[test]
-fn of_a_resiliency_of_an_operator_the_values_that_can_be_read_apply() {
+fn operator_resiliency_applies_valid_values() {
     let resiliency = |metadata: &str| {
         format!(
             r#"{{"metadata":{metadata},"spec":{{"policies":{{"timeouts":{{"fast":"1s","odd":[1]}},

@@ -3,14 +3,14 @@
 use super::*;
 
 #[test]
-fn other_kinds_are_ignored() {
+fn ignores_other_kinds() {
     let other = store("x").replace("kind: Component", "kind: Deployment");
     let loaded = Folder::with(&[("a.yaml", &other), ("b.yaml", "")]).load();
     assert_eq!(loaded, Loaded::default());
 }
 
 #[test]
-fn a_broken_document_warns_and_the_others_load() {
+fn skips_broken_document() {
     let text = format!("{}---\na: [\n---\n{}", store("one"), store("two"));
     let loaded = Folder::with(&[("a.yaml", &text)]).load();
     assert_eq!(names(&loaded.components), ["one", "two"]);
@@ -33,7 +33,7 @@ fn a_broken_document_warns_and_the_others_load() {
 }
 
 #[test]
-fn unknown_keys_warn_with_their_line() {
+fn unknown_keys_have_lines() {
     let text = store("s") + "scope: [app]\n";
     let loaded = Folder::with(&[("a.yaml", &text)]).load();
     assert_eq!(loaded.components.len(), 1);
@@ -45,7 +45,7 @@ fn unknown_keys_warn_with_their_line() {
 }
 
 #[test]
-fn names_must_fit_into_paths() {
+fn rejects_names_invalid_in_paths() {
     for bad in [".", "..", "a/b", "'a%b'"] {
         let loaded = Folder::with(&[("a.yaml", &store(bad))]).load();
         assert!(loaded.components.is_empty(), "{bad}");
@@ -58,7 +58,7 @@ fn names_must_fit_into_paths() {
 }
 
 #[test]
-fn a_component_without_a_name_is_loaded_and_told() {
+fn loads_component_without_name() {
     let text =
         "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  {}\nspec:\n  type: state.in-memory\n";
     let loaded = super::text(text, "app").unwrap();
@@ -75,7 +75,7 @@ fn a_component_without_a_name_is_loaded_and_told() {
 }
 
 #[test]
-fn a_kind_that_is_nearly_one_is_a_mistake() {
+fn reports_misspelled_kind() {
     let text = "apiVersion: dapr.io/v1alpha1\nkind: Componet\nmetadata:\n  name: s\n";
     let loaded = super::text(text, "app").unwrap();
     let said: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
@@ -94,7 +94,7 @@ fn a_kind_that_is_nearly_one_is_a_mistake() {
 }
 
 #[test]
-fn a_document_without_a_kind_is_told() {
+fn reports_missing_kind() {
     let kinds = "the kinds that are read are Component, HTTPEndpoint, Resiliency, Subscription";
     let nothing = "the document is not loaded";
     for (text, line, what, near) in [
@@ -130,7 +130,7 @@ fn a_document_without_a_kind_is_told() {
 }
 
 #[test]
-fn a_kind_that_is_nearly_one_is_told_without_a_version_too() {
+fn reports_misspelled_kind_without_version() {
     let loaded = super::text("kind: component\nmetadata: {name: s}\n", "app").unwrap();
     let said: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
     assert_eq!(said.len(), 1, "{said:?}");
@@ -138,7 +138,7 @@ fn a_kind_that_is_nearly_one_is_told_without_a_version_too() {
 }
 
 #[test]
-fn a_version_that_a_kind_does_not_have_is_a_mistake() {
+fn reports_unknown_version() {
     for (version, kind, remedy) in [
         ("apiVersion: dapr.io/v1alpha\n", "Component", "dapr.io/v1alpha1"),
         ("apiVersion: v1\n", "HTTPEndpoint", "dapr.io/v1alpha1"),
@@ -166,7 +166,7 @@ fn a_version_that_a_kind_does_not_have_is_a_mistake() {
 }
 
 #[test]
-fn duplicates_end_the_start() {
+fn duplicates_are_startup_errors() {
     let folder = Folder::with(&[("a.yaml", &store("s")), ("b.yaml", &store("s"))]);
     let problems = folder.load_for("app", None).unwrap_err();
     assert_eq!(problems.len(), 1);

@@ -28,7 +28,7 @@ fn json(text: &str) -> Sample {
 }
 
 #[test]
-fn texts_take_numbers_and_booleans() {
+fn texts_accept_numbers_and_booleans() {
     assert_eq!(json("name: 5").name, "5");
     assert_eq!(json("name: yes").name, "true");
     assert_eq!(json("name: 0x10").name, "16");
@@ -37,7 +37,7 @@ fn texts_take_numbers_and_booleans() {
 }
 
 #[test]
-fn nulls_and_absent_keys_leave_the_default() {
+fn nulls_leave_defaults() {
     assert_eq!(
         json("name:\nmaxCount: ~\nlabels: null\nlist: null\ninner: null\nany: null"),
         Sample::default()
@@ -46,7 +46,7 @@ fn nulls_and_absent_keys_leave_the_default() {
 }
 
 #[test]
-fn any_value_has_a_json_text() {
+fn converts_values_to_json_text() {
     let any = |text: &str| json(&format!("any: {text}")).any.map(|t| t.0);
     assert_eq!(any("hello"), Some("hello".to_owned()));
     assert_eq!(any("''"), Some(String::new()));
@@ -60,7 +60,7 @@ fn any_value_has_a_json_text() {
 }
 
 #[test]
-fn keys_match_in_any_case_only_in_resources() {
+fn only_resources_ignore_key_case() {
     assert_eq!(json("MAXCOUNT: 3").max_count, 3);
     let text = read("MAXCOUNT: 3", Flavour::Text).unwrap();
     assert_eq!(text.value.max_count, 0);
@@ -71,13 +71,13 @@ fn keys_match_in_any_case_only_in_resources() {
 }
 
 #[test]
-fn the_last_of_repeated_keys_wins() {
+fn last_duplicate_key_wins() {
     assert_eq!(json("name: a\nname: b").name, "b");
     assert_eq!(json("labels: {x: a, x: b}").labels["x"], "b");
 }
 
 #[test]
-fn errors_name_path_and_line() {
+fn errors_have_path_and_line() {
     let error = read("name: a\ninner:\n  list:\n  - a\n  - [b]\n", Flavour::Json).unwrap_err();
     assert_eq!(
         (error.line, error.to_string().as_str()),
