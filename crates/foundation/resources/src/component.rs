@@ -8,31 +8,31 @@ use crate::load::{Broken, Document, Read, V1};
 use crate::meta::{Auth, NameValue, ObjectMeta, Source, find};
 use crate::value::go_duration;
 
-/// How long a component may take to initialise when its spec does not say (or says it wrongly).
+/// Default time limit for a component's initialization, also if its spec has an invalid one.
 pub const DEFAULT_INIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A building block's backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Component {
-    /// `metadata.name`: what API callers use.
+    /// `metadata.name`, used by API callers.
     pub name: String,
-    /// `metadata.namespace`; empty = none.
+    /// `metadata.namespace`; may be empty.
     pub namespace: String,
     /// `spec.type`, as `category.name`.
     pub kind: String,
-    /// `spec.version`; empty, `v0` and `v1` mean the same.
+    /// `spec.version`; empty, `v0` and `v1` are equivalent.
     pub version: String,
-    /// `spec.ignoreErrors`: a failed initialisation does not end the sidecar.
+    /// `spec.ignoreErrors`: a failed initialization does not stop the sidecar.
     pub ignore_errors: bool,
     /// `spec.initTimeout`.
     pub init_timeout: Duration,
     /// `spec.metadata`.
     pub metadata: Vec<NameValue>,
-    /// `auth.secretStore`; empty = none given.
+    /// `auth.secretStore`; may be empty.
     pub secret_store: String,
-    /// `scopes`: app ids; empty = all.
+    /// `scopes`: app IDs; empty means all.
     pub scopes: Vec<String>,
-    /// Where it was read.
+    /// Location of the definition.
     pub source: Source,
 }
 
@@ -46,12 +46,12 @@ impl Component {
         }
     }
 
-    /// The text of a metadata item, its name in any case; `None` when absent or without value.
+    /// The value of a metadata item by its name, ignoring case; `None` if absent or without a value.
     pub fn property(&self, name: &str) -> Option<&str> {
         find(&self.metadata, name)?.value.as_deref()
     }
 
-    /// Whether both describe the same component, wherever they were read: what hot reload compares.
+    /// Whether both describe the same component, regardless of location; used by hot reload.
     pub fn same_as(&self, other: &Component) -> bool {
         let at = |c: &Component| Component {
             source: Source::default(),

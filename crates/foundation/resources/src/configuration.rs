@@ -1,4 +1,4 @@
-//! `Configuration` (`dapr.io/v1alpha1`): what a sidecar (or the CA) is told beyond its flags.
+//! `Configuration` (`dapr.io/v1alpha1`): settings of a sidecar or the CA beyond their flags.
 
 mod access;
 mod expand;
@@ -34,7 +34,7 @@ use crate::meta::Source;
 use crate::problem::Problem;
 use crate::yaml::{self, Flavour, Node};
 
-/// Everything a Configuration can say, defaults filled in.
+/// A Configuration with defaults filled in.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Configuration {
     /// `metadata.name` of the last document merged; empty for the built-in defaults.
@@ -45,11 +45,11 @@ pub struct Configuration {
     pub app_http_pipeline: Vec<Handler>,
     /// `tracing`.
     pub tracing: Tracing,
-    /// `metric`, overridden field by field by `metrics`.
+    /// `metric`, with fields overridden by `metrics`.
     pub metrics: Metrics,
-    /// `mtls`: read by the CA; the sidecar uses its flags.
+    /// `mtls`, used by the CA; a sidecar uses its flags.
     pub mtls: Mtls,
-    /// `secrets.scopes`: a store without entry allows everything.
+    /// `secrets.scopes`: a store without an entry allows all access.
     pub secrets: Vec<SecretScope>,
     /// `accessControl`.
     pub access_control: AccessControl,
@@ -71,7 +71,7 @@ pub struct Configuration {
     pub workflow: Workflow,
 }
 
-/// One middleware of a pipeline.
+/// A middleware of a pipeline.
 #[derive(Debug, Clone, Default, serde::Deserialize)]
 #[serde(default)]
 pub struct Handler {
@@ -80,11 +80,11 @@ pub struct Handler {
     /// Its type, `middleware.http.*`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its version; empty = `v1`.
+    /// Its version; empty means `v1`.
     pub version: String,
-    /// `selector`: read and unused, as in the contract.
+    /// `selector`: parsed but unused, as in Dapr.
     pub selector: serde_json::Value,
-    /// Where it was read. Handlers that differ in this only are the same.
+    /// Location of the definition; ignored in comparisons.
     #[serde(skip)]
     pub source: Source,
 }
@@ -106,9 +106,9 @@ impl PartialEq for Handler {
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct ApiRule {
-    /// API, as `state`.
+    /// API, such as `state`.
     pub name: String,
-    /// Version, as `v1.0` (HTTP) or `v1` (gRPC).
+    /// Version, such as `v1.0` (HTTP) or `v1` (gRPC).
     pub version: String,
     /// `http` or `grpc`, in any case.
     pub protocol: String,
@@ -118,12 +118,12 @@ pub struct ApiRule {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ApiLogging {
-    /// Log API calls unless the flag says otherwise.
+    /// Log API calls unless the flag is set.
     pub enabled: bool,
     /// Log the route instead of the path.
     #[serde(rename = "obfuscateURLs")]
     pub obfuscate_urls: bool,
-    /// Leave health checks out.
+    /// Omit health checks.
     pub omit_health_checks: bool,
 }
 
@@ -131,30 +131,30 @@ pub struct ApiLogging {
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
 #[serde(default)]
 pub struct NameResolution {
-    /// Resolver; empty = the default of the mode (`mdns`, `kubernetes`).
+    /// Resolver; empty selects the default of the mode (`mdns`, `kubernetes`).
     pub component: String,
-    /// Version; empty = `v1`.
+    /// Version; empty means `v1`.
     pub version: String,
-    /// Any value, read by the resolver; null when absent.
+    /// Settings of the resolver; null if absent.
     pub configuration: serde_json::Value,
 }
 
-/// A Configuration and what is odd but not wrong about its files.
+/// A Configuration and the findings in its files.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadedConfiguration {
     /// The merged result.
     pub configuration: Configuration,
     /// Unknown keys and features.
     pub warnings: Vec<Problem>,
-    /// Values that mean nothing: what holds in their place is said with them.
+    /// Invalid values, with the values that apply instead.
     pub mistakes: Vec<Problem>,
-    /// The files that hold no document.
+    /// Files without a document.
     pub empty: Vec<PathBuf>,
 }
 
 impl Configuration {
-    /// Whether a component may not be loaded: its type, or type and version, are on the deny list, or
-    /// there is such a list and the component does not say what it is.
+    /// Whether a component must not be loaded: its type, or type and version, are on the deny list, or it
+    /// has no type while there is such a list.
     pub fn denies(&self, component: &Component) -> bool {
         let Component { kind, version, .. } = component;
         !self.denied_components.is_empty()
@@ -168,29 +168,29 @@ impl Configuration {
                 }))
     }
 
-    /// Reads a Configuration from the JSON an operator sends.
+    /// Parses a Configuration from the operator's JSON.
     pub fn from_json(json: &[u8]) -> Result<Configuration, String> {
         let node = yaml::from_json(json).map_err(|e| e.to_string())?;
         let raw = yaml::decode::<raw::Raw>(&node, Flavour::Json).map_err(|e| e.to_string())?;
         raw.value.finish()
     }
 
-    /// What is wrong with the values of such a JSON; `name` is shown as the place.
+    /// Findings in the values of such JSON; `name` is the location to report.
     pub fn mistakes_in(json: &[u8], name: &str, known: &ValueChecks) -> Found {
         let node = yaml::from_json(json).unwrap_or_else(|_| Node::null(0));
         let mut found = mistakes::find(Path::new(name), &node, known);
-        // It is one line for all.
+        // The JSON has no lines.
         let all = found.mistakes.iter_mut().chain(&mut found.warnings);
         all.for_each(|problem| problem.line = 0);
         found
     }
 }
 
-/// Loads files in order, each over the previous and over the built-in defaults.
-/// `$VAR` and `${VAR}` are expanded from `env` first; unset = empty. No files = the defaults.
+/// Loads files in order, each merged over the previous and over the built-in defaults. Expands `$VAR` and
+/// `${VAR}` from `env` first; unset variables are empty. No files means the defaults.
 ///
 /// # Errors
-/// Why it cannot be used, and then what else is wrong with it: everything is mended at once.
+/// Fatal errors first, then all other findings, so that they can be fixed together.
 pub fn load<P: AsRef<Path>>(
     files: &[P],
     known: &ValueChecks,
@@ -218,10 +218,10 @@ pub fn load<P: AsRef<Path>>(
         mistakes.extend(found.mistakes);
         warnings.extend(found.warnings);
         if let Some(wrong) = secrets::problems(file, &node) {
-            // As with all lists, the last one counts.
+            // As for all lists, the last one wins.
             scopes = wrong;
         }
-        // Each file is decoded by itself too: only then do errors and warnings know their file.
+        // Each file is also decoded separately, because only then errors and warnings have their file.
         match yaml::decode_every::<raw::Raw>(&node, Flavour::Text) {
             Ok(decoded) => {
                 let unknown = decoded.unknown.iter();
@@ -253,14 +253,14 @@ pub fn load<P: AsRef<Path>>(
     })
 }
 
-/// A document that is something else by its own word: it is read all the same, as in Dapr.
+/// A document with another `kind` or `apiVersion`: it is still read, as in Dapr.
 fn other_kind(file: &Path, document: &Node) -> Option<Problem> {
     let kind = document.get("kind").filter(|kind| !kind.is_null());
     let line = kind.map_or(document.line, |kind| kind.line);
     let what = match (document.text("kind"), kind) {
         (Some(KIND), _) => return None,
         (Some(other), _) => format!("kind is {other:?} and not {KIND}"),
-        // It cannot be decoded.
+        // Reported by decoding.
         (None, Some(_)) => return None,
         (None, None) => "kind is missing".to_owned(),
     };
@@ -269,7 +269,7 @@ fn other_kind(file: &Path, document: &Node) -> Option<Problem> {
     Some(Problem::new(file, line, what, remedy))
 }
 
-/// Where the handlers of both pipelines were read: a list of a later file is there in place of an earlier one.
+/// Locations of the handlers of both pipelines: a list in a later file replaces an earlier one.
 #[derive(Default)]
 struct Handlers {
     http: Vec<Source>,

@@ -1,26 +1,26 @@
-//! `envRef`: values taken from the environment, within limits.
+//! `envRef`: values from the environment, with restrictions.
 
 use crate::meta::NameValue;
 
-/// An item that has no value, or an empty one, for want of its variable.
+/// An item without a value, or with an empty one, because of its variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unresolved {
     /// The item's name.
     pub item: String,
     /// The variable.
     pub variable: String,
-    /// Why it has none.
+    /// Why it has no value.
     pub reason: Reason,
 }
 
-/// Why a variable gives no value.
+/// Why a variable has no value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// It is not set: the value is empty.
+    /// Unset: the value is empty.
     Unset,
-    /// No resource may have it.
+    /// Never available to resources.
     Reserved,
-    /// It is not on the allow list.
+    /// Not on the allow list.
     NotListed,
 }
 
@@ -43,8 +43,8 @@ impl std::fmt::Display for Unresolved {
     }
 }
 
-/// Fills items that have an `envRef` and no value. Returns those whose variable may not be used, which stay without
-/// value, and those whose variable is not set, which are empty.
+/// Sets the values of items with an `envRef` and no value. Returns items whose variable is not allowed,
+/// which stay without a value, and items whose variable is unset, which are empty.
 ///
 /// `allowlist` is the content of `DAPR_ENV_KEYS`.
 pub fn resolve(
@@ -76,8 +76,8 @@ pub fn resolve(
     unresolved
 }
 
-/// Whether a variable may be read on behalf of a resource: none of Dapr's own, no tokens, and in the
-/// space-separated allow list when there is one. The name is compared in upper case.
+/// Whether resources may read a variable: not Dapr's own, no tokens, and on the space-separated allow list
+/// if there is one. Compares the name in upper case.
 pub fn allowed(name: &str, allowlist: &str) -> bool {
     let name = name.to_uppercase();
     let reserved =

@@ -1,4 +1,4 @@
-//! `HTTPEndpoint` (`dapr.io/v1alpha1`): a service outside, invoked by name.
+//! `HTTPEndpoint` (`dapr.io/v1alpha1`): an external service, invoked by name.
 
 use outrigger_nearest::hint;
 use serde::Deserialize;
@@ -6,28 +6,28 @@ use serde::Deserialize;
 use crate::load::{Broken, Document, Read, V1};
 use crate::meta::{Auth, NameValue, ObjectMeta, Source};
 
-/// A service outside the sidecars' reach, invoked by name.
+/// An external service, invoked by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpEndpoint {
-    /// `metadata.name`: the app id callers use.
+    /// `metadata.name`: the app ID for callers.
     pub name: String,
-    /// `metadata.namespace`; empty = none.
+    /// `metadata.namespace`; may be empty.
     pub namespace: String,
-    /// `spec.baseUrl`: calls go to this, `/`, and the method.
+    /// `spec.baseUrl`: calls go to this URL, `/`, and the method.
     pub base_url: String,
     /// `spec.headers`: set on every call.
     pub headers: Vec<NameValue>,
     /// `spec.clientTLS`.
     pub tls: Option<ClientTls>,
-    /// `auth.secretStore`; empty = none given.
+    /// `auth.secretStore`; may be empty.
     pub secret_store: String,
-    /// `scopes`: app ids; empty = all.
+    /// `scopes`: app IDs; empty means all.
     pub scopes: Vec<String>,
-    /// Where it was read.
+    /// Location of the definition.
     pub source: Source,
 }
 
-/// `spec.clientTLS`: documents are PEM. Each is a [`NameValue`] named after its key.
+/// `spec.clientTLS`, with PEM documents. Each [`NameValue`] is named after its key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientTls {
     /// `rootCA`.
@@ -36,7 +36,8 @@ pub struct ClientTls {
     pub certificate: Option<NameValue>,
     /// `privateKey`.
     pub private_key: Option<NameValue>,
-    /// `renegotiation`: `Never`, `OnceAsClient` or `FreelyAsClient`; empty = `Never`. Others fail the channel.
+    /// `renegotiation`: `Never`, `OnceAsClient` or `FreelyAsClient`; empty means `Never`. Others fail the
+    /// channel.
     pub renegotiation: String,
 }
 
@@ -67,7 +68,7 @@ impl Read for HttpEndpoint {
     }
 }
 
-/// What to put before the remedy, if nothing can be called at `url`.
+/// A hint to put before the remedy, if `url` is unusable.
 fn unusable(url: &str) -> Option<String> {
     const SCHEMES: [&str; 2] = ["http", "https"];
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
@@ -138,9 +139,9 @@ impl Raw {
     }
 }
 
-/// The secrets an endpoint's TLS documents refer to.
+/// The secrets referenced by an endpoint's TLS documents.
 impl ClientTls {
-    /// Documents that are given, in the order root, certificate, key.
+    /// The configured documents, in the order root, certificate, key.
     pub fn documents(&self) -> impl Iterator<Item = &NameValue> {
         [&self.root_ca, &self.certificate, &self.private_key]
             .into_iter()

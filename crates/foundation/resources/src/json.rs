@@ -1,5 +1,6 @@
-//! JSON as Go's decoder reads it from a stream, which is how Dapr reads what apps say: member names in any case, unknown
-//! members skipped, null as absence, of members with the same name the last, and nothing after the first value looked at.
+//! JSON with the semantics of Go's stream decoder, which Dapr uses for apps' responses. Member names match
+//! in any case, unknown members are skipped, null means absent, the last of equal names wins, and data
+//! after the first value is ignored.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,38 +9,38 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// An object whose members are read one by one.
+/// An object whose members are decoded one by one.
 pub trait Object<'de>: Default {
-    /// What the decoder says it expected.
+    /// The expected form for error texts.
     const NAME: &'static str;
 
-    /// Takes a member, its value being the next of `map`; false for a member that means nothing here.
+    /// Decodes a member, whose value is next in `map`; false for an unknown member.
     ///
     /// # Errors
-    /// Its value is not what it has to be.
+    /// If the value has the wrong type.
     fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error>;
 }
 
 /// The first JSON value of a text.
 ///
 /// # Errors
-/// It is no JSON, or not that of such a value.
+/// If it is not JSON, or has the wrong type.
 pub fn parse<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, serde_json::Error> {
     T::deserialize(&mut serde_json::Deserializer::from_slice(text))
 }
 
-/// The value of the current member, null being the empty one.
+/// The value of the current member; null becomes the default.
 ///
 /// # Errors
-/// It is not that of such a value.
+/// If the value has the wrong type.
 pub fn value<'de, A: MapAccess<'de>, T: Deserialize<'de> + Default>(map: &mut A) -> Result<T, A::Error> {
     Ok(map.next_value::<Option<T>>()?.unwrap_or_default())
 }
 
-/// The value of the current member, a list, null being the empty one, and the empty value in it.
+/// The value of the current member as a list; null becomes an empty list, and null items the default.
 ///
 /// # Errors
-/// It is not that of such a list.
+/// If the value has the wrong type.
 pub fn list<'de, A: MapAccess<'de>, T: Deserialize<'de> + Default>(map: &mut A) -> Result<Vec<T>, A::Error> {
     let elements = map.next_value::<Option<Vec<Option<T>>>>()?.unwrap_or_default();
     Ok(elements.into_iter().map(Option::unwrap_or_default).collect())
@@ -103,7 +104,7 @@ impl<'de, T: Object<'de>> Deserialize<'de> for JsonObject<T> {
     }
 }
 
-/// A member name, borrowed where it has no escapes.
+/// A member name, borrowed if it has no escapes.
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 

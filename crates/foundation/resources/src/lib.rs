@@ -1,7 +1,7 @@
-//! Dapr's resource kinds: parse, validate, load from folders.
+//! Dapr's resource kinds: parsing, validation, loading from directories.
 //!
-//! Facts follow Dapr 1.17.13. Nothing here does I/O but reading the folders and files it is given; the
-//! environment comes in as a closure, secrets stay references.
+//! Follows Dapr 1.17.13. The only I/O is reading the given directories and files; the environment is a
+//! closure, and secrets stay references.
 
 pub mod component;
 pub mod configuration;

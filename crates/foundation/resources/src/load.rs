@@ -1,7 +1,7 @@
-//! Reads folders of resource files.
+//! Loading of directories with resource files.
 //!
-//! A document that cannot be read is left out and the others still load; a folder that cannot be read,
-//! or two resources of one kind and name, end the start.
+//! An invalid document is skipped and the others still load. An unreadable directory, or two resources of
+//! the same kind and name, is a startup error.
 
 mod document;
 mod kinds;
@@ -21,24 +21,24 @@ pub use kinds::{Duplicates, FromJson, Kind, Loaded, Resource};
 
 /// The `apiVersion` of most kinds.
 pub(crate) const V1: &str = "dapr.io/v1alpha1";
-/// The later `apiVersion` of subscriptions.
+/// The newer `apiVersion` of subscriptions.
 pub(crate) const V2: &str = "dapr.io/v2alpha1";
 
-/// What to load, and for whom.
+/// Input of [`folders`].
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// Folders in order; not searched deeper.
+    /// Directories in order; not searched recursively.
     pub paths: &'a [PathBuf],
-    /// Kinds wanted; others are ignored.
+    /// Kinds to load; others are ignored.
     pub kinds: &'a [Kind],
-    /// `NAMESPACE` as set; `None` or empty = components and endpoints of every namespace.
+    /// `NAMESPACE` as set; `None` or empty loads components and endpoints of every namespace.
     pub namespace: Option<&'a str>,
-    /// The app whose scopes count.
+    /// The app whose scopes apply.
     pub app_id: &'a str,
 }
 
 impl<'a> Request<'a> {
-    /// For resources that come another way: all kinds, every namespace.
+    /// For resources from other sources: all kinds, every namespace.
     fn without_folders(app_id: &'a str) -> Self {
         Self {
             paths: &[],
@@ -48,13 +48,13 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Only resiliency policies may come from folders that do not exist.
+    /// Only resiliency policies may come from missing directories.
     fn needs_folder(&self) -> bool {
         self.kinds.iter().any(|kind| *kind != Kind::Resiliency)
     }
 }
 
-/// Loads the resources an app sees. `Err` holds everything that must end the start.
+/// Loads the resources of an app. `Err` has all startup errors.
 pub fn folders(request: &Request<'_>) -> Result<Loaded, Vec<Problem>> {
     match folders_every(request) {
         (loaded, errors) if errors.is_empty() => Ok(loaded),
@@ -62,7 +62,7 @@ pub fn folders(request: &Request<'_>) -> Result<Loaded, Vec<Problem>> {
     }
 }
 
-/// As [`folders`], with what could be read although something must end the start: it may be wrong as well.
+/// Like [`folders`], but also returns the valid resources despite startup errors, for further validation.
 pub fn folders_every(request: &Request<'_>) -> (Loaded, Vec<Problem>) {
     let mut loading = Loading::new(request);
     for folder in request.paths {
@@ -83,7 +83,7 @@ pub fn folders_every(request: &Request<'_>) -> (Loaded, Vec<Problem>) {
     (loading.loaded, loading.errors)
 }
 
-/// The resources of a text, as if it were a file of a folder, for an app; for tests and tools.
+/// Parses a text like a file of a directory, for an app; for tests and tools.
 pub fn text(text: &str, app_id: &str) -> Result<Loaded, Vec<Problem>> {
     let request = Request::without_folders(app_id);
     let mut loading = Loading::new(&request);
@@ -91,11 +91,11 @@ pub fn text(text: &str, app_id: &str) -> Result<Loaded, Vec<Problem>> {
     loading.finish()
 }
 
-/// Where resources are said to be that an operator sent.
+/// Reported location of the operator's resources.
 const OPERATOR: &str = "operator";
 
-/// The resources of an app among those that an operator sent, as JSON. What cannot be read is a warning, and makes
-/// the source `broken`.
+/// Parses the operator's JSON resources for an app. An invalid one is a warning, and marks the source as
+/// `broken`.
 pub fn objects(
     objects: impl IntoIterator<Item = (Kind, impl AsRef<[u8]>)>,
     app_id: &str,
@@ -114,7 +114,7 @@ pub fn objects(
     loading.finish()
 }
 
-/// The files of a folder by name; folders in it are left out.
+/// The files of a directory by name, without subdirectories.
 fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -158,7 +158,7 @@ struct Loading<'a> {
     request: &'a Request<'a>,
     loaded: Loaded,
     errors: Vec<Problem>,
-    /// What holds a name already, by kind and name.
+    /// Names in use, by kind and name.
     names: HashMap<(Kind, String), (String, Source)>,
 }
 
@@ -218,7 +218,7 @@ impl<'a> Loading<'a> {
         }
     }
 
-    /// Reads a document of a wanted kind; anything wrong becomes a warning of the document.
+    /// Reads a document of a requested kind; errors become warnings of the document.
     fn document(&mut self, document: &mut Document<'_>) -> Result<(), Broken> {
         let Some(named) = document.text("kind") else {
             document.warn_missing_kind();
@@ -268,7 +268,7 @@ impl<'a> Loading<'a> {
         self.loaded.left_out.push(problem);
     }
 
-    /// Namespace, then uniqueness, then scope.
+    /// Checks namespace, then uniqueness, then scope.
     fn admit<R: Resource>(&mut self, resource: &R) -> bool {
         let (ours, namespace) = (self.request.namespace.unwrap_or(""), resource.namespace());
         if !ours.is_empty() && !namespace.is_empty() && ours != namespace {

@@ -1,28 +1,28 @@
-//! What resource kinds share: metadata, scopes, name/value items.
+//! Shared parts of the resource kinds: metadata, scopes, name/value items.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// The serde name that asks the decoder for a value's JSON text, whatever its type.
+/// The serde name that makes the decoder return a value's JSON text, whatever its type.
 pub(crate) const JSON_TEXT: &str = "outrigger:json-text";
-/// The serde name of `metadata`, whose other keys (labels, annotations) are nobody's mistake.
+/// The serde name of `metadata`, whose unknown keys (labels, annotations) are not reported.
 pub(crate) const OBJECT_META: &str = "outrigger:object-meta";
 
-/// Where a resource was read.
+/// Location of a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Source {
-    /// The file; empty when the resource did not come from one.
+    /// The file; empty if the resource did not come from a file.
     pub file: PathBuf,
-    /// Line its document starts on, 1-based; 0 when it did not come from a file.
+    /// Line of the start of the document, 1-based; 0 if it did not come from a file.
     pub line: usize,
-    /// Lines of values in it, by what [`Source::of`] is asked for.
+    /// Lines of its values, by the key for [`Source::of`].
     pub(crate) values: BTreeMap<String, usize>,
 }
 
 impl Source {
-    /// A place in a file.
+    /// A location in a file.
     pub fn new(file: impl AsRef<Path>, line: usize) -> Source {
         Source {
             file: file.as_ref().to_owned(),
@@ -31,9 +31,10 @@ impl Source {
         }
     }
 
-    /// The place of a value: of `spec.type`, `spec.version`, `spec.initTimeout`, `spec.routes.rules[0].match` (from 0), of
-    /// anything in `spec.policies` and `spec.targets` (`spec.policies.timeouts.NAME`), or of an item of `spec.metadata` by
-    /// its name, in any case. Where that is not known, the place of the whole.
+    /// The location of a value: `spec.type`, `spec.version`, `spec.initTimeout`,
+    /// `spec.routes.rules[0].match` (from 0), anything in `spec.policies` and `spec.targets`
+    /// (`spec.policies.timeouts.NAME`), or an item of `spec.metadata` by its name, ignoring case. Falls
+    /// back to the location of the document.
     pub fn of(&self, value: &str) -> Source {
         let line = self.values.get(&value.to_lowercase()).copied();
         Source::new(&self.file, line.unwrap_or(self.line))
@@ -49,7 +50,7 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// A value of any YAML type as the text components see.
+/// A value of any YAML type, as the text that components see.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename = "outrigger:json-text")]
 pub(crate) struct JsonText(pub(crate) String);
@@ -71,13 +72,13 @@ pub(crate) struct Auth {
 /// A named value: component metadata, an endpoint's header.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NameValue {
-    /// Name; components match it without regard to case.
+    /// Name; components match it ignoring case.
     pub name: String,
-    /// Text of the value: strings as they are, other types as JSON text. `None` = no value given.
+    /// Text of the value: strings verbatim, other types as JSON. `None` if no value was given.
     pub value: Option<String>,
-    /// The secret that holds the value. Stays set once resolved: state encryption needs to know.
+    /// The secret that holds the value. Kept after resolution, because state encryption needs it.
     pub secret: Option<SecretKeyRef>,
-    /// The environment variable that holds the value, used only when `value` is `None`.
+    /// The environment variable that holds the value, used only if `value` is `None`.
     pub env: Option<String>,
 }
 
@@ -92,7 +93,7 @@ impl NameValue {
         }
     }
 
-    /// The value, empty when there is none.
+    /// The value, or an empty text.
     pub fn text(&self) -> &str {
         self.value.as_deref().unwrap_or("")
     }
@@ -103,12 +104,12 @@ impl NameValue {
 pub struct SecretKeyRef {
     /// The secret.
     pub name: String,
-    /// The field; empty = as `name`.
+    /// The field; empty means the same as `name`.
     pub key: String,
 }
 
 impl SecretKeyRef {
-    /// The field to take: the key, or the secret's name when no key is given.
+    /// The field to read: the key, or the secret's name if there is no key.
     pub fn field(&self) -> &str {
         if self.key.is_empty() {
             &self.name
@@ -158,7 +159,7 @@ impl<'de> Deserialize<'de> for NameValue {
     }
 }
 
-/// Finds an item by name without regard to case; the last one when it is repeated.
+/// Finds an item by name, ignoring case; the last one of duplicates.
 pub fn find<'a>(items: &'a [NameValue], name: &str) -> Option<&'a NameValue> {
     items
         .iter()
@@ -166,12 +167,12 @@ pub fn find<'a>(items: &'a [NameValue], name: &str) -> Option<&'a NameValue> {
         .find(|item| item.name.eq_ignore_ascii_case(name))
 }
 
-/// Whether a resource with these scopes applies to an app: no scopes = every app.
+/// Whether a resource with these scopes applies to an app. No scopes means all apps.
 pub fn in_scope(scopes: &[String], app_id: &str) -> bool {
     scopes.is_empty() || scopes.iter().any(|scope| scope == app_id)
 }
 
-/// Whether a name can be used in paths: not `.` or `..`, no `/`, no `%`.
+/// Whether a name is valid in paths: not `.` or `..`, no `/`, no `%`.
 pub(crate) fn valid_name(name: &str) -> Result<(), String> {
     match name {
         "." | ".." => Err(format!("may not be {name:?}")),

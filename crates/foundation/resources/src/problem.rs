@@ -1,4 +1,4 @@
-//! One thing wrong with a file, where, and what to do about it.
+//! An error in a file with its location and remedy.
 
 use std::path::{Path, PathBuf};
 
@@ -6,22 +6,22 @@ use outrigger_nearest::nearest;
 
 use crate::yaml;
 
-/// Entries of a folder that are looked at for a name.
+/// Maximum number of directory entries searched for a similar name.
 const LISTED: usize = 1000;
 
-/// One thing wrong with a file or folder.
+/// An error in a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {what} ({remedy})", self.place())]
 pub struct Problem {
-    /// The file or folder.
+    /// The file or directory.
     pub file: PathBuf,
-    /// 1-based; 0 = the whole file.
+    /// 1-based; 0 means the whole file.
     pub line: usize,
-    /// The reason, for the message.
+    /// The problem.
     pub what: String,
-    /// The remedy, for the message.
+    /// The remedy.
     pub remedy: String,
-    /// Something does not run because of it: log it as an error, not as a warning.
+    /// Whether something does not run because of it; logged as an error instead of a warning.
     pub error: bool,
 }
 
@@ -49,7 +49,7 @@ impl Problem {
         Problem::new(file, error.line, error.to_string(), remedy)
     }
 
-    /// The file, and the line where there is one.
+    /// The file, and the line if known.
     pub fn place(&self) -> String {
         match self.line {
             0 => self.file.display().to_string(),
@@ -58,8 +58,8 @@ impl Problem {
     }
 }
 
-/// What is wrong, a line per problem and nothing else: the text tools match in the last log line. Places and remedies
-/// belong into the log before.
+/// The problems without locations, one per line: tools match this text in the last log line. Log the
+/// locations and remedies before.
 pub fn summary(problems: &[Problem]) -> String {
     problems
         .iter()
@@ -68,8 +68,8 @@ pub fn summary(problems: &[Problem]) -> String {
         .join("\n")
 }
 
-/// What to put before the remedy for a path that cannot be read: `did you mean PATH? ` where it does not exist and its
-/// folder has a name that is near; that it is a link, where it leads nowhere; else empty.
+/// A hint to put before the remedy for an unreadable path. `did you mean PATH? ` if it does not exist and
+/// there is a similar name; a note about a dangling link; otherwise empty.
 pub(crate) fn near_path(path: &Path) -> String {
     let (Some(name), false) = (path.file_name().and_then(|name| name.to_str()), path.exists()) else {
         return String::new();
@@ -91,7 +91,7 @@ pub(crate) fn near_path(path: &Path) -> String {
         .flatten();
     let names: Vec<String> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())
-        // It is there where its attributes cannot be read.
+        // Skips the path itself, which exists with unreadable attributes.
         .filter(|other| other != name)
         .collect();
     match nearest(name, names.iter().map(String::as_str)) {

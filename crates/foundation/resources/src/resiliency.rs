@@ -1,7 +1,7 @@
 //! `Resiliency` (`dapr.io/v1alpha1`): named policies and the targets they apply to, as written.
 //!
-//! Durations, codes and expressions stay text here; the policy engine reads them and reports what it
-//! cannot use, because a document with one bad policy still applies in part.
+//! Durations, codes and expressions stay text here. The policy engine parses them and reports errors,
+//! because a document with one invalid policy still applies in part.
 
 use std::collections::BTreeMap;
 
@@ -16,33 +16,34 @@ use crate::yaml;
 pub struct Resiliency {
     /// `metadata.name`.
     pub name: String,
-    /// `metadata.namespace`; empty = none.
+    /// `metadata.namespace`; may be empty.
     pub namespace: String,
     /// `spec.policies`.
     pub policies: Policies,
     /// `spec.targets`.
     pub targets: Targets,
-    /// `scopes`: app ids; empty = all.
+    /// `scopes`: app IDs; empty means all.
     pub scopes: Vec<String>,
-    /// Values of `spec` that could not be read. They count as absent above; a policy with one must not be used.
+    /// Values of `spec` that could not be decoded. They count as absent above; a policy with one must not
+    /// be used.
     pub mistakes: Vec<Mistake>,
-    /// Where it was read.
+    /// Location of the definition.
     pub source: Source,
 }
 
-/// A value that could not be read.
+/// A value that could not be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// Its keys, as `spec.policies.retries.NAME.maxRetries`.
+    /// Its path, such as `spec.policies.retries.NAME.maxRetries`.
     pub key: String,
-    /// What is wrong with it; begins with the key.
+    /// The error; starts with the path.
     pub what: String,
-    /// Its line; 0 when it did not come from a file.
+    /// Its line; 0 if it did not come from a file.
     pub line: usize,
 }
 
 impl Mistake {
-    /// Whether the value is the member `name` of `section`, or in it.
+    /// Whether the value is the member `name` of `section`, or inside it.
     pub fn is_in(&self, section: &str, name: &str) -> bool {
         let start = self.key.get(..section.len());
         let rest = self.key.get(section.len()..).unwrap_or_default();
@@ -53,7 +54,7 @@ impl Mistake {
 }
 
 impl Resiliency {
-    /// Whether both say the same, wherever they were read: what hot reload compares.
+    /// Whether both have the same content, regardless of location; used by hot reload.
     pub fn same_as(&self, other: &Resiliency) -> bool {
         let at = |r: &Resiliency| {
             let mut r = r.clone();
@@ -64,7 +65,7 @@ impl Resiliency {
         at(self) == at(other)
     }
 
-    /// Whether the member `name` of `section` has a value that could not be read.
+    /// Whether the member `name` of `section` has a value that could not be decoded.
     pub fn is_wrong(&self, section: &str, name: &str) -> bool {
         self.mistakes.iter().any(|mistake| mistake.is_in(section, name))
     }
@@ -74,7 +75,7 @@ impl Resiliency {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Policies {
-    /// Time limits: integer text = milliseconds, or a Go duration.
+    /// Timeouts: an integer means milliseconds, other texts are Go durations.
     pub timeouts: BTreeMap<String, String>,
     /// Retry policies.
     pub retries: BTreeMap<String, Retry>,
@@ -82,7 +83,7 @@ pub struct Policies {
     pub circuit_breakers: BTreeMap<String, CircuitBreaker>,
 }
 
-/// A retry policy; empty texts mean the default.
+/// A retry policy; empty texts mean defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Retry {
@@ -90,35 +91,35 @@ pub struct Retry {
     pub policy: String,
     /// Interval of a constant policy; default 5s.
     pub duration: String,
-    /// Longest interval of an exponential policy; default 60s.
+    /// Maximum interval of an exponential policy; default 60s.
     pub max_interval: String,
-    /// -1 = unlimited (default), 0 = none.
+    /// -1 means unlimited (default), 0 none.
     pub max_retries: Option<i64>,
-    /// Which outcomes are retried; `None` = all.
+    /// The outcomes to retry; `None` means all.
     pub matching: Option<RetryMatching>,
 }
 
-/// `matching` of a retry policy: comma lists of codes and ranges `a-b`.
+/// `matching` of a retry policy: comma-separated codes and ranges `a-b`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct RetryMatching {
-    /// 100 to 599; empty = all.
+    /// 100 to 599; empty means all.
     #[serde(rename = "httpStatusCodes")]
     pub http_status_codes: String,
-    /// 0 to 16; empty = all.
+    /// 0 to 16; empty means all.
     #[serde(rename = "gRPCStatusCodes")]
     pub grpc_status_codes: String,
 }
 
-/// A circuit breaker; empty texts and 0 mean the default.
+/// A circuit breaker; empty texts and 0 mean defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct CircuitBreaker {
-    /// Calls let through when half-open; default 1.
+    /// Calls permitted while half-open; default 1.
     pub max_requests: i64,
-    /// Counter reset period while closed; default 0 = never.
+    /// Interval at which the counts are reset while closed; default 0 means never.
     pub interval: String,
-    /// Open to half-open; default 60s.
+    /// Time from open to half-open; default 60s.
     pub timeout: String,
     /// CEL expression; default `consecutiveFailures > 5`.
     pub trip: String,
@@ -136,7 +137,7 @@ pub struct Targets {
     pub components: BTreeMap<String, ComponentTarget>,
 }
 
-/// Policy names for an app; empty = none.
+/// Policies of an app by name; empty means none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct AppTarget {
@@ -146,11 +147,11 @@ pub struct AppTarget {
     pub retry: String,
     /// Name of a circuit breaker.
     pub circuit_breaker: String,
-    /// Breakers kept at once; 0 = 100.
+    /// Maximum number of cached breakers; 0 means 100.
     pub circuit_breaker_cache_size: i64,
 }
 
-/// Policy names for an actor type; empty = none.
+/// Policies of an actor type by name; empty means none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ActorTarget {
@@ -162,7 +163,7 @@ pub struct ActorTarget {
     pub circuit_breaker: String,
     /// `type`, `id` or `both`; required with a breaker.
     pub circuit_breaker_scope: String,
-    /// Breakers kept at once; 0 = 5000.
+    /// Maximum number of cached breakers; 0 means 5000.
     pub circuit_breaker_cache_size: i64,
 }
 
@@ -176,7 +177,7 @@ pub struct ComponentTarget {
     pub outbound: PolicyNames,
 }
 
-/// Policy names; empty = none.
+/// Policies by name; empty means none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PolicyNames {
@@ -191,7 +192,7 @@ pub struct PolicyNames {
 impl Read for Resiliency {
     const VERSIONS: &'static [&'static str] = &[];
 
-    /// Of these only the first document of a file counts, whatever its `apiVersion`.
+    /// Only the first document of a file counts, whatever its `apiVersion`.
     fn read(document: &mut Document<'_>, _: &str) -> Result<Option<Self>, Broken> {
         if document.index > 0 {
             document.error(

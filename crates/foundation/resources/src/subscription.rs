@@ -1,4 +1,4 @@
-//! `Subscription` (`dapr.io/v2alpha1`, and `v1alpha1` read as the former).
+//! `Subscription` (`dapr.io/v2alpha1`, and `v1alpha1` converted to it).
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::json::{self, JsonObject, Object};
 use crate::load::{Broken, Document, Read, V1, V2};
 use crate::meta::{ObjectMeta, Source};
 
-/// A declared subscription of an app to a topic.
+/// A declarative subscription of an app to a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscription {
     /// `metadata.name`.
     pub name: String,
-    /// `metadata.namespace`; empty = none.
+    /// `metadata.namespace`; may be empty.
     pub namespace: String,
     /// `spec.pubsubname`.
     pub pubsub: String,
@@ -22,20 +22,21 @@ pub struct Subscription {
     pub topic: String,
     /// `spec.routes`, or `spec.route` as the default.
     pub routes: Routes,
-    /// `spec.deadLetterTopic`; empty = none.
+    /// `spec.deadLetterTopic`; may be empty.
     pub dead_letter_topic: String,
     /// `spec.bulkSubscribe`.
     pub bulk: BulkSubscribe,
-    /// `spec.metadata`: passed to the pub/sub component; `rawPayload` and the like are read from it too.
+    /// `spec.metadata`: passed to the pub/sub component. The sidecar also reads options such as
+    /// `rawPayload` from it.
     pub metadata: BTreeMap<String, String>,
-    /// `scopes`: app ids; empty = all.
+    /// `scopes`: app IDs; empty means all.
     pub scopes: Vec<String>,
-    /// Where it was read.
+    /// Location of the definition.
     pub source: Source,
 }
 
 impl Subscription {
-    /// Whether both describe the same subscription, wherever they were read: what hot reload compares.
+    /// Whether both describe the same subscription, regardless of location; used by hot reload.
     pub fn same_as(&self, other: &Subscription) -> bool {
         let at = |s: &Subscription| Subscription {
             source: Source::default(),
@@ -46,13 +47,13 @@ impl Subscription {
     }
 }
 
-/// Where events of a subscription go.
+/// Routes of a subscription's events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Routes {
-    /// Tried in order.
+    /// Evaluated in order.
     pub rules: Vec<Rule>,
-    /// Path (HTTP) or method (gRPC) when no rule matches; empty = none.
+    /// Path (HTTP) or method (gRPC) if no rule matches; may be empty.
     pub default: String,
 }
 
@@ -60,7 +61,7 @@ pub struct Routes {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Rule {
-    /// CEL expression on `event`; empty = always.
+    /// CEL expression on `event`; empty always matches.
     pub r#match: String,
     /// Path (HTTP) or method (gRPC).
     pub path: String,
@@ -72,13 +73,13 @@ pub struct Rule {
 pub struct BulkSubscribe {
     /// Deliver several events in one call.
     pub enabled: bool,
-    /// Most events in one call; 0 = the default.
+    /// Maximum events per call; 0 means the default.
     pub max_messages_count: i32,
-    /// Longest wait for more events, in milliseconds; 0 = the default.
+    /// Maximum wait for more events, in milliseconds; 0 means the default.
     pub max_await_duration_ms: i32,
 }
 
-// As apps say them.
+// As returned by apps.
 
 impl<'de> Object<'de> for Routes {
     const NAME: &'static str = "an object with rules and default";
@@ -143,7 +144,7 @@ impl Read for Subscription {
                 raw.finish(source)
             }
         };
-        // What keeps it from ever getting an event.
+        // Reasons why it would never receive an event.
         for (key, value) in [
             ("spec.pubsubname", &subscription.pubsub),
             ("spec.topic", &subscription.topic),

@@ -1,4 +1,4 @@
-//! Small values as Go and Kubernetes write them: durations, quantities, truth.
+//! Values in the syntax of Go and Kubernetes: durations, quantities, booleans.
 
 mod duration;
 mod quantity;
@@ -12,8 +12,8 @@ pub use quantity::{ParseQuantityError, quantity};
 
 use crate::yaml::{self, Flavour};
 
-/// Whether a metadata or environment value means "yes": after trimming and without regard to case
-/// one of `y`, `yes`, `true`, `t`, `on`, `1`.
+/// Whether a metadata or environment value means true: `y`, `yes`, `true`, `t`, `on` or `1`, ignoring case
+/// and surrounding space.
 pub fn truthy(text: &str) -> bool {
     let text = text.trim();
     ["y", "yes", "true", "t", "on", "1"]
@@ -21,7 +21,7 @@ pub fn truthy(text: &str) -> bool {
         .any(|yes| yes.eq_ignore_ascii_case(text))
 }
 
-/// Reads the spellings of booleans that Go accepts.
+/// Parses the boolean spellings of Go.
 pub fn go_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -30,10 +30,10 @@ pub fn go_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// A map of texts to texts, written as JSON or YAML; sorted by key.
+/// Parses a map of texts from JSON or YAML; sorted by key.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Why it is invalid.
 pub fn texts(text: &str) -> Result<Vec<(String, String)>, String> {
     let node = match yaml::from_json(text.as_bytes()) {
         Ok(node) => node,

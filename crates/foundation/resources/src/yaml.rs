@@ -1,8 +1,8 @@
-//! YAML as Go's loaders read it, with line numbers.
+//! YAML with the semantics of Go's loaders, and line numbers.
 //!
-//! Text becomes a tree of [`Node`]s (budgeted: size, depth, aliases), the tree becomes typed values
-//! through serde. Scalars keep their text until a type asks for them, so that `value: 0644` or
-//! `enabled: yes` mean what they mean to the tools users already have.
+//! A text is parsed to a tree of [`Node`]s, with limits on size, depth and aliases; serde decodes the tree
+//! to typed values. Scalars keep their text until a type is requested, so `value: 0644` or `enabled: yes`
+//! have the same meaning as in Go's tools.
 
 mod decode;
 mod every;
@@ -14,17 +14,17 @@ pub(crate) use every::{decode_every, decode_usable};
 pub(crate) use parse::{from_json, parse};
 pub(crate) use scalar::{Resolved, Scalar};
 
-/// Which of Go's two YAML readers to follow.
+/// The Go YAML reader to imitate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flavour {
-    /// Resources: YAML turned into JSON first. `yes` is a boolean everywhere, and a number or boolean
-    /// given for a text becomes its canonical form (`0x10` reads `16`). Keys match in any case.
+    /// Resources: YAML converted to JSON first. `yes` is always a boolean, and a number or boolean used as
+    /// a text has its canonical form (`0x10` becomes `16`). Keys match in any case.
     Json,
-    /// Configuration files: a text keeps the letters of the file, `yes` is a boolean only for booleans.
+    /// Configuration files: texts are verbatim, and `yes` is a boolean only where a boolean is expected.
     Text,
 }
 
-/// A value and the line it starts on (1-based; 0 when it did not come from text).
+/// A value and its first line (1-based; 0 if it did not come from text).
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
     pub(crate) line: usize,
@@ -58,7 +58,7 @@ impl Node {
         matches!(&self.kind, Kind::Scalar(s) if s.resolve(Flavour::Json) == Resolved::Null)
     }
 
-    /// The value of a key, in any case as Go's JSON reader takes it; the last one when it is repeated.
+    /// The value of a key, in any case like Go's JSON reader; the last one of duplicates.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         let Kind::Map(entries) = &self.kind else {
             return None;
@@ -78,7 +78,7 @@ impl Node {
         }
     }
 
-    /// The keys and values of a mapping; nothing of anything else.
+    /// The keys and values of a mapping; empty for other values.
     pub(crate) fn entries(&self) -> Vec<(&str, &Node)> {
         match &self.kind {
             Kind::Map(entries) => {
@@ -100,13 +100,13 @@ impl Node {
     }
 }
 
-/// What is wrong with a document and where.
+/// An error in a document and its location.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{what}", if path.is_empty() { String::new() } else { format!("{path}: ") })]
 pub(crate) struct Error {
-    /// 1-based; 0 = unknown.
+    /// 1-based; 0 if unknown.
     pub(crate) line: usize,
-    /// Keys from the top of the document, as `spec.metadata[0].name`; empty for syntax errors.
+    /// Path from the root, such as `spec.metadata[0].name`; empty for syntax errors.
     pub(crate) path: String,
     pub(crate) what: String,
 }

@@ -1,15 +1,15 @@
-//! `accessControl`: who may call this app's methods.
+//! `accessControl`: which apps may call this app's methods.
 
 use serde::Deserialize;
 
-/// `accessControl`, as written; rules are compiled and evaluated by the policy engine.
+/// `accessControl` as written; the policy engine compiles and evaluates the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessControl {
-    /// `allow` or `deny`. Empty when the file says so: deny if there are policies, else allow.
+    /// `allow` or `deny`. If the file sets it empty: deny if there are policies, otherwise allow.
     pub default_action: String,
-    /// The trust domain this app asks the CA for.
+    /// The trust domain that this app requests from the CA.
     pub trust_domain: String,
-    /// Per caller.
+    /// Rules per caller.
     pub policies: Vec<AppPolicy>,
 }
 
@@ -27,9 +27,9 @@ impl Default for AccessControl {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct AppPolicy {
-    /// Caller; required.
+    /// Caller's app ID; required.
     pub app_id: String,
-    /// Action for operations not listed; empty = the global default.
+    /// Action for operations not listed; empty means the global default.
     pub default_action: String,
     /// The caller's trust domain; required.
     pub trust_domain: String,
@@ -43,7 +43,7 @@ pub struct AppPolicy {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct AppOperation {
-    /// Path or gRPC method, wildcards included.
+    /// Path or gRPC method, possibly with wildcards.
     pub name: String,
     /// Upper-case verbs or `*`.
     pub http_verb: Vec<String>,
@@ -52,7 +52,7 @@ pub struct AppOperation {
 }
 
 impl AccessControl {
-    /// Checks that every policy says whom it is about; the text is the contract's.
+    /// Checks the required fields of every policy; the error text is Dapr's.
     pub fn check(&self) -> Result<(), String> {
         let missing = |absent: fn(&AppPolicy) -> bool| -> Vec<&str> {
             self.policies

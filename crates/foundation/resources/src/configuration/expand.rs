@@ -1,7 +1,8 @@
 //! `$VAR` and `${VAR}` in a text, by the rules of Go's `os.Expand`.
 
-/// Replaces `$NAME` and `${NAME}` by what `env` says, nothing for unset names. A dollar that starts no
-/// name stays; `${}` and an unclosed `${` disappear, as do the shell's special names (`$$`, `$1`, `$*`).
+/// Replaces `$NAME` and `${NAME}` by their value in `env`, and unset names by nothing. A dollar that starts
+/// no name is kept; `${}` and an unclosed `${` are removed, as are the shell's special names (`$$`, `$1`,
+/// `$*`).
 pub fn expand(text: &str, env: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -20,7 +21,7 @@ pub fn expand(text: &str, env: impl Fn(&str) -> Option<String>) -> String {
     out
 }
 
-/// The name that starts `text` and how many bytes it takes, braces included.
+/// The name at the start of `text` and its length in bytes, including braces.
 fn name(text: &str) -> (&str, usize) {
     let Some(first) = text.bytes().next() else {
         return ("", 0);

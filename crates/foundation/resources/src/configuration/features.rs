@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
-/// Accept `ttlInSeconds` on actor state writes.
+/// Accepts `ttlInSeconds` on actor state writes.
 pub const ACTOR_STATE_TTL: &str = "ActorStateTTL";
-/// Reload components and subscriptions when their files change.
+/// Reloads components and subscriptions when their files change.
 pub const HOT_RELOAD: &str = "HotReload";
-/// Apps may do single operations with keys of cryptography components. Dapr decides this when it is built.
+/// Lets apps call single operations with keys of cryptography components. In Dapr this is a build option.
 pub const SUBTLE_CRYPTO: &str = "SubtleCrypto";
-/// Workflow workers of one app spread over several sidecars.
+/// Spreads the workflow workers of one app over several sidecars.
 pub const WORKFLOWS_CLUSTERED: &str = "WorkflowsClusteredDeployment";
-/// Results of activities of other apps come back through reminders.
+/// Returns results of activities of other apps through reminders.
 pub const WORKFLOWS_REMOTE_ACTIVITY_REMINDER: &str = "WorkflowsRemoteActivityReminder";
 
-/// All of them.
+/// All known features.
 pub(super) const ALL: [&str; 5] = [
     ACTOR_STATE_TTL,
     HOT_RELOAD,
@@ -22,22 +22,22 @@ pub(super) const ALL: [&str; 5] = [
     WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 ];
 
-/// The enabled features, unknown names included.
+/// The enabled features, including unknown names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Features(BTreeSet<String>);
 
 impl Features {
-    /// Whether a feature is on. Names are exact.
+    /// Whether a feature is enabled. Names are case-sensitive.
     pub fn enabled(&self, name: &str) -> bool {
         self.0.contains(name)
     }
 
-    /// The names that are on, sorted.
+    /// The enabled names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 
-    /// Later entries overrule earlier ones of the same name; nameless ones count for nothing.
+    /// Later entries override earlier ones of the same name; entries without a name are ignored.
     pub(super) fn from_entries(entries: impl IntoIterator<Item = (String, bool)>) -> Features {
         let mut on = BTreeSet::new();
         for (name, enabled) in entries.into_iter().filter(|(name, _)| !name.is_empty()) {

@@ -1,21 +1,22 @@
-//! What is known of a Configuration's values where they are used.
+//! Validators for Configuration values that other crates use.
 
-/// What is wrong with a value, if anything.
+/// Returns the error in a value, if any.
 pub type Check = fn(&str) -> Option<String>;
 
-/// What this crate is told of values that others use: those that mean nothing are found where they are read, with their
-/// lines. By default nothing is known, and nothing of it is wrong.
+/// Validators for values that other crates use, so that invalid ones are reported with their lines. The
+/// default accepts everything.
 #[derive(Debug, Clone)]
 pub struct ValueChecks {
-    /// The parts of the API, as `spec.api` may name them; none: names in it are not looked at.
+    /// The API names valid in `spec.api`; empty accepts all.
     pub apis: Vec<&'static str>,
-    /// The resolvers that `spec.nameResolution.component` may name; as above.
+    /// The resolvers valid in `spec.nameResolution.component`; empty accepts all.
     pub resolvers: Vec<&'static str>,
     /// `spec.tracing.zipkin.endpointAddress`.
     pub zipkin_url: Check,
     /// `spec.tracing.otel.endpointAddress`.
     pub otlp_endpoint: Check,
-    /// `spec.tracing.otel.headers`: one as `name=value`. What it says does not repeat the value, which may be a secret.
+    /// `spec.tracing.otel.headers`: one entry as `name=value`. The error must not repeat the value, which
+    /// may be a secret.
     pub otlp_header: Check,
     /// A regular expression of `spec.metrics.rules`.
     pub regex: Check,

@@ -1,8 +1,8 @@
-//! One document over another.
+//! Merging of documents.
 
 use crate::yaml::{Kind, Node};
 
-/// Puts `upper` over `base`: mappings key by key, anything else replaced whole. A null changes nothing.
+/// Merges `upper` over `base`: mappings by key, other values as a whole. A null changes nothing.
 pub(super) fn merge_into(base: &mut Node, upper: Node) {
     merge(base, upper, &mut Vec::new());
 }
@@ -11,7 +11,7 @@ fn merge(base: &mut Node, upper: Node, path: &mut Vec<String>) {
     if upper.is_null() {
         return;
     }
-    // The one free-form value belongs to the resolver as a whole: keys of another resolver must not linger.
+    // The one free-form value belongs to a resolver as a whole: keys for another resolver must not remain.
     let free = *path == ["spec", "nameResolution", "configuration"];
     let line = upper.line;
     match (&mut base.kind, upper.kind) {

@@ -1,4 +1,4 @@
-//! `metric` and `metrics`: what is measured and how finely.
+//! `metric` and `metrics`: recorded metrics and their labels.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use serde::Deserialize;
 /// The effective metric settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metrics {
-    /// Record Dapr's own families; the server runs either way.
+    /// Record Dapr's metric families; the server runs in any case.
     pub enabled: bool,
     /// Count error codes.
     pub record_error_codes: bool,
-    /// Upper bounds of latency histograms, milliseconds; empty for the default.
+    /// Upper bounds of latency histograms in milliseconds; empty means the default.
     pub latency_buckets: Vec<i64>,
     /// Labels of HTTP metrics.
     pub http: HttpMetrics,
@@ -29,7 +29,7 @@ impl Default for Metrics {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HttpMetrics {
-    /// Legacy path labels; `None` (not said) means true and deserves a warning.
+    /// Legacy path labels; `None` (unset) means true and logs a warning.
     pub increased_cardinality: Option<bool>,
     /// Path patterns.
     pub path_matching: Vec<String>,

@@ -1,5 +1,5 @@
-//! Values of a Configuration that mean nothing, or cannot be used. The contract goes on with most of them in silence: they are
-//! told here, with their lines.
+//! Validation of Configuration values. Dapr silently ignores most invalid values; here they are reported
+//! with their lines.
 
 mod telemetry;
 
@@ -18,16 +18,16 @@ const VERBS: [&str; 10] = [
 ];
 const PROTOCOLS: [&str; 2] = ["http", "grpc"];
 
-/// What was found.
+/// Validation results.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Values that mean nothing: what holds in their place is said with them.
+    /// Invalid values, with the values that apply instead.
     pub mistakes: Vec<Problem>,
-    /// What may be meant for others.
+    /// Values that may be valid in another version.
     pub warnings: Vec<Problem>,
 }
 
-/// What is wrong with the values of a file.
+/// Validates the values of a file.
 pub(super) fn find(file: &Path, document: &Node, known: &ValueChecks) -> Found {
     let mut search = Search {
         file,
@@ -57,7 +57,7 @@ impl Search<'_> {
         self.found.mistakes.push(problem);
     }
 
-    /// A value that whoever uses it cannot use.
+    /// Reports a value that the validator `check` rejects.
     fn check(&mut self, value: Option<&Node>, path: &str, check: Check, remedy: &str) {
         if let Some((text, line)) = value.and_then(filled)
             && let Some(reason) = check(text)
@@ -70,12 +70,12 @@ impl Search<'_> {
         }
     }
 
-    /// A value that is none of those that there are, in any case. An empty one is left to whoever reads it.
+    /// Reports a value that is not one of `known`, ignoring case. An empty value is skipped.
     fn word(&mut self, value: Option<&Node>, path: &str, known: &[&str], effect: &str) {
         self.one_of(value, path, known, effect, str::eq_ignore_ascii_case);
     }
 
-    /// The same of names that are exact.
+    /// The same for case-sensitive names.
     fn name(&mut self, value: Option<&Node>, path: &str, known: &[&str], effect: &str) {
         self.one_of(value, path, known, effect, |one, other| one == other);
     }
@@ -112,7 +112,7 @@ impl Search<'_> {
         }
     }
 
-    /// Features that another version has are nobody's mistake.
+    /// Unknown features are only warnings, because another version may have them.
     fn features(&mut self, spec: &Node) {
         for (index, feature) in items(spec.get("features")) {
             let Some((name, line)) = feature.get("name").and_then(filled) else {
@@ -120,7 +120,7 @@ impl Search<'_> {
             };
             if !features::ALL.contains(&name) {
                 let what = format!("spec.features[{index}].name {name:?} is not a feature: it has no effect");
-                // What differs in case only is near.
+                // A name that differs only in case is similar.
                 let remedy = format!("{}write {}", hint(name, features::ALL), list(&features::ALL));
                 let problem = Problem::new(self.file, line, what, remedy);
                 self.found.warnings.push(problem);
@@ -183,7 +183,7 @@ impl Search<'_> {
             if !VERBS.contains(&text) {
                 let what =
                     format!("{path}.httpVerb[{index}] {text:?} is not an HTTP verb: it matches no call");
-                // What differs in case only is near.
+                // A verb that differs only in case is similar.
                 let remedy = format!("{}write {}", hint(text, VERBS), list(&VERBS));
                 self.add(line, what, remedy);
             }
@@ -197,7 +197,7 @@ impl Search<'_> {
                 let path = format!("spec.api.{group}[{index}]");
                 let name = rule.get("name").and_then(filled);
                 let (text, line) = name.unwrap_or(("", rule.line));
-                // Old rules name a route.
+                // Older rules name a route.
                 let first = text.split('/').next().unwrap_or_default();
                 if !apis.is_empty() && !apis.contains(&first) {
                     let what = format!("{path}.name {text:?} is not a part of the API");
@@ -222,7 +222,7 @@ impl Search<'_> {
     }
 }
 
-/// The text of a value, unless it is empty, and its line.
+/// The text of a non-empty value, and its line.
 fn filled(node: &Node) -> Option<(&str, usize)> {
     match &node.kind {
         Kind::Scalar(scalar) if !node.is_null() && !scalar.text.is_empty() => Some((&scalar.text, node.line)),
@@ -230,7 +230,7 @@ fn filled(node: &Node) -> Option<(&str, usize)> {
     }
 }
 
-/// The items of a list, by index.
+/// The items of a list with their indices.
 pub(super) fn items(node: Option<&Node>) -> impl Iterator<Item = (usize, &Node)> {
     let items = match node.map(|node| &node.kind) {
         Some(Kind::Seq(items)) => items.as_slice(),

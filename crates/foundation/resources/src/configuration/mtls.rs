@@ -4,29 +4,29 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// `mtls`, as written. Texts stay texts: the CA reports those it cannot use.
+/// `mtls` as written. Texts are not parsed here: the CA reports invalid ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mtls {
     /// mTLS between sidecars.
     pub enabled: bool,
-    /// Lifetime of workload certificates, a Go duration; empty = 24h.
+    /// Lifetime of workload certificates, a Go duration; empty means 24h.
     pub workload_cert_ttl: String,
-    /// How far NotBefore lies in the past, a Go duration; empty = 15m.
+    /// Offset of NotBefore into the past, a Go duration; empty means 15m.
     pub allowed_clock_skew: String,
     /// Address of the CA.
     pub sentry_address: String,
     /// Trust domain of the control plane.
     pub control_plane_trust_domain: String,
-    /// How callers of the CA prove who they are.
+    /// Validators for the tokens of certificate requests.
     pub token_validators: Vec<TokenValidator>,
 }
 
 /// One entry of `tokenValidators`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenValidator {
-    /// Name, compared without regard to case.
+    /// Name, compared ignoring case.
     pub name: String,
-    /// Options; values that are no texts as JSON.
+    /// Options; other values than texts as JSON.
     pub options: BTreeMap<String, String>,
 }
 

@@ -133,7 +133,7 @@ impl Raw {
     }
 }
 
-/// A Go duration, or a whole number of nanoseconds.
+/// A Go duration, or an integer number of nanoseconds.
 pub(super) struct GoDuration(pub(super) Duration);
 
 impl<'de> Deserialize<'de> for GoDuration {

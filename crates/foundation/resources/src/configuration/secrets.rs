@@ -1,4 +1,4 @@
-//! `secrets.scopes`: which secrets an app may read.
+//! `secrets.scopes`: the secrets an app may read.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -20,9 +20,9 @@ pub struct SecretScope {
     pub store_name: String,
     /// `allow` (default) or `deny`, in any case.
     pub default_access: String,
-    /// When not empty, only these may be read.
+    /// If not empty, only these may be read.
     pub allowed_secrets: Vec<String>,
-    /// These may not be read; consulted only when `allowed_secrets` is empty.
+    /// These must not be read; used only if `allowed_secrets` is empty.
     pub denied_secrets: Vec<String>,
 }
 
@@ -38,17 +38,17 @@ impl SecretScope {
     }
 }
 
-/// Something that is wrong with a scope.
+/// An error in a scope.
 pub(super) struct ScopeError {
-    /// Of the scope.
+    /// Index of the scope.
     index: usize,
     key: &'static str,
-    /// The text is the contract's.
+    /// The text is Dapr's.
     pub(super) what: String,
     remedy: String,
 }
 
-/// Every store once, every access a known word.
+/// Checks that stores are unique and access values are valid.
 pub(super) fn check(scopes: &[SecretScope]) -> Vec<ScopeError> {
     let mut wrong = Vec::new();
     let mut seen = HashSet::new();
@@ -79,13 +79,13 @@ pub(super) fn check(scopes: &[SecretScope]) -> Vec<ScopeError> {
     wrong
 }
 
-/// What is wrong with the scopes of a file, with their lines; `None` where it has no list of them.
+/// The errors in the scopes of a file, with their lines; `None` if it has no list of scopes.
 pub(super) fn problems(file: &Path, document: &Node) -> Option<Vec<Problem>> {
     let list = document.get("spec")?.get("secrets")?.get("scopes")?;
     if list.is_null() {
         return None;
     }
-    // What cannot be decoded is told with the rest of the document.
+    // Decoding the document reports undecodable scopes.
     let scopes = yaml::decode::<Vec<SecretScope>>(list, Flavour::Text).ok()?.value;
     let place = |wrong: ScopeError| {
         let scope = items(Some(list)).nth(wrong.index).map(|(_, scope)| scope);

@@ -7,7 +7,7 @@ use super::*;
 mod definition;
 mod mistakes;
 
-/// Some parts of an API, resolvers, and what else is known; values that begin with `x` are wrong.
+/// Validators with some APIs and resolvers; values that start with `x` are invalid.
 fn known() -> ValueChecks {
     let check: Check = |value| value.starts_with('x').then(|| "it is an x".to_owned());
     ValueChecks {
@@ -272,12 +272,12 @@ fn reports_secret_scopes_with_lines() {
     );
     assert!(problems.iter().all(|problem| problem.file == files.paths[0]));
     assert_eq!(problems[0].remedy, "did you mean deny? write allow or deny");
-    // What else is wrong is mended with it.
+    // Other errors are reported together.
     assert_eq!(
         told[2..].iter().map(|(line, _)| *line).collect::<Vec<_>>(),
         [12, 13]
     );
-    // A later list is there in place of an earlier one.
+    // A later list replaces an earlier one.
     let replaced = Files::with(&[&wrong, &right]).load().unwrap();
     assert_eq!(replaced.configuration.secrets.len(), 1);
     let json =

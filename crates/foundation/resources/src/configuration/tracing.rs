@@ -10,7 +10,7 @@ use serde::de::{MapAccess, Visitor};
 use super::raw::GoDuration;
 use crate::meta::NameValue;
 
-/// The sampling rate when the text is empty or no number.
+/// Sampling rate for an empty or invalid text.
 pub const DEFAULT_SAMPLING: f64 = 0.0001;
 
 /// The effective tracing settings.
@@ -18,16 +18,16 @@ pub const DEFAULT_SAMPLING: f64 = 0.0001;
 pub struct Tracing {
     /// `samplingRate` as written; see [`Tracing::rate`].
     pub sampling_rate: String,
-    /// Spans as log lines.
+    /// Log spans.
     pub stdout: bool,
-    /// `zipkin.endpointAddress`, a URL; empty = no Zipkin.
+    /// `zipkin.endpointAddress`, a URL; empty disables Zipkin.
     pub zipkin_endpoint: String,
     /// `otel`.
     pub otel: Otel,
 }
 
 impl Tracing {
-    /// The share of root spans that is sampled, 0 to 1. 0 = tracing is off.
+    /// The sampled fraction of root spans, 0 to 1. 0 disables tracing.
     pub fn rate(&self) -> f64 {
         self.sampling_rate
             .parse::<f64>()
@@ -41,15 +41,15 @@ impl Tracing {
 /// `otel` of the tracing settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Otel {
-    /// `host:port` of the collector; empty = no OTLP.
+    /// `host:port` of the collector; empty disables OTLP.
     pub endpoint: String,
-    /// `http` or `grpc`; empty = no exporter; others are a startup error.
+    /// `http` or `grpc`; empty disables the exporter; other values are a startup error.
     pub protocol: String,
     /// TLS to the collector.
     pub secure: bool,
-    /// Headers sent with every export, name and value.
+    /// Headers of every export, as name and value.
     pub headers: Vec<(String, String)>,
-    /// Time limit of an export; `None` = the exporter's 10 s.
+    /// Timeout of an export; `None` means the exporter's 10 s.
     pub timeout: Option<Duration>,
 }
 
@@ -107,7 +107,7 @@ impl From<Raw> for Tracing {
     }
 }
 
-/// `name=value` in files, an object in Kubernetes. An entry without `=` counts for nothing.
+/// `name=value` in files, an object in Kubernetes. An entry without `=` is ignored.
 struct Header(Option<(String, String)>);
 
 impl<'de> Deserialize<'de> for Header {

@@ -9,17 +9,17 @@ use super::raw::GoDuration;
 /// `workflow`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workflow {
-    /// Workflows this sidecar runs at once; `None` = unlimited.
+    /// Concurrent workflows of this sidecar; `None` means unlimited.
     pub max_workflows: Option<u32>,
-    /// Activities this sidecar runs at once; `None` = unlimited.
+    /// Concurrent activities of this sidecar; `None` means unlimited.
     pub max_activities: Option<u32>,
-    /// How often the workers of an activity may go away while it runs, before it counts as failed; `None` = any number.
+    /// How many workers an activity may lose before it fails; `None` means unlimited.
     pub max_activity_losses: Option<u32>,
-    /// When finished instances are purged; `None` = never by itself.
+    /// Retention of finished instances; `None` keeps them.
     pub retention: Option<Retention>,
 }
 
-/// Workers that an activity may lose where nothing is set.
+/// Default number of workers that an activity may lose.
 const MAX_ACTIVITY_LOSSES: u32 = 10;
 
 impl Default for Workflow {
@@ -28,10 +28,10 @@ impl Default for Workflow {
     }
 }
 
-/// How long finished instances stay, by final state. Zero = gone at once.
+/// Retention of finished instances by final state. Zero purges at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// Any final state without an entry of its own.
+    /// Final states without an entry.
     pub any: Option<Duration>,
     /// `completed`.
     pub completed: Option<Duration>,

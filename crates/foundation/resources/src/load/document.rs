@@ -1,4 +1,4 @@
-//! One document: is it ours, may it have that name, what does it say.
+//! A document: its kind, name and content.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::meta::{Source, valid_name};
 use crate::problem::Problem;
 use crate::yaml::{self, Decoded, Flavour, Node};
 
-/// A document that should say something and cannot be read; a warning says why.
+/// An invalid document; a warning has the reason.
 pub(crate) struct Broken;
 
-/// The lines of the values that errors point at later; see [`Source::of`].
+/// Lines of values that later errors refer to; see [`Source::of`].
 fn lines(node: &Node) -> BTreeMap<String, usize> {
     let mut lines = BTreeMap::new();
     let Some(spec) = node.get("spec") else {
@@ -47,7 +47,7 @@ fn lines(node: &Node) -> BTreeMap<String, usize> {
     lines
 }
 
-/// The lines of the members of a mapping and of the mappings in it, by their paths.
+/// Lines of the members of a mapping and of nested mappings, by path.
 fn members_of(node: &Node, path: &str, lines: &mut BTreeMap<String, usize>) {
     let yaml::Kind::Map(entries) = &node.kind else {
         return;
@@ -62,17 +62,17 @@ fn members_of(node: &Node, path: &str, lines: &mut BTreeMap<String, usize>) {
 /// A document of a file.
 pub(crate) struct Document<'a> {
     file: &'a Path,
-    /// Its place in the file.
+    /// Its position in the file.
     pub(crate) index: usize,
     node: Node,
     pub(super) warnings: Vec<Problem>,
 }
 
 impl<'a> Document<'a> {
-    /// The document, unless there is nothing in it.
+    /// Parses the document; `None` if it is empty.
     ///
     /// # Errors
-    /// What is wrong with its YAML.
+    /// A YAML error.
     pub(super) fn parse(file: &'a Path, index: usize, chunk: &Chunk<'_>) -> Result<Option<Self>, Problem> {
         let node = yaml::parse(chunk.text, chunk.line).map_err(|error| {
             Problem::from_yaml(file, &error, "correct the YAML; the document is not loaded").into_error()
@@ -95,19 +95,19 @@ impl<'a> Document<'a> {
             .push(Problem::new(self.file, self.node.line, what, remedy));
     }
 
-    /// As [`Document::warn`], of a document that is not loaded because of it.
+    /// Like [`Document::warn`], for an error that prevents loading.
     pub(crate) fn error(&mut self, what: impl Into<String>, remedy: &str) {
         let problem = Problem::new(self.file, self.node.line, what, remedy);
         self.warnings.push(problem.into_error());
     }
 
-    /// Warns of a value at its own place.
+    /// Warns of a value at its location.
     pub(crate) fn warn_at(&mut self, place: &Source, what: String, remedy: &str) {
         self.warnings
             .push(Problem::new(self.file, place.line, what, remedy));
     }
 
-    /// Warns of a document that has no kind: it is no resource of anybody, and Dapr leaves it out without a word.
+    /// Warns of a document without a kind, which Dapr silently ignores.
     pub(super) fn warn_missing_kind(&mut self) {
         if self.node.is_null() {
             return;
@@ -132,7 +132,7 @@ impl<'a> Document<'a> {
         self.warn(format!("{what}: the document is not loaded"), &remedy);
     }
 
-    /// Warns of a kind that is nearly one of ours: that is a mistake. Folders may hold anything else.
+    /// Warns of a kind that is similar to a known one. Directories may contain any other kind.
     pub(super) fn check_kind(&mut self, kind: &str, api_version: &str) {
         let is_ours = api_version.is_empty() || api_version.starts_with("dapr.io/");
         if kind == configuration::KIND || !is_ours {
@@ -145,7 +145,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Whether its kind has this version; warns where it has not: Dapr leaves such documents out without a word.
+    /// Whether the kind has this version. Otherwise warns, where Dapr silently ignores the document.
     pub(super) fn check_version(&mut self, versions: &[&str], api_version: &str) -> bool {
         if versions.is_empty() || versions.contains(&api_version) {
             return true;
@@ -165,7 +165,7 @@ impl<'a> Document<'a> {
         false
     }
 
-    /// Calls name components and endpoints; one without a name is loaded all the same, as in Dapr.
+    /// Warns of a component or endpoint without a name. It is still loaded, as in Dapr.
     fn check_name(&mut self) {
         let kind = self.node.text("kind").unwrap_or_default();
         let metadata = self.node.get("metadata");
@@ -180,7 +180,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The document as `T`, unless its name cannot be used.
+    /// Decodes the document as `T`, unless its name is invalid.
     pub(crate) fn decode<T: DeserializeOwned>(&mut self) -> Result<(T, Source), Broken> {
         self.check_valid_name()?;
         match yaml::decode_every::<T>(&self.node, Flavour::Json) {
@@ -189,7 +189,8 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// As [`Document::decode`], where wrong values count as absent if the resource can be used without them.
+    /// Like [`Document::decode`], but invalid values count as absent if the resource is usable without
+    /// them.
     pub(crate) fn decode_usable<T: DeserializeOwned, R: Read>(
         &mut self,
         finish: impl FnOnce(T, Source) -> R,

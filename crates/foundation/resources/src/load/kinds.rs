@@ -1,5 +1,5 @@
-//! The kinds of resources. A kind is a row of the table below with its name in [`for_each_kind!`](crate::for_each_kind),
-//! and `impl Read` beside its parser.
+//! The kinds of resources. A kind is a row of the table below, its name in
+//! [`for_each_kind!`](crate::for_each_kind), and `impl Read` next to its parser.
 
 use std::path::PathBuf;
 
@@ -13,55 +13,56 @@ use crate::resiliency::{self, Resiliency};
 use crate::subscription::{self, Subscription};
 use crate::yaml::{self, Flavour};
 
-/// What two resources of one kind and name mean.
+/// Treatment of two resources of the same kind and name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duplicates {
-    /// The start fails. Only resources of the sidecar's namespace count.
+    /// A startup error. Only resources of the sidecar's namespace count.
     Refused,
-    /// The last one counts.
+    /// The last one wins.
     LastCounts,
-    /// Each counts.
+    /// All are loaded.
     Kept,
 }
 
-/// What all kinds of resources have.
+/// The interface of all kinds of resources.
 pub trait Resource: Clone + Send + Sync + 'static {
     /// Its kind.
     const KIND: Kind;
-    /// What two of one name mean.
+    /// Treatment of duplicates.
     const DUPLICATES: Duplicates;
 
     /// `metadata.name`.
     fn name(&self) -> &str;
 
-    /// `metadata.namespace`; empty = none.
+    /// `metadata.namespace`; may be empty.
     fn namespace(&self) -> &str;
 
-    /// The app ids that see it; empty = all.
+    /// App IDs in scope; empty means all.
     fn scopes(&self) -> &[String];
 
-    /// Where it was read.
+    /// Location of the definition.
     fn source(&self) -> &Source;
 
-    /// Its name for logs, with its type or address where it has one.
+    /// Its name for logs, with its type or address if any.
     fn log_name(&self) -> String;
 
-    /// The resources of this kind among those that were read.
+    /// The resources of this kind in `loaded`.
     fn of(loaded: &Loaded) -> &Vec<Self>;
 
-    /// The same, to be changed.
+    /// Mutable version of `of`.
     fn of_mut(loaded: &mut Loaded) -> &mut Vec<Self>;
 }
 
-/// A resource that can be read from a document of a file.
+/// A resource that can be parsed from a document.
 pub(crate) trait Read: Sized {
-    /// The `apiVersion`s of the kind; empty = any.
+    /// The `apiVersion`s of the kind; empty means any.
     const VERSIONS: &'static [&'static str];
 
-    /// Reads a document of this kind and of one of its versions; `None` when it is left out.
+    /// Parses a document of this kind and one of its versions; `None` if it is skipped.
     fn read(document: &mut Document<'_>, api_version: &str) -> Result<Option<Self>, Broken>;
 
-    /// Takes the values that could not be read and count as absent; gives them back where it cannot be used without them.
+    /// Accepts values that could not be decoded and count as absent; returns them if the resource is
+    /// unusable without them.
     fn with_mistakes(self, errors: Vec<yaml::Error>) -> Result<Self, Vec<yaml::Error>> {
         match errors.is_empty() {
             true => Ok(self),
@@ -70,13 +71,14 @@ pub(crate) trait Read: Sized {
     }
 }
 
-/// A resource that can be read from JSON. Its source is empty.
+/// A resource that can be parsed from JSON. Its source is empty.
 pub trait FromJson: Sized {
-    /// Reads one resource; the kind is the caller's knowledge. Errors name the key.
+    /// Parses one resource of this kind. Errors name the key.
     fn from_json(json: &[u8]) -> Result<Self, String>;
 }
 
-/// `Kind: "kind of the documents", member of [`Loaded`]: Vec<type>, type that JSON is read as, duplicates, log name;`
+/// `Kind: "kind of the documents", member of [`Loaded`]: Vec<type>, type decoded from JSON, duplicates, log
+/// name;`
 macro_rules! kinds {
     ($(
         $(#[doc = $doc:literal])+
@@ -100,17 +102,17 @@ macro_rules! kinds {
             }
         }
 
-        /// The resources of a sidecar, in order of folder, file name and place in the file. All of them are in scope.
+        /// The resources of a sidecar that are in scope, in order of directory, file name and position.
         #[derive(Debug, Clone, Default, PartialEq)]
         pub struct Loaded {
             $($(#[doc = $doc])+ pub $member: Vec<$resource>,)*
-            /// The Configuration, from a source that has it: folders of resources have none.
+            /// The Configuration, if the source has one; directories of resources do not.
             pub configuration: Option<Configuration>,
-            /// What was skipped or looks odd.
+            /// Warnings about skipped or suspicious documents.
             pub warnings: Vec<Problem>,
-            /// Resources that are not for this app, each with the reason; nothing is wrong with them.
+            /// Valid resources that are not for this app, each with the reason.
             pub left_out: Vec<Problem>,
-            /// Files that could not be read, or not every document of them: what they hold is not known.
+            /// Files that were not completely readable, so that their content is unknown.
             pub broken: Vec<PathBuf>,
         }
 
@@ -164,7 +166,7 @@ macro_rules! kinds {
         )*
 
         impl super::Loading<'_> {
-            /// Takes the resource of a document of this kind.
+            /// Reads the resource of a document of this kind.
             pub(super) fn read(&mut self, kind: Kind, document: &mut Document<'_>, api: &str) -> Result<(), Broken> {
                 match kind {
                     $(Kind::$kind => {
@@ -178,10 +180,10 @@ macro_rules! kinds {
                 Ok(())
             }
 
-            /// Takes what an operator sent.
+            /// Reads the operator's JSON.
             ///
             /// # Errors
-            /// What is wrong with it; names the key.
+            /// Names the key.
             pub(super) fn json(&mut self, kind: Kind, json: &[u8], source: Source) -> Result<(), String> {
                 match kind {
                     $(Kind::$kind => {
@@ -198,7 +200,7 @@ macro_rules! kinds {
 kinds! {
     /// Backends of building blocks.
     Component: "Component", components: Vec<Component>, component::Raw, Refused, Component::log_name;
-    /// Services outside, invoked by name.
+    /// External services, invoked by name.
     HttpEndpoint: "HTTPEndpoint", http_endpoints: Vec<HttpEndpoint>, http_endpoint::Raw, Refused, HttpEndpoint::log_name;
     /// Resiliency policies and their targets.
     Resiliency: "Resiliency", resiliency: Vec<Resiliency>, resiliency::Raw, Kept, |this: &Resiliency| this.name.clone();
@@ -206,8 +208,8 @@ kinds! {
     Subscription: "Subscription", subscriptions: Vec<Subscription>, subscription::RawV2, LastCounts, |this: &Subscription| this.name.clone();
 }
 
-/// Calls the macro `$each` with `Kind(type), ...` for all kinds: for what another crate does with each of them. They stand
-/// in the order in which they are applied: policies before what is called under them, components before what uses
+/// Calls the macro `$each` with `Kind(type), ...` for all kinds, for other crates. The order is that in
+/// which changes are applied: policies before the targets that use them, components before the users of
 /// their secrets.
 #[macro_export]
 macro_rules! for_each_kind {

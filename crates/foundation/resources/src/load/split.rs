@@ -1,4 +1,4 @@
-//! Several documents in one file.
+//! Splitting of a file into documents.
 
 /// One document and the line it starts on, 1-based.
 pub(super) struct Chunk<'a> {
@@ -16,7 +16,7 @@ pub(super) fn documents(text: &str) -> impl Iterator<Item = Chunk<'_>> {
         };
         let (document, after) = text.split_at(end);
         if let Some(newline) = after[1..].find('\n') {
-            // The document's own lines, its last newline, and the separator's line.
+            // The document's lines, its last newline, and the separator line.
             let next = line + document.matches('\n').count() + 2;
             let after = &after[newline + 2..];
             rest = (!after.is_empty()).then_some((after, next));

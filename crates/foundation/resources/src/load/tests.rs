@@ -1,4 +1,4 @@
-//! Folders and files.
+//! Directories and files.
 
 mod kinds;
 mod mistakes;

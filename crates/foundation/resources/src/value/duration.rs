@@ -1,4 +1,4 @@
-//! Go's duration text (`1m30s`, `1.5h`, `500ms`), in and out.
+//! Parsing and formatting of Go durations (`1m30s`, `1.5h`, `500ms`).
 
 use std::time::Duration;
 
@@ -11,27 +11,36 @@ pub enum ParseDurationError {
     /// A number without unit.
     #[error("time: missing unit in duration {0:?}")]
     MissingUnit(String),
-    /// A unit that is none of `ns`, `us`, `µs`, `ms`, `s`, `m`, `h`.
+    /// A unit other than `ns`, `us`, `µs`, `ms`, `s`, `m`, `h`.
     #[error("time: unknown unit {unit:?} in duration {text:?}")]
     UnknownUnit {
-        /// What stands where the unit should be.
+        /// The text in place of the unit.
         unit: String,
         /// The whole text.
         text: String,
     },
-    /// Negative where only a span of time makes sense.
+    /// Negative, where only a time span is valid.
     #[error("duration {0:?} is negative")]
     Negative(String),
 }
 
-/// Parses a Go duration, which must not be negative.
+/// Parses a non-negative Go duration.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use outrigger_resources::value::go_duration;
+///
+/// assert_eq!(go_duration("1m30s").unwrap(), Duration::from_secs(90));
+/// assert!(go_duration("90").is_err());
+/// ```
 pub fn go_duration(text: &str) -> Result<Duration, ParseDurationError> {
     let nanos = go_nanos(text)?;
     let nanos = u64::try_from(nanos).map_err(|_| ParseDurationError::Negative(text.to_owned()))?;
     Ok(Duration::from_nanos(nanos))
 }
 
-/// Parses a Go duration into nanoseconds; the sign is kept.
+/// Parses a signed Go duration to nanoseconds.
 pub fn go_nanos(text: &str) -> Result<i64, ParseDurationError> {
     let invalid = || ParseDurationError::Invalid(text.to_owned());
     let (negative, unsigned) = match text.as_bytes().first() {
@@ -45,7 +54,7 @@ pub fn go_nanos(text: &str) -> Result<i64, ParseDurationError> {
     if unsigned.is_empty() {
         return Err(invalid());
     }
-    // One more than i64::MAX is allowed while summing: it is the smallest i64 once negated.
+    // The sum may exceed i64::MAX by one: negated, it is the smallest i64.
     let limit = 1u64 << 63;
     let mut total = 0u64;
     let mut rest = unsigned;
@@ -65,7 +74,7 @@ pub fn go_nanos(text: &str) -> Result<i64, ParseDurationError> {
     }
 }
 
-/// One number with its unit, in nanoseconds, and what follows it.
+/// Parses one number with its unit. Returns nanoseconds and the rest.
 fn term<'a>(rest: &'a str, text: &str) -> Result<(u64, &'a str), ParseDurationError> {
     let invalid = || ParseDurationError::Invalid(text.to_owned());
     let (whole, rest) = digits(rest);
@@ -107,7 +116,7 @@ fn term<'a>(rest: &'a str, text: &str) -> Result<(u64, &'a str), ParseDurationEr
     Ok((whole + fraction_nanos(fraction, scale), after))
 }
 
-/// `0.<digits>` of a unit in whole nanoseconds, rounded down.
+/// `0.<digits>` of a unit in nanoseconds, rounded down.
 fn fraction_nanos(digits: &str, scale: u64) -> u64 {
     // 18 digits resolve far below a nanosecond even for hours.
     let digits = &digits[..digits.len().min(18)];
@@ -121,12 +130,12 @@ fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
-/// Prints a duration as Go does: `5s`, `1m30s`, `500ms`, `1h0m0s`, `0s`.
+/// Formats a duration like Go: `5s`, `1m30s`, `500ms`, `1h0m0s`, `0s`.
 pub fn format_go_duration(duration: Duration) -> String {
     format_go_nanos(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// Prints signed nanoseconds as a Go duration.
+/// Formats signed nanoseconds as a Go duration.
 pub fn format_go_nanos(nanos: i64) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
     let n = nanos.unsigned_abs();
@@ -158,7 +167,8 @@ fn decimal(n: u64, scale: u64, unit: &str) -> String {
     format!("{whole}.{}{unit}", fraction.trim_end_matches('0'))
 }
 
-/// Parses a duration of a Resiliency document: a bare integer counts milliseconds, anything else is a Go duration.
+/// Parses a duration of a Resiliency document: a bare integer means milliseconds, anything else is a Go
+/// duration.
 pub fn resiliency_duration(text: &str) -> Result<Duration, ParseDurationError> {
     match text.parse::<i64>() {
         Ok(millis) => {

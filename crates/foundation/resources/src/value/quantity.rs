@@ -1,20 +1,27 @@
-//! Kubernetes quantities (`4Mi`, `10k`, `1e3`) as whole numbers.
+//! Kubernetes quantities (`4Mi`, `10k`, `1e3`) as integers.
 
-/// Why a text is not a whole quantity.
+/// Why a text is not an integer quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseQuantityError {
     /// Not a number with an optional suffix.
     #[error("{0:?} is not a quantity (examples: 4Mi, 512Ki, 1G, 1048576)")]
     Syntax(String),
-    /// A quantity, but not a whole number between -2^63 and 2^63-1.
+    /// A quantity, but not an integer between -2^63 and 2^63-1.
     #[error("quantity {0:?} is not a whole number of bytes in range")]
     NotWhole(String),
 }
 
-/// Parses a Kubernetes quantity that must be a whole number.
+/// Parses a Kubernetes quantity that must be an integer.
 ///
-/// Suffixes: `Ki Mi Gi Ti Pi Ei` (powers of 1024), `n u m k M G T P E` (powers of 1000) and
-/// `e<N>` or `E<N>` (powers of ten).
+/// Suffixes: `Ki Mi Gi Ti Pi Ei` (powers of 1024), `n u m k M G T P E` (powers of 1000) and `e<N>` or
+/// `E<N>` (powers of ten).
+///
+/// ```
+/// use outrigger_resources::value::quantity;
+///
+/// assert_eq!(quantity("4Mi").unwrap(), 4 << 20);
+/// assert!(quantity("0.5").is_err());
+/// ```
 pub fn quantity(text: &str) -> Result<i64, ParseQuantityError> {
     let syntax = || ParseQuantityError::Syntax(text.to_owned());
     let not_whole = || ParseQuantityError::NotWhole(text.to_owned());
@@ -37,7 +44,7 @@ pub fn quantity(text: &str) -> Result<i64, ParseQuantityError> {
     if whole.is_empty() && fraction.is_empty() {
         return Ok(0);
     }
-    // i64 has 19 digits; anything longer cannot be whole and in range.
+    // i64 has 19 digits; anything longer cannot be an integer in range.
     if whole.len() + fraction.len() > 30 {
         return Err(not_whole());
     }
@@ -78,7 +85,7 @@ fn scale(suffix: &str) -> Option<(u32, i32)> {
         "E" => (0, 18),
         _ => {
             let exponent = suffix.strip_prefix(['e', 'E'])?;
-            // Beyond these the number is out of range whatever its digits.
+            // Larger exponents are out of range whatever the digits.
             (0, exponent.parse::<i32>().ok().filter(|e| e.abs() <= 38)?)
         }
     })

@@ -1,6 +1,6 @@
-//! Tree to typed values, through serde.
+//! Decoding of a tree to typed values through serde.
 //!
-//! As Go does it: a null leaves the default, an absent key too; unknown keys are ignored but noted.
+//! As in Go, null and absent keys leave the default, and unknown keys are ignored but recorded.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,11 +12,11 @@ use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, Visitor};
 use super::{Entry, Error, Flavour, Kind, Node, Resolved, Scalar};
 use crate::meta::{JSON_TEXT, OBJECT_META};
 
-/// A decoded value and the keys nobody asked for.
+/// A decoded value and the unknown keys.
 #[derive(Debug)]
 pub(crate) struct Decoded<T> {
     pub(crate) value: T,
-    /// Unknown keys as errors that may be shown as warnings.
+    /// Unknown keys, as errors to show as warnings.
     pub(crate) unknown: Vec<Error>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn decode<T: de::DeserializeOwned>(node: &Node, flavour: Flavour) -> 
     })
 }
 
-/// The steps from the root, innermost first, kept on the stack.
+/// The path from the root, innermost step first, kept on the stack.
 #[derive(Clone, Copy)]
 struct Path<'p> {
     parent: Option<&'p Path<'p>>,
@@ -78,7 +78,7 @@ impl<'n> De<'n, '_> {
         }
     }
 
-    /// serde's own messages know neither line nor path.
+    /// Adds line and path to serde's messages.
     fn locate(&self, error: Error) -> Error {
         if error.path.is_empty() && error.line == 0 {
             self.error(error.what)
@@ -100,7 +100,7 @@ impl<'n> De<'n, '_> {
             Resolved::Null => Ok(0),
             Resolved::Int(n) => Ok(n.into()),
             Resolved::Uint(n) => Ok(n.into()),
-            // Far beyond any target type already; the cast saturates.
+            // Beyond the range of any target type; the cast saturates.
             Resolved::Float(f) if f.fract() == 0.0 => Ok(f as i128),
             _ => Err(self.error(format!("expected a whole number, found {:?}", scalar.text))),
         }
@@ -116,7 +116,7 @@ impl<'n> De<'n, '_> {
     }
 }
 
-/// The JSON form of a value: a text as it is, anything else as compact JSON with sorted keys.
+/// The text form of a value: a text verbatim, anything else as compact JSON with sorted keys.
 fn json_text(node: &Node) -> String {
     match &node.kind {
         Kind::Scalar(s) if s.resolve(Flavour::Json) == Resolved::Str => s.text.clone(),
@@ -129,7 +129,7 @@ fn json(node: &Node) -> String {
         Kind::Scalar(s) => s.json_text(),
         Kind::Seq(items) => format!("[{}]", items.iter().map(json).collect::<Vec<_>>().join(",")),
         Kind::Map(entries) => {
-            // Later duplicates replace earlier ones.
+            // The last of duplicate keys wins.
             let fields: std::collections::BTreeMap<String, &Node> = entries
                 .iter()
                 .map(|e| (e.key.as_text(Flavour::Json), &e.value))
@@ -251,7 +251,7 @@ impl<'n> Deserializer<'n> for De<'n, '_> {
     fn deserialize_map<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Error> {
         match &self.node.kind {
             Kind::Map(entries) => {
-                // Later duplicates replace earlier ones.
+                // The last of duplicate keys wins.
                 let last =
                     |(i, e): &(usize, &Entry)| !entries[i + 1..].iter().any(|later| later.key == e.key);
                 let fields = entries.iter().enumerate().filter(last);
@@ -326,7 +326,7 @@ fn unknown_key(key: &str, fields: &[&'static str]) -> String {
     }
 }
 
-/// The field a key means: exactly, or in any case where Go's JSON reader would take it.
+/// The field that a key matches: exactly, or in any case where Go's JSON reader does.
 fn field(key: &str, fields: &'static [&'static str], flavour: Flavour) -> Option<&'static str> {
     let exact = fields.iter().find(|f| **f == key);
     let loose = || {

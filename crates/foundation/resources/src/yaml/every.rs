@@ -1,14 +1,14 @@
-//! Everything that is wrong with a document, not only what comes first.
+//! Decoding that reports all errors of a document, not only the first.
 
 use serde::de::DeserializeOwned;
 
 use super::decode::{Decoded, decode};
 use super::{Error, Flavour, Kind, Node};
 
-/// Errors told of one document.
+/// Maximum number of errors per document.
 const MAX_ERRORS: usize = 16;
 
-/// As [`decode`], with up to 16 errors in the order in which they are found.
+/// Like [`decode`], with up to 16 errors in order of discovery.
 pub(crate) fn decode_every<T: DeserializeOwned>(
     node: &Node,
     flavour: Flavour,
@@ -19,8 +19,8 @@ pub(crate) fn decode_every<T: DeserializeOwned>(
     }
 }
 
-/// As [`decode_every`], with what can be decoded when each wrong value counts as absent. `None` where more is wrong
-/// than is told.
+/// Like [`decode_every`], and decodes the document with each invalid value counted as absent. `None` if
+/// there are too many errors.
 pub(crate) fn decode_usable<T: DeserializeOwned>(
     node: &Node,
     flavour: Flavour,
@@ -29,7 +29,7 @@ pub(crate) fn decode_usable<T: DeserializeOwned>(
         Ok(decoded) => return (Some(decoded), Vec::new()),
         Err(error) => error,
     };
-    // A null is never wrong: with it in the place of what was, the next error comes to light.
+    // Null is always valid: replacing the invalid value by it reveals the next error.
     let mut rest = node.clone();
     let mut errors = vec![first];
     while errors
@@ -45,7 +45,8 @@ pub(crate) fn decode_usable<T: DeserializeOwned>(
     (None, errors)
 }
 
-/// Puts a null in the place of the node at a path, as `spec.metadata[0].name`; whether there is one that was none.
+/// Replaces the node at a path such as `spec.metadata[0].name` by null; false if there is none, or it was
+/// null.
 fn empty(node: &mut Node, path: &str) -> bool {
     if path.is_empty() {
         let had = !node.is_null();
@@ -62,7 +63,7 @@ fn empty(node: &mut Node, path: &str) -> bool {
             let item = index.parse().ok().and_then(|index: usize| items.get_mut(index));
             item.is_some_and(|item| empty(item, rest.strip_prefix('.').unwrap_or(rest)))
         }
-        // Keys may have dots; the last of equal ones counts.
+        // Keys may contain dots; the last of duplicates counts.
         Kind::Map(entries) => entries.iter_mut().rev().any(|entry| {
             let start = path.get(..entry.key.text.len());
             let is_it = start.is_some_and(|start| start.eq_ignore_ascii_case(&entry.key.text));

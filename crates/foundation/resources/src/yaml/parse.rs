@@ -1,4 +1,4 @@
-//! Text to tree, within a budget.
+//! Parsing of text to a tree, with limits.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -7,19 +7,20 @@ use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, Span, Tag};
 
 use super::{Entry, Error, Kind, Node, Scalar};
 
-/// Deepest nesting of lists and mappings.
+/// Maximum nesting of lists and mappings.
 const MAX_DEPTH: usize = 64;
-/// Most values in one document, aliases counted in full.
+/// Maximum values in a document, counting expanded aliases.
 const MAX_NODES: usize = 200_000;
 
-/// Most lines whose indentation is corrected in one document.
+/// Maximum lines whose indentation is corrected in a document.
 const MAX_RELAXED: usize = 200;
-/// Indentation deeper than any block can be, see [`MAX_DEPTH`].
+/// Indentation deeper than any valid block, see [`MAX_DEPTH`].
 const DEEP: usize = 4 * MAX_DEPTH;
 
-/// Parses the first document of `text`; `None` when there is none. `first_line` is the line of its start.
+/// Parses the first document of `text`; `None` if there is none. `first_line` is the line of its start.
 ///
-/// Quoted texts may continue at any indentation, with tabs too: Go's readers take that, YAML 1.2 does not.
+/// Quoted texts may continue at any indentation, including tabs: Go's readers accept that, YAML 1.2 does
+/// not.
 pub(crate) fn parse(text: &str, first_line: usize) -> Result<Option<Node>, Error> {
     let offset = first_line.saturating_sub(1);
     let mut text = Cow::Borrowed(text);
@@ -42,7 +43,7 @@ pub(crate) fn parse(text: &str, first_line: usize) -> Result<Option<Node>, Error
 }
 
 enum Failure {
-    /// The quoted text that continues on this line (1-based) is not indented as YAML 1.2 wants.
+    /// The continuation of a quoted text on this line (1-based) is indented less than YAML 1.2 requires.
     Continuation(usize),
     Other(Error),
 }
@@ -68,7 +69,7 @@ fn events(text: &str, offset: usize) -> Result<Option<Node>, Failure> {
     Ok(tree.root)
 }
 
-/// The text with one line moved far to the right; leading blanks mean nothing inside quotes.
+/// The text with one line moved far to the right; leading blanks have no meaning inside quotes.
 fn indented(text: &str, line: usize) -> String {
     let mut out = String::with_capacity(text.len() + DEEP);
     for (index, content) in text.split_inclusive('\n').enumerate() {
@@ -82,7 +83,7 @@ fn indented(text: &str, line: usize) -> String {
     out
 }
 
-/// A tree from JSON, as operators send it.
+/// Builds a tree from the operator's JSON.
 pub(crate) fn from_json(json: &[u8]) -> Result<Node, Error> {
     let value: serde_json::Value =
         serde_json::from_slice(json).map_err(|e| Error::at(e.line(), format!("not JSON: {e}")))?;
@@ -119,13 +120,13 @@ struct Tree {
     root: Option<Node>,
 }
 
-/// A list or mapping whose end has not come yet.
+/// A list or mapping that is still open.
 struct Open {
     node: Node,
     anchor: usize,
     /// The key waiting for its value.
     key: Option<(Scalar, usize)>,
-    /// Contents of `<<`, which yield to the mapping's own keys.
+    /// Entries from `<<`, which the mapping's own keys override.
     merged: Vec<Entry>,
 }
 
@@ -192,7 +193,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Puts a complete value where it belongs.
+    /// Attaches a complete value to its parent.
     fn close(&mut self, node: Node, anchor: usize) -> Result<(), Error> {
         if anchor != 0 {
             self.anchors.insert(anchor, node.clone());
@@ -234,7 +235,7 @@ impl Open {
     }
 }
 
-/// The entries a `<<` brings: of one mapping, or of several where the first wins.
+/// The entries of a `<<`: one mapping, or several of which the first wins.
 fn merged(node: Node, line: usize) -> Result<Vec<Entry>, Error> {
     let refuse = || Error::at(line, "`<<` takes a mapping or a list of mappings");
     match node.kind {
@@ -261,7 +262,7 @@ fn size(node: &Node) -> usize {
     }
 }
 
-/// `!!str` and the bare `!` say: this is text.
+/// True for `!!str` and the bare `!`.
 fn is_text(tag: &Tag) -> bool {
     tag.is_yaml_core_schema_tag("str")
         || (tag.handle().is_empty() && tag.suffix() == "!")
@@ -373,7 +374,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever a file holds, loading it ends in a value or an error.
+        /// Loading any file ends with a value or an error.
         #[test]
         fn arbitrary_text_does_not_panic(text in "([a-c*&<!|>'\"{}\\[\\]:,# \n-]|\\PC){0,80}") {
             if let Ok(Some(node)) = parse(&text, 1) {

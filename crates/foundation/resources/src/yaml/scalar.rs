@@ -1,8 +1,8 @@
-//! What a plain scalar means: YAML 1.1 in Go's reading.
+//! Interpretation of plain scalars: YAML 1.1 as read by Go.
 
 use super::Flavour;
 
-/// A scalar before anyone asked for its type.
+/// A scalar whose type is not resolved yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scalar {
     pub(crate) text: String,
@@ -10,7 +10,7 @@ pub(crate) struct Scalar {
     pub(crate) plain: bool,
 }
 
-/// The meaning of a scalar when nothing says what is expected.
+/// The type of a scalar without a type expectation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Resolved {
     Null,
@@ -51,7 +51,7 @@ impl Scalar {
         }
     }
 
-    /// The meaning where a boolean is expected.
+    /// The value if a boolean is expected.
     pub(crate) fn as_bool(&self) -> Option<bool> {
         match self.resolve(Flavour::Json) {
             Resolved::Bool(b) => Some(b),
@@ -59,7 +59,7 @@ impl Scalar {
         }
     }
 
-    /// The text where a text is expected.
+    /// The value if a text is expected.
     pub(crate) fn as_text(&self, flavour: Flavour) -> String {
         if flavour == Flavour::Text {
             return self.text.clone();
@@ -74,7 +74,8 @@ impl Scalar {
         }
     }
 
-    /// The text of the value once it went through JSON: what components see of a number or boolean.
+    /// The text of the value after a round trip through JSON: the form of numbers and booleans that
+    /// components see.
     pub(crate) fn json_text(&self) -> String {
         match self.resolve(Flavour::Json) {
             Resolved::Null => "null".to_owned(),
@@ -133,7 +134,8 @@ fn integer(text: &str) -> Option<Resolved> {
 }
 
 fn float(text: &str) -> Option<f64> {
-    // Rust accepts `inf`, `nan` and hexadecimal never starts here; only digits, one dot, one exponent may remain.
+    // Rust also accepts `inf` and `nan`, and hexadecimal was handled: only digits, one dot and one exponent
+    // may remain.
     if !text
         .bytes()
         .all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-'))
@@ -146,20 +148,20 @@ fn float(text: &str) -> Option<f64> {
 /// Go's JSON numbers: plain digits unless very small or very large.
 fn json_float(f: f64) -> String {
     let text = shortest(f, 21, -6);
-    // JSON output drops the zero of one-digit negative exponents: 1e-07 becomes 1e-7.
+    // JSON omits the zero of one-digit negative exponents: 1e-07 becomes 1e-7.
     match text.split_once("e-0") {
         Some((mantissa, digit)) => format!("{mantissa}e-{digit}"),
         None => text,
     }
 }
 
-/// The shortest digits that read back as `f`; scientific from exponent `large` on and below `small`.
+/// The shortest digits that parse back to `f`; scientific from exponent `large` and below `small`.
 fn shortest(f: f64, large: i32, small: i32) -> String {
     let scientific = format!("{f:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let digits = mantissa.bytes().filter(u8::is_ascii_digit).count() as i32;
-    // With `large` = 6 Go lets longer whole numbers through up to their own digits, at most 21.
+    // With `large` = 6, Go prints longer integers in full up to their own digits, at most 21.
     let large = if large == 6 && digits > 6 && digits > exponent {
         digits.min(21)
     } else {

@@ -98,7 +98,7 @@ impl Search<'_> {
             let Some((text, line)) = filled(bucket) else {
                 continue;
             };
-            // What is no number is not decoded either.
+            // Decoding reports a non-number.
             let Ok(bound) = text.parse() else {
                 continue;
             };

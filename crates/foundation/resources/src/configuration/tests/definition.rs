@@ -1,4 +1,5 @@
-//! The chart's definition of Configurations beside what is read of one: an API server drops what the definition lacks.
+//! Compares the chart's CRD for Configurations with the parsed fields: an API server drops fields that the
+//! CRD lacks.
 
 use std::cell::RefCell;
 use std::iter::once;
@@ -10,14 +11,14 @@ use serde::forward_to_deserialize_any;
 use super::super::raw::Raw;
 use crate::yaml::{Kind, Node, parse};
 
-/// Dapr's definition has no version of a handler either; those that there are have one.
+/// Dapr's CRD has no handler version either; all existing handlers have one.
 const LEFT_OUT: [&str; 2] = [
     "spec.httpPipeline.handlers.version",
     "spec.appHttpPipeline.handlers.version",
 ];
 const DEFINITION: &str = include_str!("../../../../../../charts/outrigger/crds/configuration.yaml");
 
-/// Says which fields are read at a path, whatever lists are on the way.
+/// Collects the fields parsed at a path, through lists.
 #[derive(Clone, Copy)]
 struct Fields<'a> {
     path: &'a [&'static str],
@@ -76,7 +77,7 @@ impl IntoDeserializer<'_, Error> for Fields<'_> {
 
 fn fields(path: &[&'static str]) -> Vec<&'static str> {
     let found = RefCell::default();
-    // It ends with an error where it is found, or where there is a value.
+    // Deserialization fails once the fields are found, or at a value.
     let _ = Raw::deserialize(Fields { path, found: &found });
     found.into_inner()
 }
@@ -89,7 +90,7 @@ fn exactly<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
     Some(&entry.value)
 }
 
-/// Adds what is read below a path and is not in the schema of that.
+/// Adds fields parsed below a path that the schema lacks.
 fn missing(schema: &Node, path: &mut Vec<&'static str>, all: &mut Vec<String>) {
     let items = exactly(schema, "items").unwrap_or(schema);
     for field in fields(path) {

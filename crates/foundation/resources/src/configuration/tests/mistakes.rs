@@ -1,4 +1,4 @@
-//! Values that mean nothing, or cannot be used.
+//! Invalid values.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What resources of each kind have.
+//! Fields of each kind.
 
 use super::*;
 

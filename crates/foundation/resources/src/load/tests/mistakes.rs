@@ -1,4 +1,4 @@
-//! Documents that say what they do not mean.
+//! Invalid documents.
 
 use super::*;
 
