@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ssl_modes_are_those_of_libpq() {
+    fn ssl_modes_match_libpq() {
         for (text, mode, trust) in [
             ("host=a", SslMode::Prefer, Trust::Anything),
             ("host=a sslmode=require", SslMode::Require, Trust::Anything),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_for_the_client_do_not_reach_the_server() {
+    fn client_keys_are_not_sent() {
         let text = "host=a,b target_session_attrs=read-write sslsni=0 krbsrvname=postgres pool_max_conns=7 \
                     statement_cache_capacity=0 search_path=x";
         let Connection { config, tls } = read(text).unwrap();

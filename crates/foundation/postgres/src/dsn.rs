@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_may_be_quoted() {
+    fn parses_quoted_pairs() {
         assert_eq!(
             pairs(r"password='a b\'c\\' database=x  port=5433"),
             expected(&[("dbname", "x"), ("password", r"a b'c\"), ("port", "5433")])
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn parses_urls() {
         assert_eq!(
             pairs("postgres://me:p%40ss+w@db:5433/my%20db?sslmode=disable"),
             expected(&[

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_base64_of_the_first_alphabet_with_padding() {
+    fn bytes_are_standard_padded_base64() {
         for (data, text) in [
             (&b""[..], ""),
             (&[0xfb, 0xff, 0xfe], "+//+"),

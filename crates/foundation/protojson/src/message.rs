@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_read_whatever_the_spelling_of_their_members() {
+    fn accepts_both_member_spellings() {
         let text = br#"{"context_id":"a","promptCacheRetention":"86400s","scrubPii":true,"temperature":"0.5",
             "unknown":{"x":[1]},"inputs":[{"messages":[{"ofUser":{"content":[{"text":"hi"}]}}],"scrubPII":true}],
             "responseFormat":{"type":"object","n":1.5},"tools":null}"#;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_any_type_come_back_as_they_were() {
+    fn values_round_trip() {
         let parameters = json!({
             "max": { "@type": "type.googleapis.com/google.protobuf.Int64Value", "value": "100" },
             "s": { "@type": "type.googleapis.com/google.protobuf.StringValue", "value": "x" },
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_are_written_as_such() {
+    fn whole_numbers_have_no_fraction() {
         let text =
             br#"{"data":{"@type":"type.googleapis.com/google.protobuf.Value","value":[1,-2.0,2.5,1e22]}}"#;
         let job: proto::Job = decode("Job", text).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn times_bytes_and_large_integers_are_texts() {
+    fn times_bytes_and_large_integers_are_strings() {
         use outrigger_wire::durabletask as tasks;
         let event = tasks::HistoryEvent {
             event_id: -1,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn rejects_invalid_messages() {
         for text in [
             "{",
             "[]",

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_left_out_and_details_say_what_they_are() {
+    fn omits_absent_fields_and_types_details() {
         assert_eq!(status(0, "", &[]), "{}");
         assert_eq!(status(5, "no \"x\"", &[]), r#"{"code":5,"message":"no \"x\""}"#);
         let info = ErrorInfo {

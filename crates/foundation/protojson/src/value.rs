@@ -61,13 +61,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_json_can_say_comes_back_as_it_was() {
+    fn json_round_trips() {
         let value = json!({"a": [null, true, "x", 1, -2.5], "b": {"c": 9_007_199_254_740_992_i64}});
         assert_eq!(to_json(from_json(value.clone())), value);
     }
 
     #[test]
-    fn numbers_beyond_json_are_null_and_large_ones_have_an_exponent() {
+    fn handles_non_finite_and_large_numbers() {
         let number = |number| {
             to_json(prost_types::Value {
                 kind: Some(Kind::NumberValue(number)),

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_parts_of_addresses_go() {
+    fn redacts_user_parts() {
         for (text, expected, hidden) in [
             ("redis://me:hush@h:1", "redis://***@h:1", &["hush"][..]),
             ("me:hush@h:1,you:quiet@i:2", "***@h:1,***@i:2", &["hush", "quiet"]),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_go_and_the_rest_stays() {
+    fn redacts_secrets_only() {
         let secrets = Secrets::new(["sk-1234", "sk-1234-long", "", "abc"]);
         for (text, expected) in [
             ("key sk-1234-long, sk-1234!", "key ***, ***!"),

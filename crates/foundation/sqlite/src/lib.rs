@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_go_driver_do_not_reach_sqlite() {
+    fn driver_options_are_not_passed_on() {
         let text =
             "file:a.db?_txlock=deferred&mode=rwc&_pragma=synchronous%281%29&_time_format=x&cache=private";
         let read = read(text);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_where_sqlite_makes_it() {
+    fn creates_matches_sqlite() {
         for (text, file) in [
             ("x.db?_txlock=immediate", Some("x.db")),
             ("FILE:a%20b.db", Some("a b.db")),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_follows_the_kind_of_database() {
+    fn journal_depends_on_database_kind() {
         for (text, without_wal, journal) in [
             (":memory:", false, "MEMORY"),
             ("FILE::memory:?cache=shared", true, "MEMORY"),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn pragmas_are_words_and_none_that_a_setting_decides() {
+    fn rejects_invalid_pragmas() {
         for text in [
             "x.db?_pragma=a;b(1)",
             "x.db?_pragma=a",

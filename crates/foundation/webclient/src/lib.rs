@@ -23,7 +23,7 @@ pub fn builder(tls: ClientConfig) -> ClientBuilder {
     let builder = Client::builder();
     builder
         .tls_backend_preconfigured(tls)
-        .redirect(redirect::inside_of_the_origin())
+        .redirect(redirect::same_origin_policy())
 }
 
 /// A URL for error texts: without account, query and fragment, which may be secrets.

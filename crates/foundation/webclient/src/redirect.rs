@@ -20,7 +20,7 @@ pub enum RedirectError {
 }
 
 /// Follows redirects that stay where they are.
-pub(crate) fn inside_of_the_origin() -> Policy {
+pub(crate) fn same_origin_policy() -> Policy {
     Policy::custom(|attempt| {
         let from = attempt.previous().last();
         if from.is_none_or(|from| from.origin() != attempt.url().origin()) {
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_below_its_base_in_every_reading() {
+    fn confines_paths_to_base() {
         let stays = |base: &str, path: &str| {
             let base: Url = base.parse().unwrap();
             let url = format!("{}/{path}", base.as_str().trim_end_matches('/'));
@@ -144,7 +144,7 @@ mod tests {
         }
         let escaped = |times| format!("a%{}2Fb", "25".repeat(times));
         assert!(stays(base, &escaped(MAX_ROUNDS - 1)));
-        assert!(!stays(base, &escaped(MAX_ROUNDS)), "nobody reads that often");
+        assert!(!stays(base, &escaped(MAX_ROUNDS)), "too many rounds of escapes");
         assert!(stays("https://h", "anything/at/all"));
         assert!(!within(
             &"https://h/a".parse().unwrap(),

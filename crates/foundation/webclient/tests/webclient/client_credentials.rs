@@ -33,7 +33,7 @@ async fn ask(status: u16, answer: &str) -> (Result<Token, TokenError>, String) {
 }
 
 #[tokio::test]
-async fn a_token_comes_with_its_validity() {
+async fn token_has_validity() {
     let (token, request) = ask(200, r#"{"access_token":"t","expires_in":60}"#).await;
     let token = token.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(token.access_token, "t");
@@ -60,7 +60,7 @@ async fn a_token_comes_with_its_validity() {
 }
 
 #[tokio::test]
-async fn an_issuer_that_fails_is_told_from_one_that_refuses() {
+async fn distinguishes_failure_from_rejection() {
     for (status, answer, unavailable, why) in [
         (503, "", true, "it answered 503"),
         (401, "", false, "it answered 401"),
@@ -89,7 +89,7 @@ async fn an_issuer_that_fails_is_told_from_one_that_refuses() {
 }
 
 #[test]
-fn an_endpoint_is_on_the_web() {
+fn validates_endpoint_url() {
     for text in ["ftp://a", "mailto:a", "a", ""] {
         assert!(ClientCredentials::endpoint_of(text).is_none(), "{text}");
     }

@@ -49,7 +49,7 @@ fn client() -> reqwest::Client {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_to_another_origin() {
+async fn does_not_follow_to_other_origin() {
     for status in [301, 302, 303, 307, 308] {
         let (here, _asked) = server(status).await;
         let (other, mut heads) = server(status).await;
@@ -65,7 +65,7 @@ async fn nothing_is_sent_to_another_origin() {
 }
 
 #[tokio::test]
-async fn redirects_inside_of_the_origin_are_followed_to_an_end() {
+async fn follows_redirects_within_origin() {
     let (here, mut heads) = server(307).await;
     let url = format!("{here}/there?/there?/end");
     let response = client().get(url).send().await.unwrap();

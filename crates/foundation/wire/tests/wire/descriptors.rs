@@ -173,7 +173,7 @@ fn intended() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_contract_is_that_of_the_published_packages() {
+fn contract_matches_published_packages() {
     let (mut theirs, internal, ours) = (theirs("dapr.json"), theirs("internal.json"), ours());
     assert!(
         theirs.len() > 250 && internal.len() > 150,

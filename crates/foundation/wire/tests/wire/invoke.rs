@@ -116,7 +116,7 @@ fn message_of(mut frame: BytesMut, payload: &Option<StreamPayload>) -> Bytes {
 
 proptest! {
     #[test]
-    fn a_request_of_the_generated_encoder_is_read(request in request(), payload in option::of(payload())) {
+    fn decodes_generated_request(request in request(), payload in option::of(payload())) {
         let frame = InternalInvokeRequestStream { request: Some(request.clone()), payload: payload.clone() };
         let bytes = Bytes::from(frame.encode_to_vec());
         let read = decode_request(&bytes, &Limits::default()).unwrap();
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn a_request_of_ours_is_read_by_the_generated_decoder(
+    fn generated_decoder_reads_request(
         request in request(), payload in option::of(payload()),
     ) {
         let (head, _) = RequestHead::from_message(request.clone(), &Limits::default()).unwrap();
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn a_response_of_the_generated_encoder_is_read(response in response(), payload in option::of(payload())) {
+    fn decodes_generated_response(response in response(), payload in option::of(payload())) {
         let frame = InternalInvokeResponseStream { response: Some(response.clone()), payload: payload.clone() };
         let bytes = Bytes::from(frame.encode_to_vec());
         let read = decode_response(&bytes, &Limits::default()).unwrap();
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn a_response_of_ours_is_read_by_the_generated_decoder(
+    fn generated_decoder_reads_response(
         response in response(), payload in option::of(payload()),
     ) {
         let (head, _) = ResponseHead::from_message(response.clone(), &Limits::default()).unwrap();
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn a_chunk_of_ours_is_read_by_the_generated_decoder(payload in payload()) {
+    fn generated_decoder_reads_chunk(payload in payload()) {
         let mut out = BytesMut::new();
         let payload = Some(payload);
         encode_chunk(chunk_of(&payload).unwrap(), &mut out).unwrap();
@@ -171,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn heads_survive_the_unary_messages(request in request(), response in response(), data in vec(any::<u8>(), 0..50)) {
+    fn heads_round_trip_unary_messages(request in request(), response in response(), data in vec(any::<u8>(), 0..50)) {
         let limits = Limits::default();
         let (head, _) = RequestHead::from_message(request, &limits).unwrap();
         let message = head.clone().into_message(data.clone().into());
@@ -184,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_decoders_panic(bytes in vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_do_not_panic(bytes in vec(any::<u8>(), 0..200)) {
         let bytes = Bytes::from(bytes);
         let _ = decode_request(&bytes, &Limits::default());
         let _ = decode_response(&bytes, &Limits::default());
@@ -192,7 +192,7 @@ proptest! {
 
     /// Damage to a valid message reaches deeper than random bytes do.
     #[test]
-    fn no_damage_makes_the_decoders_panic(
+    fn corrupted_messages_do_not_panic(
         request in request(), response in response(), payload in payload(), damage in vec((any::<u16>(), any::<u8>()), 1..8),
     ) {
         let payload = Some(payload);
@@ -236,14 +236,14 @@ fn decoded(message: &Bytes) -> Result<RequestHead, DecodeError> {
 }
 
 #[test]
-fn names_are_lowered_and_pseudo_headers_renamed() {
+fn lowercases_and_renames_headers() {
     let head = decoded(&request_with(&[("X-Request-Id", "7"), (":path", "/a")])).unwrap();
     assert_eq!(head.metadata["x-request-id"], "7");
     assert_eq!(head.metadata["dapr-path"], "/a");
 }
 
 #[test]
-fn who_spoke_grpc_is_told_by_the_spelling_of_a_name() {
+fn detects_grpc_caller_by_spelling() {
     for (name, value, from_grpc) in [
         ("content-type", "application/grpc", true),
         ("content-type", "application/grpc+proto", true),
@@ -261,7 +261,7 @@ fn who_spoke_grpc_is_told_by_the_spelling_of_a_name() {
 }
 
 #[test]
-fn an_illegal_name_is_named() {
+fn error_names_illegal_header() {
     let error = decoded(&request_with(&[("no spaces", "1")])).unwrap_err();
     assert_eq!(
         error,
@@ -272,7 +272,7 @@ fn an_illegal_name_is_named() {
 }
 
 #[test]
-fn an_illegal_value_is_located() {
+fn error_locates_illegal_value() {
     let error = decoded(&request_with(&[("x-note", "two\nlines")])).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -281,7 +281,7 @@ fn an_illegal_value_is_located() {
 }
 
 #[test]
-fn values_are_limited() {
+fn limits_metadata_values() {
     let limits = Limits {
         metadata_values: 2,
         ..Limits::default()
@@ -294,7 +294,7 @@ fn values_are_limited() {
 }
 
 #[test]
-fn a_request_without_message_is_incomplete() {
+fn rejects_request_without_message() {
     let frame = InternalInvokeRequestStream {
         request: Some(InternalInvokeRequest::default()),
         payload: None,
@@ -309,7 +309,7 @@ fn a_request_without_message_is_incomplete() {
 }
 
 #[test]
-fn parts_of_one_field_are_merged() {
+fn merges_repeated_fields() {
     // Protobuf lets a message field occur again; a later part adds to the earlier one.
     let first = request_with(&[("a", "1")]);
     let second = request_with(&[("a", "2"), ("b", "3")]);
@@ -319,7 +319,7 @@ fn parts_of_one_field_are_merged() {
 }
 
 #[test]
-fn unknown_fields_are_skipped() {
+fn skips_unknown_fields() {
     // Field 100 as a number, 8 bytes, a length, a group holding a number, and 4 bytes.
     let unknown = [
         &[0xa0, 0x06, 0x01][..],
@@ -339,7 +339,7 @@ fn unknown_fields_are_skipped() {
 }
 
 #[test]
-fn values_of_one_name_share_an_entry() {
+fn groups_values_by_name() {
     let mut map = HeaderMap::new();
     for (name, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
         map.append(name, value.parse().unwrap());
@@ -353,7 +353,7 @@ fn values_of_one_name_share_an_entry() {
 }
 
 #[test]
-fn bytes_that_are_not_utf8_are_sent_as_latin_1() {
+fn encodes_non_utf8_as_latin1() {
     let mut out = BytesMut::new();
     encode_response(
         &ResponseParts::default(),
@@ -368,7 +368,7 @@ fn bytes_that_are_not_utf8_are_sent_as_latin_1() {
 }
 
 #[test]
-fn a_frame_beyond_the_format_is_refused() {
+fn rejects_oversized_frame() {
     let chunk = Chunk {
         seq: 0,
         len: u32::MAX as usize,
@@ -378,7 +378,7 @@ fn a_frame_beyond_the_format_is_refused() {
 }
 
 #[test]
-fn verbs_and_methods_agree() {
+fn verbs_round_trip() {
     for verb in (1..10).map(|number| Verb::try_from(number).unwrap()) {
         let method = method_of(verb).unwrap();
         assert_eq!(verb_of(&method), verb);
