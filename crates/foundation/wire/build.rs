@@ -48,8 +48,8 @@ fn proto_files(dir: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// `deprecated` advises authors of apps. Whoever serves the contract has to fill those fields and answer those
-/// calls, and must not be warned for it; the descriptors handed to reflection keep the option.
+/// Clears `deprecated`, which addresses authors of apps. This server must implement those fields and calls
+/// without compiler warnings; the descriptors for reflection keep the option.
 fn without_deprecation(mut set: FileDescriptorSet) -> FileDescriptorSet {
     for file in &mut set.file {
         for message in &mut file.message_type {

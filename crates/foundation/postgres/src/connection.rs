@@ -1,4 +1,4 @@
-//! What a connection string means.
+//! Interpretation of a connection string.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use crate::dsn::Pairs;
 use crate::tls::{Tls, Trust};
 
-/// How long a connection may be silent before the system asks whether the server is still there.
+/// Idle time of a connection before TCP keep-alive probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Where the server is, as whom to sign in, and how the connection is protected.
+/// Server address, credentials and TLS settings.
 #[derive(Debug)]
 pub struct Connection {
-    /// For the driver.
+    /// Configuration of the driver.
     pub config: Config,
-    /// The protection.
+    /// TLS settings.
     pub tls: Tls,
 }
 
 impl Connection {
-    /// Reads the pairs of a connection string; `timeout` is the longest time to connect. Settings of pgx's pool have no
-    /// meaning here.
+    /// Interprets the pairs of a connection string; `timeout` limits the connect time. Settings of pgx's
+    /// pool are ignored.
     ///
     /// # Errors
-    /// What is wrong with a pair.
+    /// Why a pair is invalid.
     pub fn new(mut pairs: Pairs, timeout: Duration) -> Result<Self, String> {
         pairs.retain(|name, _| !name.starts_with("pool_"));
         let tls = tls(&mut pairs)?;
@@ -37,11 +37,11 @@ impl Connection {
 /// Whether a `default_query_exec_mode` of pgx prepares statements once per connection; the default does.
 ///
 /// # Errors
-/// Which modes there are.
+/// The valid modes.
 pub fn prepares(mode: Option<&str>) -> Result<bool, &'static str> {
     match mode {
         None | Some("cache_statement") => Ok(true),
-        // What is kept is the description, not a statement on the server.
+        // pgx caches the description, not a prepared statement.
         Some("cache_describe" | "describe_exec" | "exec" | "simple_protocol") => Ok(false),
         Some(_) => Err("it must be cache_statement, cache_describe, describe_exec, exec or simple_protocol"),
     }
@@ -52,7 +52,7 @@ fn tls(pairs: &mut Pairs) -> Result<Tls, String> {
     let (mode, trust) = match pairs.remove("sslmode").as_deref() {
         Some("disable") => (SslMode::Disable, Trust::Anything),
         None | Some("" | "allow" | "prefer") => (SslMode::Prefer, Trust::Anything),
-        // As libpq does for compatibility: with a root certificate it is checked.
+        // Like libpq, for compatibility: with a root certificate, the server is verified.
         Some("require") if root.is_none() => (SslMode::Require, Trust::Anything),
         Some("require" | "verify-ca") => (SslMode::Require, Trust::Authority),
         Some("verify-full") => (SslMode::Require, Trust::AuthorityAndName),
@@ -124,7 +124,7 @@ fn config(mut pairs: Pairs, tls: &Tls, timeout: Duration) -> Result<Config, Stri
             .remove("application_name")
             .unwrap_or_else(|| "daprd".to_owned()),
     );
-    // What is left are settings of the session.
+    // The remaining pairs are session settings.
     let mut options = pairs.remove("options").unwrap_or_default();
     for (name, value) in pairs {
         if !name
@@ -142,7 +142,7 @@ fn config(mut pairs: Pairs, tls: &Tls, timeout: Duration) -> Result<Config, Stri
     Ok(config)
 }
 
-/// Which of several hosts will do.
+/// Which of several hosts is acceptable.
 fn target(pairs: &mut Pairs) -> Result<TargetSessionAttrs, String> {
     match pairs.remove("target_session_attrs").as_deref() {
         None | Some("" | "any") => Ok(TargetSessionAttrs::Any),
@@ -155,7 +155,7 @@ fn target(pairs: &mut Pairs) -> Result<TargetSessionAttrs, String> {
     }
 }
 
-/// Keys that are for the client: the server knows no such settings.
+/// Rejects or ignores keys for the client, which the server does not know.
 fn refuse_client_keys(pairs: &mut Pairs) -> Result<(), String> {
     for (key, instead) in [
         ("passfile", "use password"),
@@ -167,7 +167,7 @@ fn refuse_client_keys(pairs: &mut Pairs) -> Result<(), String> {
             return Err(format!("this build does not support {key} in it; {instead}"));
         }
     }
-    // Without meaning here: how Kerberos names the server, and the sizes of the original's caches.
+    // Ignored: the server name for Kerberos, and the cache sizes of pgx.
     for key in [
         "krbspn",
         "krbsrvname",

@@ -1,4 +1,4 @@
-//! Connection strings: `key=value` pairs and `postgres://` URLs, as libpq and pgx read them.
+//! Connection strings in the formats of libpq and pgx: `key=value` pairs and `postgres://` URLs.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use url::Url;
 /// The pairs of a connection string, by name.
 pub type Pairs = BTreeMap<String, String>;
 
-/// The port of a host without one, where others have one.
+/// Port of a host without one, if other hosts have one.
 const DEFAULT_PORT: u16 = 5432;
 
-/// Reads a connection string. `database` becomes `dbname`.
+/// Parses a connection string. `database` becomes `dbname`.
 ///
 /// # Errors
-/// What is wrong with it; the text does not repeat the string, which may hold a password.
+/// Why it is invalid. The text does not repeat the string, which may contain a password.
 pub fn parse(text: &str) -> Result<Pairs, String> {
     let mut pairs = if text.starts_with("postgres://") || text.starts_with("postgresql://") {
         from_url(text)?
@@ -29,7 +29,7 @@ pub fn parse(text: &str) -> Result<Pairs, String> {
 
 fn from_url(text: &str) -> Result<Pairs, String> {
     let (account, hosts, rest) = authority(text);
-    // The hosts are read one by one: a URL has but one.
+    // The hosts are parsed separately, because a URL has only one.
     let url = parsed(&format!("postgres://{account}host{rest}"))?;
     let mut pairs: Pairs = url
         .query_pairs()
@@ -49,7 +49,7 @@ fn from_url(text: &str) -> Result<Pairs, String> {
     Ok(pairs)
 }
 
-/// User and password up to the `@`, the hosts, and what follows.
+/// User and password up to the `@`, the hosts, and the rest.
 fn authority(text: &str) -> (&str, &str, &str) {
     let (_scheme, text) = text.split_once("://").unwrap_or(("", text));
     let end = text.find(['/', '?', '#']).unwrap_or(text.len());
@@ -91,7 +91,7 @@ fn add_hosts(pairs: &mut Pairs, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// `key=value key='value with space'`, a backslash before a literal quote or backslash.
+/// `key=value key='value with space'`; a backslash escapes a quote or backslash.
 fn from_pairs(text: &str) -> Result<Pairs, String> {
     let mut pairs = BTreeMap::new();
     let mut rest = text.trim_start();

@@ -1,4 +1,4 @@
-//! Connection strings of PostgreSQL, as libpq and pgx read them, and the TLS that they ask for.
+//! PostgreSQL connection strings in the formats of libpq and pgx, and their TLS settings.
 
 mod connection;
 mod dsn;

@@ -1,4 +1,4 @@
-//! How connections are protected.
+//! TLS of PostgreSQL connections.
 
 use std::sync::Arc;
 
@@ -12,36 +12,36 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// How the connection is protected; files are paths.
+/// TLS settings; files are paths.
 #[derive(Debug)]
 pub struct Tls {
-    /// Whether TLS is asked for.
+    /// Whether TLS is required.
     pub mode: SslMode,
     pub(super) trust: Trust,
-    /// Authorities; without it the system's.
+    /// Root certificates; `None` uses the system's.
     pub(super) root: Option<String>,
-    /// Whether the server is told which name it was called by.
+    /// Whether to send the server name (SNI).
     pub(super) name_server: bool,
     pub(super) certificate: Option<String>,
     pub(super) key: Option<String>,
 }
 
-/// What is checked about the server.
+/// Verification of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// Nothing: protects against listeners, not against impostors.
+    /// None: protects against eavesdropping, not against impostors.
     Anything,
-    /// That a known authority signed.
+    /// The certificate must be signed by a trusted authority.
     Authority,
-    /// And that the certificate is for the host.
+    /// The certificate must also match the host name.
     AuthorityAndName,
 }
 
-/// A setting of TLS that cannot be used.
+/// An invalid TLS setting.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {cause}")]
 pub struct TlsError {
-    /// The setting, and its file.
+    /// The setting and its file.
     pub what: String,
     /// The reason.
     pub cause: Box<dyn std::error::Error + Send + Sync>,
@@ -55,10 +55,10 @@ fn failed(what: String, cause: impl Into<Box<dyn std::error::Error + Send + Sync
 }
 
 impl Tls {
-    /// What protects the connections. Reads the files of certificates and keys.
+    /// The TLS connector. Reads the files of certificates and keys.
     ///
     /// # Errors
-    /// A file that cannot be used.
+    /// An unusable file.
     pub fn connector(&self) -> Result<MakeRustlsConnect> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> = match self.trust {

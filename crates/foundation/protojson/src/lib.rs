@@ -1,9 +1,10 @@
-//! proto3 JSON, the form in which HTTP clients and apps have messages of the contract. All of it is read and written here:
-//! [`encode`] and [`decode`] any message, through its descriptor; the parts that calls need often without one: [`to_json`]
-//! and [`from_json`] `google.protobuf.Value`, [`status`] `google.rpc.Status`, and [`bytes`].
+//! proto3 JSON, the form of the contract's messages for HTTP clients and apps. [`encode`] and [`decode`]
+//! convert any message through its descriptor. Frequent parts have direct functions: [`to_json`] and
+//! [`from_json`] for `google.protobuf.Value`, [`status`] for `google.rpc.Status`, and [`bytes`].
 //!
-//! The two that write a `google.protobuf.Value` differ in numbers from 2^53 on: a member of a message has them written
-//! out up to 1e21, as clients of the API know them; a value by itself has an exponent from there, as apps do.
+//! The two encoders of `google.protobuf.Value` differ for numbers from 2^53. A member of a message is
+//! written in full up to 1e21, as API clients expect; a separate value has an exponent from there, as apps
+//! expect.
 
 mod message;
 mod status;
@@ -16,7 +17,7 @@ pub use message::{decode, encode};
 pub use status::status;
 pub use value::{from_json, to_json, to_object};
 
-/// The text that stands for bytes, without its quotes.
+/// The text form of bytes, without quotes.
 pub fn bytes(data: &[u8]) -> String {
     STANDARD.encode(data)
 }

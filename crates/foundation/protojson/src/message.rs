@@ -1,4 +1,4 @@
-//! Any message, through its descriptor: unknown members are skipped, default values left out.
+//! Any message through its descriptor: unknown members are skipped, default values omitted.
 
 use std::io;
 use std::sync::LazyLock;
@@ -10,11 +10,11 @@ use prost_reflect::{
 };
 use serde_json::ser::{CompactFormatter, Formatter};
 
-/// From here on numbers have an exponent.
+/// Numbers from here on have an exponent.
 const WRITTEN_OUT_BELOW: f64 = 1e21;
-/// Where messages are.
+/// Packages searched for messages.
 const PACKAGES: [&str; 2] = ["dapr.proto.runtime.v1", "dapr.proto.internals.v1"];
-/// The files whose messages are used, and what they import.
+/// Proto files that define the supported messages; imports are included.
 const FILES: [&str; 5] = [
     "dapr/proto/internals/v1/jobs.proto",
     "dapr/proto/runtime/v1/ai.proto",
@@ -23,12 +23,12 @@ const FILES: [&str; 5] = [
     "dapr/proto/runtime/v1/workflow.proto",
 ];
 
-/// Where the messages of workers of workflows are, which have no package.
+/// Proto files of the workflow worker protocol, which have no package.
 const WORKERS: [&str; 1] = ["orchestrator_service.proto"];
 
-/// Descriptors of the messages, made when the first is needed.
+/// Descriptors of the messages, built on first use.
 static POOL: LazyLock<Option<DescriptorPool>> = LazyLock::new(|| pool(&FILES));
-/// Those of [`WORKERS`].
+/// Descriptors of [`WORKERS`].
 static WORKERS_POOL: LazyLock<Option<DescriptorPool>> = LazyLock::new(|| pool(&WORKERS));
 
 fn pool(files: &[&str]) -> Option<DescriptorPool> {
@@ -44,7 +44,7 @@ fn pool(files: &[&str]) -> Option<DescriptorPool> {
         }
         at += 1;
     }
-    // Google's own are in the global pool already, with those that apps put into an Any.
+    // Google's descriptors are already in the global pool, including those that apps put into an Any.
     all.file
         .retain(|file| wanted.iter().any(|name| name == file.name()) && file.package() != "google.protobuf");
     let mut pool = DescriptorPool::global();
@@ -62,11 +62,11 @@ fn descriptor(name: &str) -> Result<MessageDescriptor, String> {
     found.ok_or_else(|| format!("this build has no descriptor of {name}"))
 }
 
-/// The message `name` from its JSON; nothing is the empty message. A text should have few values and names of members: each
-/// takes some hundred bytes until it is a message, whatever it takes there.
+/// Decodes the message `name` from JSON; an empty text is the empty message. Limit the number of values and
+/// members before: each takes some hundred bytes while decoding, whatever its size in the message.
 ///
 /// # Errors
-/// What is wrong with the JSON, or that no message of that name is known.
+/// Invalid JSON, or an unknown message name.
 pub fn decode<M: Message + Default>(name: &str, json: &[u8]) -> Result<M, String> {
     if json.is_empty() {
         return Ok(M::default());
@@ -77,12 +77,12 @@ pub fn decode<M: Message + Default>(name: &str, json: &[u8]) -> Result<M, String
     let message = message.map_err(|error| error.to_string())?;
     deserializer.end().map_err(|error| error.to_string())?;
     let encoded = message.encode_to_vec();
-    // It is larger than all else.
+    // The dynamic message is the largest allocation.
     drop(message);
     M::decode(encoded.as_slice()).map_err(|error| error.to_string())
 }
 
-/// Numbers without a fraction are written without one: clients read them as integers.
+/// Writes whole numbers without a fraction, because clients parse them as integers.
 struct WholeNumbers;
 
 impl Formatter for WholeNumbers {
@@ -95,10 +95,10 @@ impl Formatter for WholeNumbers {
     }
 }
 
-/// The JSON of the message `name`.
+/// Encodes the message `name` as JSON.
 ///
 /// # Errors
-/// That no message of that name is known, or that an `Any` in it holds what is not.
+/// An unknown message name, or an `Any` with an invalid value.
 pub fn encode<M: Message>(name: &str, message: &M) -> Result<Vec<u8>, String> {
     let mut dynamic = DynamicMessage::new(descriptor(name)?);
     dynamic

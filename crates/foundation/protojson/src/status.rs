@@ -9,7 +9,7 @@ use tonic_types::pb::ErrorInfo;
 
 use crate::bytes;
 
-/// The JSON of a gRPC status: details that are an `ErrorInfo` are expanded, others have their bytes as `value`.
+/// The JSON of a gRPC status. `ErrorInfo` details are expanded; others have their bytes as `value`.
 pub fn status(code: i32, message: &str, details: &[Any]) -> String {
     let mut body = Map::new();
     if code != 0 {

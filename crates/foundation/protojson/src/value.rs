@@ -1,14 +1,14 @@
-//! JSON as messages hold it: `google.protobuf.Value` and `Struct`.
+//! JSON in messages: `google.protobuf.Value` and `Struct`.
 
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct};
 use serde_json::{Map, Number, Value};
 
-/// Whole numbers up to here are exact as the doubles that messages have.
+/// Integers up to here are exact as doubles.
 const EXACT_INTEGERS: f64 = 9_007_199_254_740_992.0;
 
-/// A message's value as JSON. Whole numbers are written without a fraction, as readers of integers need them; what JSON
-/// has no number for is null.
+/// Converts a message's value to JSON. Whole numbers have no fraction, as readers of integers require;
+/// numbers that JSON cannot represent become null.
 pub fn to_json(value: prost_types::Value) -> Value {
     match value.kind {
         None | Some(Kind::NullValue(_)) => Value::Null,
@@ -20,7 +20,7 @@ pub fn to_json(value: prost_types::Value) -> Value {
     }
 }
 
-/// A message's struct as a JSON object.
+/// Converts a message's struct to a JSON object.
 pub fn to_object(fields: Struct) -> Map<String, Value> {
     let fields = fields.fields.into_iter();
     fields.map(|(name, value)| (name, to_json(value))).collect()
@@ -34,7 +34,7 @@ fn to_number(number: f64) -> Value {
     Number::from_f64(number).map_or(Value::Null, Value::Number)
 }
 
-/// JSON as a message's value.
+/// Converts JSON to a message's value.
 pub fn from_json(json: Value) -> prost_types::Value {
     let kind = match json {
         Value::Null => Kind::NullValue(0),

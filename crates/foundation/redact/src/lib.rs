@@ -1,11 +1,11 @@
-//! Secrets that are cut out of texts before somebody reads them: servers repeat in their errors what they were shown,
-//! and clients repeat the address that they could not reach.
+//! Redaction of secrets in texts such as logs: servers repeat credentials in their errors, and clients the
+//! address they could not reach.
 
 use std::ops::Range;
 
 use percent_encoding::percent_decode_str;
 
-/// The shortest text that is taken for a secret, bytes: shorter ones would tear holes into ordinary words.
+/// Minimum length of a secret in bytes: shorter ones would match parts of ordinary words.
 const SHORTEST: usize = 4;
 const REPLACEMENT: &str = "***";
 
@@ -18,7 +18,7 @@ fn user_parts(text: &str) -> Vec<Range<usize>> {
         let before = &text[from..at];
         let scheme = before.rfind("://").map(|scheme| scheme + 3);
         let start = scheme.or_else(|| before.rfind(is_break).map(|end| end + 1));
-        // A password may have an @ of its own.
+        // A password may contain an @.
         let host_end = text[at..].find(|c| is_break(c) || "/?#".contains(c));
         let host_end = host_end.map_or(text.len(), |end| at + end);
         at += text[at..host_end].rfind('@').unwrap_or(0);
@@ -28,7 +28,7 @@ fn user_parts(text: &str) -> Vec<Range<usize>> {
     parts
 }
 
-/// `text` with `***` in place of the user part of each address in it.
+/// Replaces the user part of each address in `text` by `***`.
 ///
 /// ```
 /// let list = "etcd://me:hush@a:2379,b:2379";
@@ -42,7 +42,7 @@ pub fn addresses(text: &str) -> String {
     shown
 }
 
-/// The passwords in the user parts of the addresses in `text`, as they are written and decoded.
+/// The passwords in the user parts of the addresses in `text`, both as written and decoded.
 pub fn passwords(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for part in user_parts(text) {
@@ -53,7 +53,7 @@ pub fn passwords(text: &str) -> Vec<String> {
             continue;
         }
         if password.len() < SHORTEST {
-            // Too short to stand for itself.
+            // Too short to be replaced without its delimiters.
             found.push(format!(":{password}@"));
             continue;
         }
@@ -66,25 +66,24 @@ pub fn passwords(text: &str) -> Vec<String> {
     found
 }
 
-/// Texts that nobody may read: what a server was shown and may show again in its errors, or a property from a secret
-/// store.
+/// Texts to redact: what a server received and may repeat in its errors, or a property from a secret store.
 #[derive(Clone, Default)]
 pub struct Secrets(Vec<String>);
 
 impl Secrets {
-    /// Of these texts; what is shorter than four bytes is none.
+    /// Redacts these texts, except those shorter than four bytes.
     pub fn new<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut texts: Vec<String> = texts
             .into_iter()
             .filter(|text| text.len() >= SHORTEST)
             .map(str::to_owned)
             .collect();
-        // One that is part of another must not leave the rest of it.
+        // Longest first: replacing a part of a longer secret would leave the rest of it.
         texts.sort_unstable_by_key(|text| std::cmp::Reverse(text.len()));
         Self(texts)
     }
 
-    /// `text` with `***` in place of each secret.
+    /// Replaces each secret in `text` by `***`.
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
         let start = text.to_owned();

@@ -1,5 +1,6 @@
-//! Connection strings of SQLite databases, as Dapr's Go driver takes them: a path or a `file:` URI with options, of
-//! which those with an underscore are the driver's own. State stores and name resolution read them alike.
+//! Connection strings of SQLite databases in the format of Dapr's Go driver: a path or a `file:` URI with
+//! options. Options that start with an underscore belong to the driver. State stores and name resolution
+//! share this parser.
 //!
 //! ```
 //! use outrigger_sqlite::ConnectionString;
@@ -16,53 +17,53 @@ use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 
-/// Pragmas that settings of their own decide, and what to do instead.
+/// Pragmas that separate settings control, with a remedy.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("busy_timeout", "use the property busyTimeout instead"),
     ("journal_mode", "use the property disableWAL instead"),
     ("foreign_keys", "it has no effect here"),
 ];
 
-/// A connection string taken apart.
+/// A parsed connection string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionString {
     /// `file:` and the path.
     path: String,
     /// Options for SQLite, `name=value`, without `cache`.
     options: Vec<String>,
-    /// How the cache is shared, where it was given.
+    /// The cache mode, if given.
     pub cache: Option<String>,
-    /// Whether the database lives in memory.
+    /// Whether the database is in memory.
     pub memory: bool,
-    /// Whether nothing can be written.
+    /// Whether the database is read-only.
     pub read_only: bool,
-    /// Statements for each new connection.
+    /// Statements to run on each new connection.
     pub pragmas: Vec<String>,
-    /// How the driver begins transactions, where it was given.
+    /// The driver's transaction mode, if given.
     pub txlock: Option<String>,
 }
 
-/// Why a `_pragma` is refused.
+/// Why a `_pragma` is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PragmaError {
-    /// Neither `name(value)` nor `name=value`, or more than words in it.
+    /// Neither `name(value)` nor `name=value`, or not plain words.
     #[error("_pragma must look like name(value)")]
     Form,
-    /// One that has a setting of its own.
+    /// A pragma that a separate setting controls.
     #[error("found forbidden option '_pragma={pragma}' in the connection string: {instead}")]
     Forbidden {
         /// Name of the pragma.
         pragma: &'static str,
-        /// What to do.
+        /// The remedy.
         instead: &'static str,
     },
 }
 
 impl ConnectionString {
-    /// Takes a connection string apart.
+    /// Parses a connection string.
     ///
     /// # Errors
-    /// When a pragma is malformed or may not be set.
+    /// If a pragma is malformed or not allowed.
     pub fn parse(text: &str) -> Result<Self, PragmaError> {
         let lower = text.to_ascii_lowercase();
         let (path, query) = text.split_once('?').unwrap_or((text, ""));
@@ -85,7 +86,7 @@ impl ConnectionString {
                 }
                 "_txlock" => read.txlock = Some(value.to_owned()),
                 "cache" => read.cache = Some(value.to_owned()),
-                // What else begins so belongs to the Go driver.
+                // Other underscore options belong to the Go driver.
                 _ if name.starts_with('_') => {}
                 _ => {
                     read.read_only |= matches!((name, value), ("mode", "ro") | ("immutable", "1"));
@@ -97,7 +98,7 @@ impl ConnectionString {
         Ok(read)
     }
 
-    /// The `file:` URI for SQLite, with the given sharing of the cache.
+    /// The `file:` URI for SQLite, with the given cache mode.
     pub fn uri(&self, cache: Option<&str>) -> String {
         let cache = cache.map(|cache| format!("cache={cache}"));
         let options: Vec<&str> = self.options.iter().chain(&cache).map(String::as_str).collect();
@@ -105,14 +106,14 @@ impl ConnectionString {
         format!("{}{question}{}", self.path, options.join("&"))
     }
 
-    /// The file that SQLite makes where there is none; `None` for a database in memory, and where none is made.
+    /// The file that SQLite would create; `None` for an in-memory database, or if it creates none.
     pub fn creates(&self) -> Option<PathBuf> {
         let only_existing = self.options.iter().any(|option| option == "mode=rw");
         if self.memory || self.read_only || only_existing {
             return None;
         }
         let path = self.path.get("file:".len()..)?;
-        // As SQLite reads URIs.
+        // Follows SQLite's URI rules.
         let path = match path.strip_prefix("//") {
             Some(rest) => &rest[rest.find('/')?..],
             None => path,
@@ -122,7 +123,7 @@ impl ConnectionString {
         Some(PathBuf::from(OsString::from_vec(decoded)))
     }
 
-    /// The journal mode that the database needs, `without_wal` being the user's wish.
+    /// The journal mode of the database; `without_wal` is the user's setting.
     pub fn journal(&self, without_wal: bool) -> &'static str {
         if self.memory {
             "MEMORY"
@@ -134,7 +135,7 @@ impl ConnectionString {
     }
 }
 
-/// `name(value)` or `name=value` as a statement.
+/// Converts `name(value)` or `name=value` to a statement.
 fn pragma(text: &str) -> Result<String, PragmaError> {
     let (name, value) = text
         .strip_suffix(')')

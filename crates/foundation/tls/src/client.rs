@@ -1,11 +1,11 @@
-//! TLS towards servers: the settings that several components share.
+//! TLS clients: settings shared by several components.
 
 use std::{fmt, sync::Arc};
 
 use rustls::{ClientConfig, Error, RootCertStore, crypto::aws_lc_rs};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
-/// What a client cannot be set up with.
+/// Invalid input for a TLS client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable {
     part: Part,
@@ -32,7 +32,7 @@ impl Unusable {
         }
     }
 
-    /// Of the settings that have the three, the one that is to be blamed.
+    /// Of the three settings, the one at fault.
     pub fn among<'a>(&self, roots: &'a str, certificate: &'a str, key: &'a str) -> &'a str {
         match self.part {
             Part::Roots => roots,
@@ -50,11 +50,11 @@ impl fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-/// Verifies servers against `roots` (PEM), or against the system's authorities without any, and shows them
-/// `identity` (certificate chain and key, PEM). TLS 1.2 and later.
+/// A client configuration that verifies servers against `roots` (PEM), or against the system's authorities,
+/// and presents `identity` (certificate chain and key, PEM). TLS 1.2 and later.
 ///
 /// # Errors
-/// What is wrong with which of the three.
+/// Which input is invalid, and why.
 pub fn client_config(
     roots: Option<&[u8]>,
     identity: Option<(&[u8], &[u8])>,
@@ -62,10 +62,10 @@ pub fn client_config(
     verifying(store(roots)?, identity)
 }
 
-/// The same with the certificates of `roots`.
+/// The same with parsed root certificates.
 ///
 /// # Errors
-/// What is wrong with `identity`.
+/// If `identity` is invalid.
 pub fn verifying(roots: RootCertStore, identity: Option<(&[u8], &[u8])>) -> Result<ClientConfig, Unusable> {
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
@@ -99,10 +99,10 @@ fn store(roots: Option<&[u8]>) -> Result<RootCertStore, Unusable> {
     Ok(store)
 }
 
-/// The certificates of a PEM text, one at least.
+/// The certificates in a PEM text; at least one.
 ///
 /// # Errors
-/// A damaged block, or none.
+/// A damaged block, or no certificate.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<Vec<_>, _>>()

@@ -1,5 +1,5 @@
-//! TLS towards servers: whom to trust, what to check about a server, what to show it. Identities of the mesh are
-//! `outrigger-identity`'s.
+//! TLS clients of external servers: trusted authorities, verification rules and client certificates. For
+//! identities of the mesh see `outrigger-identity`.
 
 mod client;
 mod refused;

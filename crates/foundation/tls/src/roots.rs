@@ -1,8 +1,8 @@
-//! Whom components trust that are told of nobody else.
+//! Default root certificates of components.
 
 use rustls::RootCertStore;
 
-/// The system's certificates. Some of them may be unusable; the others do.
+/// The system's root certificates; invalid ones are skipped.
 pub fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

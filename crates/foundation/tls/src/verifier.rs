@@ -1,4 +1,4 @@
-//! Checks of a peer's certificates that differ from those of rustls.
+//! Certificate verification with rules that differ from those of rustls.
 
 use std::{fmt, sync::Arc};
 
@@ -13,29 +13,30 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// What a peer presents in a handshake.
+/// The certificates of a peer in a handshake.
 #[derive(Debug)]
 pub struct Presented<'a> {
     /// Its own certificate.
     pub leaf: &'a CertificateDer<'a>,
-    /// The certificates above it, as far as the peer sent them.
+    /// The intermediate certificates sent by the peer.
     pub intermediates: &'a [CertificateDer<'a>],
-    /// The name by which a server was dialled; `None` for a client.
+    /// The dialed name of a server; `None` for a client.
     pub server_name: Option<&'a ServerName<'a>>,
     /// The time of the handshake.
     pub now: UnixTime,
 }
 
-/// Decides whether to accept the certificates of a peer.
+/// Verifies the certificates of a peer.
 pub trait Check: fmt::Debug + Send + Sync {
     /// Accepts the peer, or returns the error of the handshake.
     ///
     /// # Errors
-    /// Why the peer is refused.
+    /// Why the peer is rejected.
     fn check(&self, presented: &Presented<'_>) -> Result<(), Error>;
 }
 
-/// A verifier for rustls: a [`Check`] accepts the certificates, and the peer must prove that it holds the key.
+/// A verifier for rustls: a [`Check`] verifies the certificates, and the peer must prove possession of the
+/// key.
 #[derive(Debug)]
 pub struct Verifier<C> {
     check: C,
@@ -50,7 +51,7 @@ impl<C: Check> Verifier<C> {
     }
 }
 
-/// The methods that the verifiers of servers and of clients share.
+/// Methods shared by server and client verifiers.
 macro_rules! signatures {
     () => {
         fn verify_tls12_signature(
@@ -100,7 +101,7 @@ impl<C: Check> ServerCertVerifier for Verifier<C> {
 
 impl<C: Check> ClientCertVerifier for Verifier<C> {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        // Without hints a client always presents its one identity, also while roots rotate.
+        // Without hints a client always presents its one identity, also during a rotation of roots.
         &[]
     }
 
@@ -122,7 +123,7 @@ impl<C: Check> ClientCertVerifier for Verifier<C> {
     signatures!();
 }
 
-/// Accepts every certificate: protects against listeners, not against impostors. For settings by which a user asks for it.
+/// Accepts every certificate, if a user asks for it: protects against eavesdropping, not against impostors.
 #[derive(Debug)]
 pub struct AnyCertificate;
 
@@ -132,16 +133,16 @@ impl Check for AnyCertificate {
     }
 }
 
-/// The name that a certificate must be for, instead of the one that was dialled.
+/// The name that a certificate must match, instead of the dialed one.
 #[derive(Debug)]
 pub enum NameCheck {
-    /// Any.
+    /// Any name.
     Skip,
-    /// This one.
+    /// This name.
     Expect(ServerName<'static>),
 }
 
-/// The check of rustls, with another rule for the name of the server.
+/// rustls's verification with another rule for the server name.
 #[derive(Debug)]
 pub struct WithName(pub Arc<WebPkiServerVerifier>, pub NameCheck);
 
@@ -156,7 +157,7 @@ impl Check for WithName {
         let verified =
             usual.verify_server_cert(presented.leaf, presented.intermediates, name, &[], presented.now);
         match (verified, check) {
-            // The verifier checks the name last: everything else was right.
+            // rustls verifies the name last, so everything else is valid.
             (
                 Err(Error::InvalidCertificate(
                     CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },

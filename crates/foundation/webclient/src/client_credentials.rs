@@ -1,4 +1,4 @@
-//! Tokens of OAuth 2.0 by the client credentials grant (RFC 6749, section 4.4).
+//! OAuth 2.0 tokens by the client credentials grant (RFC 6749, section 4.4).
 
 use std::{fmt, time::Duration};
 
@@ -10,26 +10,26 @@ use url::form_urlencoded::{Serializer, byte_serialize};
 
 use crate::{builder, causes, read_body, shown};
 
-/// How long the issuer may take.
+/// Timeout of a token request.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// The largest answer of the issuer, bytes.
+/// Maximum size of the issuer's response in bytes.
 const ANSWER: usize = 256 * 1024;
 
-/// An issuer of tokens.
+/// A token issuer.
 pub struct ClientCredentials {
     client: Client,
     endpoint: Url,
 }
 
-/// What an issuer gave.
+/// An issued token.
 pub struct Token {
-    /// The token, not empty.
+    /// The token; not empty.
     pub access_token: String,
-    /// How long it is valid from now on, where the issuer says so.
+    /// Remaining validity, if the issuer states it.
     pub valid: Option<Duration>,
 }
 
-/// Why there is no token.
+/// Why no token was obtained.
 #[derive(Debug, thiserror::Error)]
 #[error("the issuer of tokens at {issuer}: {why}")]
 pub struct TokenError {
@@ -43,7 +43,7 @@ pub struct TokenError {
 struct Answer {
     #[serde(default)]
     access_token: String,
-    /// A number of seconds; some issuers write it as a string.
+    /// Seconds; some issuers send a string.
     #[serde(default)]
     expires_in: Value,
 }
@@ -59,14 +59,14 @@ impl Answer {
 }
 
 impl TokenError {
-    /// Whether the issuer cannot be reached, or fails itself. If not, it refuses, or gives no token.
+    /// Whether the issuer is unreachable or failing, as opposed to rejecting the request.
     pub fn is_unavailable(&self) -> bool {
         self.unavailable
     }
 }
 
 impl ClientCredentials {
-    /// The issuer at `endpoint`; TLS as `tls` says.
+    /// The issuer at `endpoint`, with TLS settings `tls`.
     ///
     /// # Errors
     /// The client cannot be set up.
@@ -75,18 +75,18 @@ impl ClientCredentials {
         Ok(Self { client, endpoint })
     }
 
-    /// A URL that an issuer may have: of HTTP or HTTPS, with a host.
+    /// Parses the URL of an issuer: HTTP or HTTPS, with a host.
     pub fn endpoint_of(text: &str) -> Option<Url> {
         let url = Url::parse(text).ok()?;
         (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
     }
 
-    /// Where tokens are asked for.
+    /// The token endpoint.
     pub fn endpoint(&self) -> &Url {
         &self.endpoint
     }
 
-    /// That there is no token for a reason of this side.
+    /// An error for a local failure.
     pub fn failed(&self, why: impl fmt::Display) -> TokenError {
         TokenError {
             issuer: shown(&self.endpoint),
@@ -102,8 +102,8 @@ impl ClientCredentials {
         }
     }
 
-    /// Asks for a token with the fields of `form` behind the type of the grant, as the `account` of an id and a secret
-    /// where there is one.
+    /// Requests a token with the fields of `form` in addition to the grant type, authenticated by the ID
+    /// and secret in `account` if given.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -122,7 +122,7 @@ impl ClientCredentials {
             .header("content-type", "application/x-www-form-urlencoded")
             .body(body);
         if let Some((id, secret)) = account {
-            // Encoded before they are joined (RFC 6749, section 2.3.1).
+            // URL-encoded before joining (RFC 6749, section 2.3.1).
             let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
             request = request.basic_auth(encoded(id), Some(encoded(secret)));
         }

@@ -1,7 +1,8 @@
-//! HTTP clients for servers outside: providers of models and keys, issuers of tokens, web services, Consul.
+//! HTTP clients for external servers: providers of models and keys, token issuers, web services, Consul.
 //!
-//! Requests to them carry credentials, in whatever header the server wants. Clients therefore never follow a redirect
-//! to another origin, nor from HTTPS to HTTP, and errors tell neither secrets nor the parts of a URL that may hold one.
+//! Requests carry credentials in various headers. Therefore clients never follow a redirect to another
+//! origin, nor from HTTPS to HTTP, and errors contain neither secrets nor the parts of a URL that may hold
+//! them.
 
 mod client_credentials;
 mod public;
@@ -17,7 +18,8 @@ pub use outrigger_redact::Secrets;
 pub use public::{SetupError, client};
 pub use redirect::{MAX_REDIRECTS, RedirectError, within};
 
-/// The builder of every client: TLS as `tls` says; redirects inside of the origin only, [`MAX_REDIRECTS`] at most.
+/// The base of all clients: TLS settings `tls`; redirects within the origin only, at most
+/// [`MAX_REDIRECTS`].
 pub fn builder(tls: ClientConfig) -> ClientBuilder {
     #[expect(clippy::disallowed_methods, reason = "this is the one that others use")]
     let builder = Client::builder();
@@ -26,14 +28,14 @@ pub fn builder(tls: ClientConfig) -> ClientBuilder {
         .redirect(redirect::same_origin_policy())
 }
 
-/// A URL for error texts: without account, query and fragment, which may be secrets.
+/// A URL for error texts, without account, query and fragment, which may contain secrets.
 pub fn shown(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{host}{port}{}", url.scheme(), url.path())
 }
 
-/// What went wrong, with its causes: reqwest's own text leaves them out. Without the URL.
+/// An error with its causes, which reqwest's own text omits. Does not contain the URL.
 pub fn causes(error: &reqwest::Error) -> String {
     let mut text = if error.is_timeout() {
         "timed out".to_owned()
@@ -51,18 +53,18 @@ pub fn causes(error: &reqwest::Error) -> String {
     text
 }
 
-/// Why a body was not read.
+/// Why a body could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// The connection broke, or the time was up.
+    /// Connection failure or timeout.
     #[error("{}", causes(.0))]
     Http(#[from] reqwest::Error),
-    /// The server sent more than is taken; the limit, bytes.
+    /// The body exceeds this limit in bytes.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
 }
 
-/// A body of at most `limit` bytes.
+/// Reads a body of at most `limit` bytes.
 ///
 /// # Errors
 /// [`BodyError`].

@@ -1,4 +1,4 @@
-//! The client for services on the web.
+//! The client for public web services.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use reqwest::{Client, Url};
 
 use crate::{builder, causes, shown};
 
-/// How long connecting may take.
+/// Connect timeout.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// Why there is no client.
+/// Why the client could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up HTTPS for {url}: {cause}")]
 pub struct SetupError {
@@ -18,7 +18,7 @@ pub struct SetupError {
     cause: String,
 }
 
-/// A client for `url`: TLS 1.2 at least with the system's roots, proxies as the environment says.
+/// A client for `url`: at least TLS 1.2 with the system's roots, and proxies from the environment.
 ///
 /// # Errors
 /// The system has no roots, or TLS cannot be set up.
@@ -27,7 +27,7 @@ pub fn client(url: &Url) -> Result<Client, SetupError> {
         url: shown(url),
         cause,
     };
-    // The system's certificates take time and memory.
+    // Only if needed: loading the system's certificates takes time and memory.
     let roots = if url.scheme() == "https" {
         outrigger_tls::system_roots()
     } else {

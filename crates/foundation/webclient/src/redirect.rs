@@ -1,25 +1,26 @@
 use reqwest::{Url, redirect::Policy};
 
-/// Most redirects that are followed for one request.
+/// Maximum number of redirects per request.
 pub const MAX_REDIRECTS: usize = 10;
-/// Most rounds of percent-decoding that a path gets. Each reads all of it, and may shorten it by two bytes only.
+/// Maximum rounds of percent-decoding of a path. Each round reads the whole path, and may shorten it by
+/// only two bytes.
 const MAX_ROUNDS: usize = 8;
 
 /// A redirect that is not followed.
 #[derive(Debug, thiserror::Error)]
 pub enum RedirectError {
-    /// To another scheme, host or port; which one.
+    /// To the scheme, host or port of another origin.
     #[error(
         "the server redirects to another origin, {0}, where credentials must not go: configure that address if it is \
          the right one"
     )]
     Origin(String),
-    /// More redirects than [`MAX_REDIRECTS`] for one request.
+    /// More than [`MAX_REDIRECTS`] redirects for one request.
     #[error("the server redirects more than {MAX_REDIRECTS} times")]
     TooMany,
 }
 
-/// Follows redirects that stay where they are.
+/// Follows redirects within the origin.
 pub(crate) fn same_origin_policy() -> Policy {
     Policy::custom(|attempt| {
         let from = attempt.previous().last();
@@ -34,9 +35,9 @@ pub(crate) fn same_origin_policy() -> Policy {
     })
 }
 
-/// Whether `url` is `base` or below it, however a server may read its path: escapes are decoded as often as there are
-/// any, backslashes count as slashes, and parameters of a segment (`..;x`) do not hide that it leads upwards. A path with
-/// more rounds of escapes than anybody decodes is not.
+/// Whether `url` is `base` or below it under any server's interpretation of the path. Escapes are decoded
+/// repeatedly, backslashes count as slashes, and segment parameters (`..;x`) do not hide a parent
+/// reference. A path with too many rounds of escapes is outside.
 pub fn within(base: &Url, url: &Url) -> bool {
     let account = |url: &Url| (url.username().to_owned(), url.password().map(str::to_owned));
     if base.origin() != url.origin() || account(base) != account(url) {
@@ -50,8 +51,8 @@ pub fn within(base: &Url, url: &Url) -> bool {
     below && !climbs(url.path().as_bytes())
 }
 
-/// Whether some reading of `path` has a segment that leads upwards, or may have one: after [`MAX_ROUNDS`] there are
-/// escapes left.
+/// Whether `path` may have a parent reference: under some interpretation, or because escapes remain after
+/// [`MAX_ROUNDS`].
 fn climbs(path: &[u8]) -> bool {
     let mut read = path.to_vec();
     for _ in 0..=MAX_ROUNDS {
@@ -60,7 +61,7 @@ fn climbs(path: &[u8]) -> bool {
             return true;
         }
         let decoded = decoded(&read);
-        // An escape is longer than what it stands for.
+        // Nothing was decoded: an escape is longer than its character.
         if decoded.len() == read.len() {
             return false;
         }
@@ -69,7 +70,7 @@ fn climbs(path: &[u8]) -> bool {
     true
 }
 
-/// Percent escapes decoded, once.
+/// Decodes percent escapes once.
 fn decoded(text: &[u8]) -> Vec<u8> {
     let digit = |byte: &u8| {
         char::from(*byte)

@@ -1,4 +1,4 @@
-//! Generated code, nested as the proto packages are: it refers to other packages by `super::` paths.
+//! Generated code, nested like the proto packages because it refers to other packages by `super::` paths.
 #![allow(missing_docs, unreachable_pub, clippy::all)]
 
 include!(concat!(env!("OUT_DIR"), "/_.rs"));

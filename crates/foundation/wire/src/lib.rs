@@ -1,7 +1,7 @@
 //! Generated messages and services of the wire contract, and codecs for the hot path.
 //!
-//! The contract is described by the files in `proto/`. Each proto package has a module here; the codec of the
-//! streamed call between two sidecars, which avoids the generated types, is [`invoke`].
+//! The files in `proto/` describe the contract. Each proto package has a module here. [`invoke`] is the
+//! codec of the streamed call between two sidecars, which avoids the generated types.
 
 mod contract;
 pub mod invoke;
@@ -10,7 +10,7 @@ pub mod invoke;
 pub mod common {
     pub use crate::contract::dapr::proto::common::v1;
 }
-/// `dapr.proto.components`: what a component in a process of its own serves.
+/// `dapr.proto.components`: the services of a pluggable component.
 pub mod components {
     pub use crate::contract::dapr::proto::components::v1;
 }
@@ -18,12 +18,12 @@ pub mod components {
 pub mod durabletask {
     pub use crate::contract::*;
 
-    /// `durabletask.protos.backend`: what workflow actors store and send to each other.
+    /// `durabletask.protos.backend`: messages that workflow actors store and exchange.
     pub mod backend {
         pub use crate::contract::durabletask::protos::backend::v1;
     }
 }
-/// `dapr.proto.internals`: what sidecars say to each other.
+/// `dapr.proto.internals`: calls between sidecars.
 pub mod internals {
     pub use crate::contract::dapr::proto::internals::v1;
 }
@@ -31,11 +31,11 @@ pub mod internals {
 pub mod operator {
     pub use crate::contract::dapr::proto::operator::v1;
 }
-/// `dapr.proto.placement`: which sidecar hosts which actors.
+/// `dapr.proto.placement`: placement of actors on sidecars.
 pub mod placement {
     pub use crate::contract::dapr::proto::placement::v1;
 }
-/// `dapr.proto.runtime`: the API offered to apps, and the callbacks apps offer.
+/// `dapr.proto.runtime`: the API for apps, and their callbacks.
 pub mod runtime {
     pub use crate::contract::dapr::proto::runtime::v1;
 }
@@ -48,5 +48,6 @@ pub mod sentry {
     pub use crate::contract::dapr::proto::sentry::v1;
 }
 
-/// An encoded `google.protobuf.FileDescriptorSet` of the whole contract, imports included, for gRPC reflection.
+/// An encoded `google.protobuf.FileDescriptorSet` of the whole contract including imports, for gRPC
+/// reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

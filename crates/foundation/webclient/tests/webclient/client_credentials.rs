@@ -1,4 +1,4 @@
-//! What an issuer of tokens is asked, and what is taken from its answer.
+//! Requests to a token issuer, and handling of its responses.
 use std::time::Duration;
 
 use outrigger_webclient::{ClientCredentials, Token, TokenError};
@@ -10,7 +10,8 @@ use tokio::{
 
 const FORM: &str = "grant_type=client_credentials&scope=a+b";
 
-/// What an issuer that answers once with `status` and `answer` is taken for, and the request that it got.
+/// Requests a token from an issuer that responds once with `status` and `answer`. Returns the result and
+/// the request.
 async fn ask(status: u16, answer: &str) -> (Result<Token, TokenError>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/token?key=hidden", listener.local_addr().unwrap());
@@ -44,7 +45,7 @@ async fn token_has_validity() {
         request.contains("authorization: Basic bWUlM0E6cyUyNg=="),
         "{request}"
     );
-    // As Azure AD writes it.
+    // Azure AD sends a string.
     let text = r#"{"access_token":"t","expires_in":"3599"}"#;
     let valid = ask(200, text).await.0.map(|token| token.valid);
     assert_eq!(valid.ok(), Some(Some(Duration::from_secs(3599))));

@@ -1,4 +1,4 @@
-//! The HTTP client of components, against servers of the tests.
+//! The HTTP client of components, against test servers.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod client_credentials;

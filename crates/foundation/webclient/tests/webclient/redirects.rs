@@ -1,4 +1,4 @@
-//! Where requests go that are redirected.
+//! Handling of redirects.
 use std::sync::Arc;
 
 use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
@@ -8,7 +8,8 @@ use tokio::{
     sync::mpsc,
 };
 
-/// A server that redirects `/there?URL` to the URL with `status`, and answers everything else; what it is asked.
+/// A server that redirects `/there?URL` to the URL with `status`, and accepts all other requests. Returns
+/// the requests it receives.
 async fn server(status: u16) -> (String, mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());

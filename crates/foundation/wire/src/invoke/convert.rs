@@ -1,4 +1,4 @@
-//! Heads from and to the generated messages, for the calls that are not streamed.
+//! Conversion of heads from and to the generated messages, for unary calls.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use crate::internals::v1::{
 };
 
 impl RequestHead {
-    /// The head and the body of a request. Fails as [`decode_request`](super::decode_request) does.
+    /// The head and the body of a request. Fails like [`decode_request`](super::decode_request).
     pub fn from_message(
         request: InternalInvokeRequest,
         limits: &Limits,
@@ -73,7 +73,7 @@ impl RequestHead {
 }
 
 impl ResponseHead {
-    /// The head and the body of a response. Fails as [`decode_response`](super::decode_response) does.
+    /// The head and the body of a response. Fails like [`decode_response`](super::decode_response).
     pub fn from_message(
         response: InternalInvokeResponse,
         limits: &Limits,
@@ -144,7 +144,7 @@ fn optional_text(value: Option<&HeaderValue>) -> String {
     value.map(text).unwrap_or_default()
 }
 
-/// The value as a string of the protocol: UTF-8, or else taken for ISO 8859-1, as the encoder does.
+/// The value as a string: UTF-8, or otherwise decoded as ISO 8859-1, like the encoder does.
 fn text(value: &HeaderValue) -> String {
     match std::str::from_utf8(value.as_bytes()) {
         Ok(text) => text.to_owned(),

@@ -1,4 +1,4 @@
-//! Messages of the streams, from bytes.
+//! Decoding of stream messages.
 
 use std::str;
 
@@ -9,12 +9,12 @@ use super::fields::{Field, Fields};
 use super::head::{Actor, Payload, RequestFrame, RequestHead, ResponseFrame, ResponseHead};
 use super::{DecodeError, Verb};
 
-/// Bounds on what a message may hold, besides its size.
+/// Limits on the content of a message, in addition to its size.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Values in one metadata map. A header map holds at most 24576.
     pub metadata_values: usize,
-    /// Most details of a status.
+    /// Details of a status.
     pub status_details: usize,
 }
 
@@ -27,10 +27,10 @@ impl Default for Limits {
     }
 }
 
-/// Reads an `InternalInvokeRequestStream`, given without its frame prefix.
+/// Decodes an `InternalInvokeRequestStream` without its frame prefix.
 ///
-/// The order of fields is free and unknown ones are ignored. Header values and the payload share the message's
-/// memory. A body within `request.message.data` is ignored, as the protocol has it.
+/// Fields may have any order, and unknown ones are ignored. Header values and the payload share the
+/// message's memory. A body in `request.message.data` is ignored, as the protocol specifies.
 pub fn decode_request(message: &Bytes, limits: &Limits) -> Result<RequestFrame, DecodeError> {
     let mut frame = RequestFrame::default();
     let mut has_message = false;
@@ -53,7 +53,7 @@ pub fn decode_request(message: &Bytes, limits: &Limits) -> Result<RequestFrame, 
     Ok(frame)
 }
 
-/// Reads an `InternalInvokeResponseStream`, given without its frame prefix, by the rules of [`decode_request`].
+/// Decodes an `InternalInvokeResponseStream` without its frame prefix, by the rules of [`decode_request`].
 pub fn decode_response(message: &Bytes, limits: &Limits) -> Result<ResponseFrame, DecodeError> {
     let mut frame = ResponseFrame::default();
     let mut fields = Fields::of(message, "InternalInvokeResponseStream");
@@ -83,7 +83,7 @@ fn payload(mut fields: Fields<'_>, into: &mut Payload) -> Result<(), DecodeError
     Ok(())
 }
 
-/// `InternalInvokeRequest`; true if it holds a message.
+/// `InternalInvokeRequest`; returns whether it has a message.
 fn request(mut fields: Fields<'_>, into: &mut RequestHead, limits: &Limits) -> Result<bool, DecodeError> {
     let mut has_message = false;
     while let Some(field) = fields.next()? {
@@ -122,7 +122,7 @@ fn http_extension(mut fields: Fields<'_>, into: &mut RequestHead) -> Result<(), 
     while let Some(field) = fields.next()? {
         match field.number {
             1 => {
-                // Enums are 32 bits wide; the upper half of a longer number is not part of it.
+                // Enums have 32 bits; the upper half of a longer number is ignored.
                 let verb = field.number("http_extension.verb")? as i32;
                 into.verb = Verb::try_from(verb).unwrap_or_default();
             }
@@ -163,7 +163,7 @@ fn response(mut fields: Fields<'_>, into: &mut ResponseHead, limits: &Limits) ->
 fn status(mut fields: Fields<'_>, into: &mut ResponseHead, limits: &Limits) -> Result<(), DecodeError> {
     while let Some(field) = fields.next()? {
         match field.number {
-            // int32: a negative number is written with 64 bits.
+            // int32: a negative number is encoded with 64 bits.
             1 => into.status_code = field.number("status.code")? as i32,
             2 => into.status_message = field.text("status.message")?.to_owned(),
             3 if into.status_details.len() == limits.status_details => {
@@ -191,7 +191,7 @@ fn invoke_response(mut fields: Fields<'_>, into: &mut ResponseHead) -> Result<()
     Ok(())
 }
 
-/// `google.protobuf.Any`, of which only the type matters here.
+/// `google.protobuf.Any`, of which only the type is used.
 fn any(mut fields: Fields<'_>, type_url: &mut String) -> Result<(), DecodeError> {
     while let Some(field) = fields.next()? {
         if field.number == 1 {
@@ -208,13 +208,14 @@ pub(super) fn content_type(value: Bytes) -> Result<Option<HeaderValue>, DecodeEr
     header_value("content_type", value).map(Some)
 }
 
-/// Header fields of a usual call: room for them is made at once.
+/// Header fields of a typical call; their space is reserved in advance.
 const USUAL_FIELDS: usize = 24;
 
-/// The name as headers of HTTP callers have it; gRPC callers' metadata has it in lower case.
+/// Spelling in headers of HTTP callers; metadata of gRPC callers is in lower case.
 pub(super) const HTTP_CONTENT_TYPE: &str = "Content-Type";
 
-/// One entry of a `map<string, ListStringValue>`: usually a name and its values, in this order. Returns the name.
+/// Decodes one entry of a `map<string, ListStringValue>`: usually a name and its values, in this order.
+/// Returns the name.
 fn metadata<'a>(entry: Fields<'a>, into: &mut HeaderMap, limits: &Limits) -> Result<&'a str, DecodeError> {
     if into.capacity() == 0 {
         into.reserve(USUAL_FIELDS);
@@ -233,7 +234,7 @@ fn metadata<'a>(entry: Fields<'a>, into: &mut HeaderMap, limits: &Limits) -> Res
     unusual_metadata(entry, into, limits)
 }
 
-/// Both halves of an entry may be absent or repeated, and in any order.
+/// An entry whose parts are absent, repeated or reordered.
 #[cold]
 fn unusual_metadata<'a>(
     entry: Fields<'a>,
@@ -278,7 +279,7 @@ fn value_of(name: &str, field: &Field<'_>) -> Result<HeaderValue, DecodeError> {
     header_value(name, field.bytes("a metadata value")?)
 }
 
-/// A header value sharing the given memory.
+/// A header value that shares the given memory.
 pub(super) fn header_value(name: &str, value: Bytes) -> Result<HeaderValue, DecodeError> {
     let problem = |problem| DecodeError::Value {
         name: shortened(name),
@@ -290,7 +291,7 @@ pub(super) fn header_value(name: &str, value: Bytes) -> Result<HeaderValue, Deco
     HeaderValue::from_maybe_shared(value).map_err(|_| problem("it holds a control character"))
 }
 
-/// The name in lower case. Pseudo-headers, which no app may be sent, get the prefix v1.17.13 gives them.
+/// The name in lower case. Pseudo-headers, which must not reach an app, get the prefix of v1.17.13.
 pub(super) fn header_name(name: &str) -> Result<HeaderName, DecodeError> {
     let parsed = match (usual_name(name), name.strip_prefix(':')) {
         (Some(usual), _) => return Ok(usual),
@@ -302,7 +303,7 @@ pub(super) fn header_name(name: &str) -> Result<HeaderName, DecodeError> {
     })
 }
 
-/// Names that sidecars add to every call: these need no memory of their own.
+/// Names that sidecars add to every call; these take no allocation.
 fn usual_name(name: &str) -> Option<HeaderName> {
     const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
     const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");

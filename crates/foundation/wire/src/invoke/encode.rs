@@ -1,7 +1,7 @@
-//! Messages of the streams, to bytes.
+//! Encoding of stream messages.
 //!
-//! Protobuf writes a message's length before its content. Room for the shortest form of the length is left; content
-//! that turns out longer moves by the difference, which is cheaper than counting first.
+//! Protobuf writes a message's length before its content. The encoder reserves space for the shortest
+//! length; content that turns out longer is moved, which is cheaper than computing its length first.
 
 use std::str;
 
@@ -12,28 +12,29 @@ use outrigger_grpc::frame::Prefix;
 use super::head::{RequestParts, ResponseParts};
 use super::{FRAME_PREFIX, FrameError, Verb};
 
-/// A header: its name and one of its values.
+/// A header: its name and one value.
 type Entry<'a> = (&'a str, &'a [u8]);
 
-/// A piece of a body that the caller sends itself, right after the encoded bytes.
+/// A chunk of a body, which the caller sends itself, directly after the encoded bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Counts the pieces that hold data, from 0, per direction.
+    /// Sequence number of the chunks with data, from 0, per direction.
     pub seq: u64,
-    /// Its length in bytes. Peers refuse messages above their body limit (by default 4 MiB, head included).
+    /// Length in bytes. Peers reject messages above their body limit (by default 4 MiB, including the
+    /// head).
     pub len: usize,
 }
 
-/// A header map as the encoders take it.
+/// The entries of a header map, for the encoders.
 pub fn entries(map: &HeaderMap) -> impl Iterator<Item = (&str, &[u8])> {
     map.iter().map(|(name, value)| (name.as_str(), value.as_bytes()))
 }
 
 /// Appends a frame with an `InternalInvokeRequestStream` that opens a call.
 ///
-/// With a chunk, exactly `first.len` bytes of data must follow what was appended. The values of one name must follow
-/// each other, as they do in a header map, and keep their order. Values that are not UTF-8, which the protocol cannot
-/// carry, are taken for ISO 8859-1.
+/// With a chunk, exactly `first.len` bytes of data must follow the appended bytes. Values of the same name
+/// must be adjacent, as in a header map, and keep their order. Values that are not UTF-8, which the
+/// protocol cannot represent, are interpreted as ISO 8859-1.
 pub fn encode_request<'m>(
     head: &RequestParts<'_>,
     metadata: impl IntoIterator<Item = (&'m str, &'m [u8])>,
@@ -43,7 +44,8 @@ pub fn encode_request<'m>(
     opening(first, out, |out| request(head, metadata, out))
 }
 
-/// Appends a frame with an `InternalInvokeResponseStream` that opens an answer, by the rules of [`encode_request`].
+/// Appends a frame with an `InternalInvokeResponseStream` that opens a response, by the rules of
+/// [`encode_request`].
 pub fn encode_response<'h, 't>(
     head: &ResponseParts<'_>,
     headers: impl IntoIterator<Item = (&'h str, &'h [u8])>,
@@ -54,7 +56,7 @@ pub fn encode_response<'h, 't>(
     opening(first, out, |out| response(head, headers, trailers, out))
 }
 
-/// Appends all of a frame but the chunk's data, of which `chunk.len` bytes must follow. Serves both directions.
+/// Appends a frame except its data, of which `chunk.len` bytes must follow. Used in both directions.
 pub fn encode_chunk(chunk: Chunk, out: &mut BytesMut) -> Result<(), FrameError> {
     frame(chunk.len, out, |out| payload(chunk, out))
 }
@@ -72,7 +74,7 @@ fn opening(
     })
 }
 
-/// A frame around a message of which the last `elsewhere` bytes are sent by the caller.
+/// A frame around a message whose last `elsewhere` bytes are sent by the caller.
 fn frame(
     elsewhere: usize,
     out: &mut BytesMut,
@@ -92,7 +94,7 @@ fn frame(
     Ok(())
 }
 
-/// A number in the encoding of the format: bytes, and how many of them count.
+/// Encodes a varint; returns the bytes and their number.
 fn varint(mut value: u64) -> ([u8; 10], usize) {
     let mut buffer = [0; 10];
     let mut len = 0;
@@ -113,7 +115,7 @@ fn put_varint(out: &mut BytesMut, value: u64) {
     out.put_slice(&bytes[..len]);
 }
 
-/// A number; proto3 does not write the default.
+/// A number; proto3 omits the default.
 fn number(out: &mut BytesMut, field: u8, value: u64) {
     if value != 0 {
         out.put_u8(field << 3);
@@ -131,7 +133,7 @@ fn bytes(out: &mut BytesMut, field: u8, value: &[u8]) {
     out.put_slice(value);
 }
 
-/// A string; proto3 does not write the default.
+/// A string; proto3 omits the default.
 fn text(out: &mut BytesMut, field: u8, value: &str) {
     if !value.is_empty() {
         bytes(out, field, value.as_bytes());
@@ -151,7 +153,7 @@ fn nested(out: &mut BytesMut, field: u8, content: impl FnOnce(&mut BytesMut)) {
     out[start - 1..start - 1 + width].copy_from_slice(&length[..width]);
 }
 
-/// A header value as a string of the protocol.
+/// A header value as a string.
 fn header_text(out: &mut BytesMut, field: u8, value: &[u8]) {
     if value.is_ascii() || str::from_utf8(value).is_ok() {
         return bytes(out, field, value);
@@ -160,7 +162,7 @@ fn header_text(out: &mut BytesMut, field: u8, value: &[u8]) {
     bytes(out, field, latin.as_bytes());
 }
 
-/// The `payload` field, up to the data, which comes last so that it can follow from elsewhere.
+/// The `payload` field, up to the data. The data is last, so that it can be sent separately.
 fn payload(chunk: Chunk, out: &mut BytesMut) {
     let seq = (chunk.seq != 0).then(|| varint(chunk.seq));
     let (length, width) = varint(chunk.len as u64);
@@ -219,7 +221,7 @@ fn response<'h, 't>(
 
 /// `Status`.
 fn status(head: &ResponseParts<'_>, out: &mut BytesMut) {
-    // int32: a negative number is written with 64 bits.
+    // int32: a negative number is encoded with 64 bits.
     number(out, 1, i64::from(head.status_code) as u64);
     text(out, 2, head.status_message);
     for detail in head.status_details {
@@ -240,8 +242,8 @@ fn content_type(out: &mut BytesMut, field: u8, value: &[u8]) {
     }
 }
 
-/// A `map<string, ListStringValue>`: an entry holds all values of a name, because a repeated key would replace the
-/// earlier one.
+/// A `map<string, ListStringValue>`: an entry holds all values of a name, because a repeated key would
+/// replace the earlier entry.
 fn metadata<'a>(out: &mut BytesMut, field: u8, entries: impl IntoIterator<Item = Entry<'a>>) {
     let mut entries = entries.into_iter().peekable();
     while let Some((name, first)) = entries.next() {

@@ -1,4 +1,4 @@
-//! Reads the fields of a protobuf message where they lie.
+//! Zero-copy reader for the fields of a protobuf message.
 
 use std::ops::Range;
 use std::str;
@@ -7,10 +7,10 @@ use bytes::Bytes;
 
 use super::DecodeError;
 
-/// Groups are skipped; this many may lie within each other.
+/// Maximum nesting of skipped groups.
 const MAX_GROUP_DEPTH: usize = 32;
 
-/// The fields of one message, in the order they were written.
+/// The fields of one message, in encoded order.
 #[derive(Clone)]
 pub(super) struct Fields<'a> {
     source: &'a Bytes,
@@ -28,12 +28,12 @@ pub(super) struct Field<'a> {
 enum Value {
     Varint(u64),
     Delimited(Range<usize>),
-    /// A value of a fixed size, or a group: no field of this protocol has one.
+    /// A fixed-size value or a group; no field of this protocol has one.
     Other,
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of a whole message; `message` names it in errors.
+    /// The fields of a complete message; `message` is its name in errors.
     pub(super) fn of(source: &'a Bytes, message: &'static str) -> Self {
         Self {
             source,
@@ -172,7 +172,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The fields of this field, which is a message.
+    /// The fields of an embedded message.
     pub(super) fn message(&self, field: &'static str) -> Result<Fields<'a>, DecodeError> {
         let Range { start, end } = self.range(field)?;
         Ok(Fields {

@@ -1,4 +1,4 @@
-//! A call and its answer without their bodies.
+//! Heads of calls and responses.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -6,45 +6,44 @@ use http::{HeaderMap, HeaderValue, Method};
 
 use super::Verb;
 
-/// An actor a call is for.
+/// The target actor of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Actor {
     /// Its type.
     pub kind: String,
-    /// Its id within the type.
+    /// Its ID within the type.
     pub id: String,
 }
 
-/// A call without its body, as read from another sidecar.
+/// A call without its body, as received from another sidecar.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestHead {
-    /// Path of the app's method, as the caller wrote it: not normalised, usually without a leading slash.
+    /// Path of the app's method as written by the caller: not normalized, usually without a leading slash.
     pub method: String,
-    /// HTTP verb; [`Verb::None`] when absent or unknown.
+    /// HTTP verb; [`Verb::None`] if absent or unknown.
     pub verb: Verb,
     /// Raw query string without `?`.
     pub query: String,
     /// Media type of the body.
     pub content_type: Option<HeaderValue>,
-    /// Type of the body when it is a protobuf message, else empty.
+    /// Type of the body if it is a protobuf message, otherwise empty.
     pub type_url: String,
-    /// The caller's headers. Names are in lower case; values keep their order; values of `-bin` names are base64
-    /// text. A pseudo-header `:path` is found as `dapr-path`, and so on. Empty when the field is absent, which
-    /// v1.17.13 refuses in the leading message of a stream.
+    /// The caller's headers. Names are in lower case; values keep their order; values of `-bin` names are
+    /// base64 text. A pseudo-header `:path` becomes `dapr-path`, and so on. Empty if the field is absent,
+    /// which v1.17.13 rejects in the first message of a stream.
     pub metadata: HeaderMap,
-    /// Whether `Content-Type` is spelled among them as headers of HTTP callers are; names of gRPC metadata are in lower
-    /// case.
+    /// Whether `Content-Type` is spelled as in headers of HTTP callers; gRPC metadata has lower-case names.
     pub http_names: bool,
     /// Set for calls to an actor.
     pub actor: Option<Actor>,
 }
 
-/// An answer without its body, as read from another sidecar.
+/// A response without its body, as received from another sidecar.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResponseHead {
-    /// An HTTP status if at least 100, else a gRPC code.
+    /// An HTTP status if at least 100, otherwise a gRPC code.
     pub status_code: i32,
-    /// Text belonging to the status.
+    /// Status text.
     pub status_message: String,
     /// Encoded `google.protobuf.Any` messages.
     pub status_details: Vec<Bytes>,
@@ -54,11 +53,11 @@ pub struct ResponseHead {
     pub trailers: HeaderMap,
     /// Media type of the body.
     pub content_type: Option<HeaderValue>,
-    /// Type of the body when it is a protobuf message, else empty.
+    /// Type of the body if it is a protobuf message, otherwise empty.
     pub type_url: String,
 }
 
-/// What [`encode_request`](super::encode_request) writes besides metadata; borrowed.
+/// Borrowed input of [`encode_request`](super::encode_request), without metadata.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestParts<'a> {
     /// See [`RequestHead::method`].
@@ -67,7 +66,7 @@ pub struct RequestParts<'a> {
     pub verb: Verb,
     /// See [`RequestHead::query`].
     pub query: &'a str,
-    /// Value of the content type header, or empty.
+    /// Value of the content type header; may be empty.
     pub content_type: &'a [u8],
     /// See [`RequestHead::type_url`].
     pub type_url: &'a str,
@@ -75,7 +74,7 @@ pub struct RequestParts<'a> {
     pub actor: Option<(&'a str, &'a str)>,
 }
 
-/// What [`encode_response`](super::encode_response) writes besides headers and trailers; borrowed.
+/// Borrowed input of [`encode_response`](super::encode_response), without headers and trailers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResponseParts<'a> {
     /// See [`ResponseHead::status_code`].
@@ -84,20 +83,20 @@ pub struct ResponseParts<'a> {
     pub status_message: &'a str,
     /// See [`ResponseHead::status_details`].
     pub status_details: &'a [Bytes],
-    /// Value of the content type header, or empty.
+    /// Value of the content type header; may be empty.
     pub content_type: &'a [u8],
     /// See [`ResponseHead::type_url`].
     pub type_url: &'a str,
 }
 
 impl RequestHead {
-    /// Whether the caller spoke gRPC to its sidecar.
+    /// Whether the caller used its sidecar's gRPC API.
     pub fn is_from_grpc(&self) -> bool {
         let content_type = self.metadata.get(CONTENT_TYPE);
         !self.http_names && content_type.is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"))
     }
 
-    /// The head as the encoder takes it; the metadata goes beside it, through [`entries`](super::entries).
+    /// Input for the encoder; pass the metadata separately, through [`entries`](super::entries).
     pub fn parts(&self) -> RequestParts<'_> {
         RequestParts {
             method: &self.method,
@@ -111,7 +110,7 @@ impl RequestHead {
 }
 
 impl ResponseHead {
-    /// The head as the encoder takes it; headers and trailers go beside it.
+    /// Input for the encoder; pass headers and trailers separately.
     pub fn parts(&self) -> ResponseParts<'_> {
         ResponseParts {
             status_code: self.status_code,
@@ -123,12 +122,12 @@ impl ResponseHead {
     }
 }
 
-/// A piece of a body.
+/// A chunk of a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
-    /// Counts the pieces that hold data, from 0.
+    /// Sequence number of the chunks with data, from 0.
     pub seq: u64,
-    /// A slice of the message it came in.
+    /// A slice of the received message.
     pub data: Bytes,
 }
 
@@ -150,7 +149,7 @@ pub struct ResponseFrame {
     pub payload: Option<Payload>,
 }
 
-/// The verb that stands for an HTTP method; [`Verb::None`] for a method the protocol has no number for.
+/// The verb for an HTTP method; [`Verb::None`] if the protocol has no number for it.
 pub fn verb_of(method: &Method) -> Verb {
     match method.as_str() {
         "GET" => Verb::Get,
@@ -166,7 +165,7 @@ pub fn verb_of(method: &Method) -> Verb {
     }
 }
 
-/// The HTTP method a verb stands for; `None` for [`Verb::None`].
+/// The HTTP method of a verb; `None` for [`Verb::None`].
 pub fn method_of(verb: Verb) -> Option<Method> {
     Some(match verb {
         Verb::None => return None,

@@ -1,7 +1,7 @@
-//! Our proto files against the descriptors that Dapr's own packages carry.
+//! Compares our proto files with the descriptors in Dapr's published packages.
 //!
-//! `conformance/descriptors/` holds the facts (names, numbers, types) taken from those packages, and the list of
-//! places where the contract we serve is meant to differ from them.
+//! `conformance/descriptors/` has the facts (names, numbers, types) from those packages, and the list of
+//! intended differences.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use prost_types::{
 };
 use serde_json::Value;
 
-/// Every declaration, by kind and full name: what each member (field number, enum name, method) is.
+/// Declarations by kind and full name, with their members (field number, enum name, method).
 type Declarations = BTreeMap<String, BTreeMap<String, String>>;
 
 fn conformance(file: &str) -> String {
@@ -106,7 +106,7 @@ fn type_of(field: &FieldDescriptorProto) -> String {
     }
 }
 
-/// One line, as `conformance/descriptors/dump.py` writes it.
+/// One line in the format of `conformance/descriptors/dump.py`.
 fn describe(field: &FieldDescriptorProto, message: &DescriptorProto, message_name: &str) -> String {
     let entry = message
         .nested_type
@@ -145,7 +145,7 @@ fn camel(name: &str) -> String {
     })
 }
 
-/// What differs: `-` is theirs alone, `+` ours alone. A whole declaration takes one line.
+/// Differences: `-` for theirs only, `+` for ours only. A whole declaration takes one line.
 fn differences(theirs: &Declarations, ours: &Declarations) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for (sign, these, others) in [('-', theirs, ours), ('+', ours, theirs)] {

@@ -1,4 +1,4 @@
-//! The hand-written codec of the call stream against the generated messages.
+//! The handwritten codec of the call stream against the generated messages.
 
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ fn content_type() -> impl Strategy<Value = String> {
     prop_oneof![Just(String::new()), "[a-z]{1,12}/[a-z+.-]{1,12}"]
 }
 
-/// The codec writes an `Any` only where there is a type.
+/// The codec writes an `Any` only if it has a type.
 fn type_only(type_url: String) -> Option<Any> {
     (!type_url.is_empty()).then_some(Any {
         type_url,
@@ -99,7 +99,7 @@ fn chunk_of(payload: &Option<StreamPayload>) -> Option<Chunk> {
     })
 }
 
-/// Completes a frame with the data announced in it, checks its prefix, and gives the message.
+/// Completes a frame with its data, checks its prefix, and returns the message.
 fn message_of(mut frame: BytesMut, payload: &Option<StreamPayload>) -> Bytes {
     if let Some(payload) = payload {
         frame.extend_from_slice(&payload.data);
@@ -190,7 +190,7 @@ proptest! {
         let _ = decode_response(&bytes, &Limits::default());
     }
 
-    /// Damage to a valid message reaches deeper than random bytes do.
+    /// Corrupting a valid message reaches deeper code than random bytes.
     #[test]
     fn corrupted_messages_do_not_panic(
         request in request(), response in response(), payload in payload(), damage in vec((any::<u16>(), any::<u8>()), 1..8),
@@ -310,7 +310,7 @@ fn rejects_request_without_message() {
 
 #[test]
 fn merges_repeated_fields() {
-    // Protobuf lets a message field occur again; a later part adds to the earlier one.
+    // A protobuf message field may be repeated; later parts are merged into the first.
     let first = request_with(&[("a", "1")]);
     let second = request_with(&[("a", "2"), ("b", "3")]);
     let head = decoded(&[first, second].concat().into()).unwrap();
@@ -320,7 +320,7 @@ fn merges_repeated_fields() {
 
 #[test]
 fn skips_unknown_fields() {
-    // Field 100 as a number, 8 bytes, a length, a group holding a number, and 4 bytes.
+    // Field 100 as a number, 8 bytes, a length, a group with a number, and 4 bytes.
     let unknown = [
         &[0xa0, 0x06, 0x01][..],
         &[0xa1, 0x06, 1, 2, 3, 4, 5, 6, 7, 8],
