@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_rises_over_what_is_done_without_holes() {
+    fn advances_over_contiguous_positions() {
         let mut mark = Watermark::default();
         for position in [3, 4, 7, 9] {
             mark.begin(position);
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_that_never_began_changes_nothing() {
+    fn ignores_unknown_position() {
         let mut mark = Watermark::default();
         mark.begin(1);
         assert_eq!(mark.done(2), None);

@@ -257,18 +257,18 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn promises_hold_for_any_source_and_app(steps in prop::collection::vec(step(), 0..150)) {
+    fn guarantees_hold_for_any_source_and_app(steps in prop::collection::vec(step(), 0..150)) {
         run(steps);
     }
 
     #[test]
-    fn a_drain_returns_all_that_waits(steps in prop::collection::vec(step(), 0..80)) {
+    fn drain_returns_waiting_events(steps in prop::collection::vec(step(), 0..80)) {
         drain(steps);
     }
 }
 
 #[test]
-fn a_retry_holds_back_its_own_key_alone() {
+fn retry_blocks_only_its_key() {
     let now = Instant::now();
     let mut queue = Queue::new(Limits {
         in_flight: 1,
@@ -295,7 +295,7 @@ fn a_retry_holds_back_its_own_key_alone() {
 }
 
 #[test]
-fn a_key_that_comes_back_waits_for_its_old_attempt() {
+fn reassigned_key_waits_for_old_attempt() {
     let now = Instant::now();
     let mut queue = Queue::new(Limits {
         in_flight: 4,
@@ -312,7 +312,7 @@ fn a_key_that_comes_back_waits_for_its_old_attempt() {
 }
 
 #[test]
-fn a_rejected_event_takes_those_of_its_key_along_and_no_other() {
+fn rejection_returns_only_its_key() {
     let now = Instant::now();
     let mut queue = Queue::new(Limits {
         in_flight: 4,
@@ -332,7 +332,7 @@ fn a_rejected_event_takes_those_of_its_key_along_and_no_other() {
 
 /// What becomes of a failed event may take a while to find out: its key waits for it, and nothing else does.
 #[test]
-fn a_key_waits_until_the_end_of_its_event_is_decided() {
+fn undecided_event_blocks_only_its_key() {
     let now = Instant::now();
     let limits = Limits {
         in_flight: 1,

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_select_times() {
+    fn selects_times_by_fields() {
         for (schedule, from, expected) in [
             (
                 "* * * * *",
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_are_changed() {
+    fn handles_daylight_saving() {
         // 02:00 to 03:00 does not exist on the 29th of March, and exists twice on the 25th of October.
         let skipped = next("30 2 * * *", "2026-03-28T12:00:00").unwrap();
         assert_eq!(skipped, "Mon 2026-03-30T02:30:00+02:00");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_gos() {
+    fn intervals_use_go_durations() {
         let every = |text: &str| Cron::parse(text, Dialect::Job);
         assert_eq!(every("@every 1h30m"), Ok(Cron::Every(Duration::from_secs(5400))));
         assert_eq!(every("@every 100ms"), Ok(Cron::Every(Duration::from_millis(100))));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_name_their_seconds_and_live_in_utc() {
+    fn jobs_require_seconds_and_use_utc() {
         let error = Cron::parse("* * * * *", Dialect::Job).unwrap_err().to_string();
         assert!(error.contains("6 fields"), "{error}");
         let daily = Cron::parse("0 0 12 * * *", Dialect::Job).unwrap();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schedule_says_why() {
+    fn errors_name_invalid_part() {
         for (text, word) in [
             ("", "fields"),
             ("* * * *", "fields"),

@@ -106,7 +106,7 @@ pub enum Action {
 
 /// The answer names a trigger that is not under way on that host; the contract closes such a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no trigger {0} is under way on this stream")]
+#[error("trigger {0} is not in flight on this stream")]
 pub struct UnknownTrigger(pub TriggerId);
 
 /// A job under the engine's care.

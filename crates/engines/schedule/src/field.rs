@@ -93,7 +93,7 @@ fn range(text: &str, bounds: &Bounds) -> Result<(u64, bool), CronError> {
         return Err(failed(&format!("values are {} to {}", bounds.least, bounds.most)));
     }
     if first > last {
-        return Err(failed("it begins after its end"));
+        return Err(failed("the range starts after its end"));
     }
     let mut bits = 0;
     let mut value = first;

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_are_one() {
+    fn shares_equal_values() {
         let mut shared = Interner::default();
         let (one, again, other) = (get(&mut shared, 1), get(&mut shared, 1), get(&mut shared, 2));
         assert!(Arc::ptr_eq(&one, &again) && !Arc::ptr_eq(&one, &other));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_is_forgotten_and_the_rest_is_kept() {
+    fn drops_only_unused_values() {
         let mut shared = Interner::default();
         let used: Vec<_> = (0..100).map(|key| get(&mut shared, key)).collect();
         for key in 100..100_000 {

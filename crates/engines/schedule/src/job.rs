@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_follow_the_request() {
+    fn ticks_follow_request() {
         let once = job(Request {
             due_time: Some("1m"),
             ..Request::default()
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_tried_again_and_then_dropped() {
+    fn retries_failures_then_drops() {
         let job = job(Request {
             schedule: Some("@every 1m"),
             failure_policy: Some(FailurePolicy::Constant {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn drop_goes_on() {
+    fn drop_policy_continues() {
         let job = job(Request {
             due_time: Some("0s"),
             failure_policy: Some(FailurePolicy::Drop),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_invalid_field() {
         for (request, text) in [
             (
                 Request::default(),

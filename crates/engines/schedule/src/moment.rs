@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn three_forms() {
+    fn parses_three_formats() {
         let from = "2026-01-31T10:00:00Z";
         for (text, expected) in [
             ("2026-02-01T00:00:00+01:00", "2026-01-31T23:00:00Z"),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_hours_of_the_calendar_are_the_last_moment() {
+    fn maps_end_of_calendar_to_last_time() {
         let from = "2026-01-31T10:00:00Z";
         for text in [
             "9999-12-31T23:59:59Z",
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_says_why() {
+    fn errors_explain_invalid_times() {
         let from = "2026-01-31T10:00:00Z";
         for text in [
             "", "P", "PT", "P1DT", "P1.5D", "P-1D", "P1D1Y", "PT1S1M", "1", "tomorrow", "R/PT1S", "P1",

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_say_what_to_do() {
+    fn interprets_entries() {
         assert_eq!(view("a", 1, &[]), View::Absent);
         assert_eq!(view("a", 1, &[entry("a", 2, &[2])]), View::Taken);
         assert_eq!(view("a", 1, &[entry("a", 1, &[1])]), View::Agreed(Shard::ALL));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_members_are_not_the_same_members() {
+    fn equal_count_is_not_equal_membership() {
         // b has not seen yet that c is there and a is not.
         let changed = [entry("b", 2, &[1, 2]), entry("c", 3, &[2, 3])];
         assert_eq!(view("c", 3, &changed), View::Disagreed);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_of_dapr_is_believed_by_its_number() {
+    fn dapr_entries_agree_by_count() {
         let mut dapr = entry("b", 2, &[]);
         dapr.seen = GroupMembers { total: 2, uids: None };
         let own = entry("a", 1, &[1, 2]);

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_job_has_one_owner() {
+    fn assigns_each_job_to_one_member() {
         let members = ["c", "a", "b"];
         let shards = members.map(|member| Shard::of(member, members).unwrap());
         for partition in [0, 1, 2, 3, 99, u64::MAX] {

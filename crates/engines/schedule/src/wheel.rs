@@ -267,7 +267,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_a_sorted_map_does(start in any::<u32>(), steps in prop::collection::vec(step(), 0..80)) {
+        fn matches_sorted_map(start in any::<u32>(), steps in prop::collection::vec(step(), 0..80)) {
             let mut now = u64::from(start) * 1000;
             let mut wheel = Wheel::new(now);
             let mut plain = Plain::default();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn milliseconds_come_in_order() {
+    fn returns_milliseconds_in_order() {
         let mut wheel = Wheel::new(1_000_000);
         for due in [1_000_500_u64, 1_000_001, 1_200_000, 1_000_064, 1_000_063] {
             wheel.insert(due, due);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_counts() {
+    fn rewinds_with_clock() {
         let mut wheel = Wheel::new(1_000_000);
         wheel.insert(1_000_100, "kept");
         wheel.advance(1_000_050, |_| panic!("nothing is due"));
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_small() {
+    fn entries_are_small() {
         assert!(size_of::<Node<u32>>() <= 32);
     }
 }

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn each_herd_that_nobody_answers_takes_half_of_what_is_free() {
+    fn unanswered_burst_takes_half_of_free_places() {
         let (mut ready, mut held) = (Ready::default(), 0);
         let shares = [1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 1];
         for (at, expected) in shares.into_iter().enumerate() {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn apps_of_a_namespace_share_its_half() {
+    fn apps_share_namespace_half() {
         let (mut ready, mut held) = (Ready::default(), 0);
         for (namespace, id, expected) in [
             ("a", "1", 4),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_take_turns_and_an_answer_gives_its_place_back() {
+    fn queues_take_turns_and_answers_free_places() {
         let (mut ready, mut held) = (Ready::default(), 0);
         herd(&mut ready, "ns", "a", 3);
         herd(&mut ready, "ns", "b", 3);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_neither_waits_nor_is_under_way_takes_no_memory() {
+    fn idle_queues_take_no_memory() {
         let mut ready = Ready::default();
         for id in 0..100 {
             let target = target("ns", &id.to_string());

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::world::{Kind, Tally, World};
 
 #[test]
-fn a_clock_that_is_set_back_holds_up_nobody() {
+fn clock_set_back_delays_no_new_jobs() {
     let mut world = World::new();
     world.connect(0);
     world.pass(1000);
@@ -26,7 +26,7 @@ fn at(began: Timestamp, seconds: i64) -> Timestamp {
 /// Invariant: when the clock jumps an hour ahead, what was due in that hour comes late and once, ticks that were missed one
 /// after the other; what is due after the hour is not early, and comes once too.
 #[test]
-fn a_clock_that_jumps_an_hour_ahead_makes_late_and_not_early() {
+fn clock_ahead_makes_ticks_late_not_early() {
     let mut world = World::new();
     let began = world.now;
     world.connect(0);
@@ -65,7 +65,7 @@ fn a_clock_that_jumps_an_hour_ahead_makes_late_and_not_early() {
 /// Invariant: when the clock is set back an hour, what was done does not come again, also not to a process that starts by
 /// that clock, and what is due waits for its time: late by the hour, once, and not early.
 #[test]
-fn a_clock_that_is_set_back_an_hour_repeats_nothing_and_is_not_early() {
+fn clock_set_back_repeats_no_ticks() {
     let mut total = Tally::default();
     for restarted in [false, true] {
         let mut world = World::new();
@@ -88,7 +88,7 @@ fn a_clock_that_is_set_back_an_hour_repeats_nothing_and_is_not_early() {
         assert!(world.done().is_empty());
         // Now it shows the time again at which it was set back.
         world.pass(u64::try_from(HOUR).unwrap());
-        assert!(world.done().is_empty(), "what was done, or is due later");
+        assert!(world.done().is_empty(), "a completed or future tick was delivered");
         world.pass(29_999);
         assert!(world.done().is_empty());
         world.pass(1);

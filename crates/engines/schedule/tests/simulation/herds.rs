@@ -14,7 +14,7 @@ fn under_way(world: &World) -> Vec<&str> {
 }
 
 #[test]
-fn a_herd_in_one_namespace_does_not_hold_up_the_others() {
+fn burst_does_not_block_other_namespaces() {
     let mut world = World::new();
     world.connect(0);
     world.connect(1);
@@ -32,7 +32,7 @@ fn a_herd_in_one_namespace_does_not_hold_up_the_others() {
 /// Invariant: an app that never answers holds up no other one, neither in its namespace nor in another, whoever came first;
 /// and when it answers, all its jobs come.
 #[test]
-fn an_app_that_never_answers_holds_up_nobody_else() {
+fn unresponsive_app_blocks_no_other() {
     let mut world = World::new();
     world.connect(0);
     for job in 0..100 {
@@ -51,7 +51,7 @@ fn an_app_that_never_answers_holds_up_nobody_else() {
 
 /// Invariant: what an app that was lost had under way is no longer counted against it.
 #[test]
-fn places_of_a_lost_host_are_free_again() {
+fn lost_host_frees_places() {
     let mut world = World::new();
     for _ in 0..10 {
         world.connect(0);
@@ -80,7 +80,7 @@ fn places_of_a_lost_host_are_free_again() {
 /// Deleting very many jobs that are due takes each of them out at once: where every one was looked for in the line, this
 /// took minutes.
 #[test]
-fn a_herd_is_deleted_in_time_that_grows_with_it_and_no_faster() {
+fn deleting_burst_takes_linear_time() {
     const HERD: u64 = 100_000;
     let now: Timestamp = "2026-03-01T00:00:00Z".parse().unwrap();
     let limits = Limits {

@@ -233,7 +233,7 @@ fn seeds() -> Range<u64> {
 /// lost, none comes early, none again after the success of that tick is stored, and none from a member that has lost its
 /// place.
 #[test]
-fn members_that_come_and_go_lose_and_repeat_nothing() {
+fn churning_members_lose_no_jobs() {
     let mut total = Tally::default();
     let (mut handovers, mut refused) = (0, 0);
     for seed in seeds() {
@@ -253,7 +253,7 @@ fn members_that_come_and_go_lose_and_repeat_nothing() {
 
 /// The checks notice members that leave out any one of the rules.
 #[test]
-fn members_that_leave_out_a_rule_are_noticed() {
+fn checks_detect_rule_violations() {
     let without = [
         (
             "no fence",
@@ -302,7 +302,7 @@ fn members_that_leave_out_a_rule_are_noticed() {
 /// Invariant: a namespace whose app never answers its herd of due jobs holds up no other one, on any member, also while
 /// members join, and one crashes: what was that one's comes once its lease has ended.
 #[test]
-fn a_herd_of_one_namespace_holds_up_no_other_on_any_member() {
+fn burst_blocks_no_namespace_on_any_member() {
     for seed in 0..20 {
         let mut world = World::new(seed, RULES);
         let herd = SILENT;

@@ -30,7 +30,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// Invariant: whatever happens in whatever order, no job that is stored is lost, none fires early, none again after the
 /// success of that tick is stored, and none is with two hosts at once.
 #[test]
-fn no_job_is_lost_early_or_repeated() {
+fn jobs_are_never_lost_early_or_repeated() {
     let config = ProptestConfig {
         cases: 200,
         // A failure prints its input.

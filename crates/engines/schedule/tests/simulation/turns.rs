@@ -5,7 +5,7 @@ use outrigger_schedule::job::Outcome;
 use crate::world::{Kind, LIMIT, UNSTORED, UnderWay, World};
 
 #[test]
-fn hosts_of_an_app_take_turns() {
+fn hosts_of_app_take_turns() {
     let mut world = World::new();
     for _ in 0..LIMIT / 2 {
         world.connect(0);
@@ -21,7 +21,7 @@ fn hosts_of_an_app_take_turns() {
 }
 
 #[test]
-fn a_job_waits_for_its_app() {
+fn job_waits_for_its_app() {
     let mut world = World::new();
     world.schedule(1, 2, Kind::Once(10));
     world.pass(60_000);
@@ -35,7 +35,7 @@ fn a_job_waits_for_its_app() {
 }
 
 #[test]
-fn an_answer_that_nobody_waits_for_is_refused() {
+fn rejects_unexpected_answer() {
     let mut world = World::new();
     world.connect(0);
     world.schedule(1, 0, Kind::Once(0));
@@ -52,7 +52,7 @@ fn an_answer_that_nobody_waits_for_is_refused() {
 }
 
 #[test]
-fn a_member_that_lets_go_sends_nothing_and_takes_answers_until_it_has_none() {
+fn releasing_member_only_takes_answers() {
     let mut world = World::new();
     world.connect(0);
     world.schedule(1, 0, Kind::Once(0));
@@ -80,7 +80,7 @@ fn a_member_that_lets_go_sends_nothing_and_takes_answers_until_it_has_none() {
 }
 
 #[test]
-fn versions_tell_which_job_is_meant() {
+fn versions_distinguish_jobs() {
     let mut world = World::new();
     world.schedule(1, 0, Kind::Once(1000));
     let stored = world.store["job1"].clone();
@@ -101,7 +101,7 @@ fn versions_tell_which_job_is_meant() {
 }
 
 #[test]
-fn a_store_that_hangs_holds_up_what_is_due_until_it_goes_on() {
+fn hanging_store_pauses_dispatch() {
     let mut world = World::new();
     world.connect(0);
     for job in 0..12 {

@@ -160,7 +160,7 @@ impl World {
         if !self.reaches_store(at) || seldom {
             return;
         }
-        self.look_at_lease(at);
+        self.check_lease(at);
         let Some(mut process) = self.members[at].process.take() else {
             return;
         };
@@ -186,7 +186,7 @@ impl World {
     }
 
     /// Before an engine is told anything.
-    pub(super) fn look_at_lease(&mut self, at: usize) {
+    pub(super) fn check_lease(&mut self, at: usize) {
         let (now, looks) = (self.now, self.rules.looks_at_lease);
         if let Some(process) = &mut self.members[at].process
             && looks
@@ -197,7 +197,7 @@ impl World {
     }
 
     pub(super) fn drive(&mut self, at: usize) {
-        self.look_at_lease(at);
+        self.check_lease(at);
         let Some(skew) = self.members[at].process.as_ref().map(|process| process.skew) else {
             return;
         };

@@ -70,7 +70,7 @@ impl World {
         if self.is_frozen(at) {
             return;
         }
-        self.look_at_lease(at);
+        self.check_lease(at);
         if let Some(process) = &mut self.members[at].process {
             let host = process.engine.connect(Host::new(&namespace, &id, true, &[]));
             process.hosts.push((host, app));
@@ -152,7 +152,7 @@ impl World {
         if self.is_frozen(at) {
             return;
         }
-        self.look_at_lease(at);
+        self.check_lease(at);
         let chosen = self.random.next();
         if let Some(process) = &mut self.members[at].process
             && !process.hosts.is_empty()
@@ -169,7 +169,7 @@ impl World {
         if self.is_frozen(at) {
             return;
         }
-        self.look_at_lease(at);
+        self.check_lease(at);
         let chosen = self.random.next();
         let now = self.now;
         let Some(process) = &mut self.members[at].process else {
