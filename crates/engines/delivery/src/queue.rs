@@ -4,23 +4,23 @@ use std::time::{Duration, Instant};
 
 use crate::{AttemptEnd, Settlement};
 
-/// The bounds of a queue.
+/// Limits of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Attempts at once; at least 1.
+    /// Concurrent attempts; at least 1.
     pub in_flight: usize,
-    /// Events that are not settled, those in flight included; at least `in_flight`.
+    /// Unsettled events, including those in flight; at least `in_flight`.
     pub unsettled: usize,
 }
 
-/// An event's name in its queue.
+/// An event's ID in its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(u64);
 
-/// An attempt to be made now.
+/// An attempt to make now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt<T> {
-    /// The event, for [`Queue::finish`].
+    /// The event's ID for [`Queue::finish`].
     pub id: Id,
     /// The event to deliver.
     pub item: T,
@@ -28,9 +28,28 @@ pub struct Attempt<T> {
     pub number: u32,
 }
 
-/// Events between a source and the app; see the crate's documentation for what it promises.
+/// A queue between a source and the app; the crate's documentation has its guarantees.
 ///
-/// `K` is the ordering key. `T` is cloned for every attempt: an `Arc`, or something as cheap.
+/// `K` is the ordering key. `T` is cloned for every attempt, so it should be cheap to clone, such as an
+/// `Arc`.
+///
+/// ```
+/// use std::time::Instant;
+///
+/// use outrigger_delivery::{AttemptEnd, Limits, Queue, Settlement};
+///
+/// let now = Instant::now();
+/// let mut queue = Queue::new(Limits { in_flight: 8, unsettled: 64 });
+/// queue.offer(Some("order-1"), "created").unwrap();
+/// queue.offer(Some("order-1"), "paid").unwrap();
+///
+/// let first = queue.next(now).unwrap();
+/// assert_eq!(first.item, "created");
+/// assert!(queue.next(now).is_none()); // the key has an event in flight
+/// let (settlement, _) = queue.finish(first.id, AttemptEnd::Acknowledge, now);
+/// assert_eq!(settlement, Some(Settlement::Acknowledge));
+/// assert_eq!(queue.next(now).unwrap().item, "paid");
+/// ```
 #[derive(Debug)]
 pub struct Queue<K, T> {
     limits: Limits,
@@ -38,7 +57,7 @@ pub struct Queue<K, T> {
     ready: VecDeque<Candidate<K, T>>,
     delayed: BTreeMap<Due, Candidate<K, T>>,
     running: HashMap<Id, Running<K, T>>,
-    /// Those that were finished with [`AttemptEnd::Undecided`].
+    /// Events finished with [`AttemptEnd::Undecided`].
     undecided: HashMap<Id, Running<K, T>>,
     unsettled: usize,
     next: u64,
@@ -46,10 +65,10 @@ pub struct Queue<K, T> {
     draining: bool,
 }
 
-/// When a retry is due; the number keeps retries of the same moment apart, in the order they were asked for.
+/// Due time of a retry; the number orders retries with the same time.
 type Due = (Instant, u64);
 
-/// Something that may be attempted.
+/// A candidate for an attempt.
 #[derive(Debug)]
 enum Candidate<K, T> {
     /// The first event of a key.
@@ -65,7 +84,7 @@ struct Event<T> {
     attempts: u32,
 }
 
-/// The events of one key. The queue exists while it has an event, waiting or in flight.
+/// The events of one key. Exists while it has an event, waiting or in flight.
 #[derive(Debug)]
 struct KeyQueue<T> {
     waiting: VecDeque<Event<T>>,
@@ -77,7 +96,7 @@ enum KeyState {
     Ready,
     InFlight,
     Delayed(Due),
-    /// It was returned, and is empty until it is reopened.
+    /// Its events were returned to the source; stays empty until it is reopened.
     Returned,
 }
 
@@ -109,7 +128,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         }
     }
 
-    /// How many more events may be offered now.
+    /// Number of events that can be offered now.
     pub fn free_capacity(&self) -> usize {
         if self.draining {
             return 0;
@@ -117,17 +136,17 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         self.limits.unsettled - self.unsettled
     }
 
-    /// Events that are not settled, in flight or not.
+    /// Number of unsettled events, in flight or not.
     pub fn unsettled(&self) -> usize {
         self.unsettled
     }
 
-    /// Attempts that have not ended.
+    /// Number of attempts in flight.
     pub fn in_flight(&self) -> usize {
         self.running.len()
     }
 
-    /// Takes an event. Events of the same `key` keep their order; without a key there is none.
+    /// Accepts an event. Events with the same `key` stay in order; events without a key are unordered.
     ///
     /// # Errors
     /// The event, if there is no [capacity](Queue::free_capacity), or its key waits for [`Queue::reopen`].
@@ -167,7 +186,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         Ok(id)
     }
 
-    /// The next attempt that may be made at `now`; call it until there is none.
+    /// The next attempt to make at `now`; call it until it returns `None`.
     pub fn next(&mut self, now: Instant) -> Option<Attempt<T>> {
         if self.paused || self.running.len() >= self.limits.in_flight {
             return None;
@@ -197,7 +216,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         Some(attempt)
     }
 
-    /// Moves what is due to those that are ready.
+    /// Moves due retries to the ready queue.
     fn wake(&mut self, now: Instant) {
         while let Some(first) = self.delayed.first_entry() {
             if first.key().0 > now {
@@ -213,7 +232,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         }
     }
 
-    /// When [`Queue::next`] should be asked again, if nothing else happens before.
+    /// When to call [`Queue::next`] again if nothing else happens.
     pub fn wake_at(&self) -> Option<Instant> {
         if self.paused || self.running.len() >= self.limits.in_flight {
             return None;
@@ -221,11 +240,11 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         self.delayed.first_key_value().map(|(due, _)| due.0)
     }
 
-    /// Ends an attempt, or decides one that is [undecided](AttemptEnd::Undecided). Returns the event's settlement, and the
-    /// events behind it that are released with it, in their order. `None`: the event is attempted again or undecided, or
-    /// `id` is unknown.
+    /// Ends an attempt, or decides an [undecided](AttemptEnd::Undecided) one. Returns the event's
+    /// settlement, and the events behind it that are released with it, in order. `None`: the event will be
+    /// retried or is undecided, or `id` is unknown.
     ///
-    /// While the queue drains it attempts nothing again. An event whose key was revoked is released, however it ended.
+    /// A draining queue does not retry. An event whose key was revoked is released, whatever its outcome.
     pub fn finish(&mut self, id: Id, end: AttemptEnd, now: Instant) -> (Option<Settlement>, Vec<Id>) {
         let unsettled = (None, Vec::new());
         let ended = self.running.remove(&id).or_else(|| self.undecided.remove(&id));
@@ -257,7 +276,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         (Some(settlement), behind)
     }
 
-    /// Returns the events that wait behind the one in flight, which was rejected.
+    /// Returns the events that wait behind the rejected one in flight.
     fn return_key(&mut self, key: &K) -> Vec<Id> {
         let behind = self.empty_key(key);
         if let Some(queue) = self.keys.get_mut(key) {
@@ -266,7 +285,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         behind
     }
 
-    /// All that was returned of a key has reached the source: what is offered from now on is in order again.
+    /// The source has received all returned events of a key: events offered from now on are in order again.
     pub fn reopen(&mut self, key: &K) {
         if let Some(queue) = self.keys.get(key)
             && queue.state == KeyState::Returned
@@ -276,7 +295,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
     }
 
     fn delay(&mut self, key: Option<K>, event: Event<T>, now: Instant, after: Duration) {
-        // A time beyond what the clock can tell is never.
+        // A time beyond the clock's range means never.
         let at = now.checked_add(after).unwrap_or_else(|| now + FOREVER);
         let due = (at, self.next);
         self.next += 1;
@@ -293,7 +312,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         self.delayed.insert(due, candidate);
     }
 
-    /// The event in flight of a key is gone: the next one may be attempted, or the queue ends.
+    /// The event in flight of a key has ended: its next one becomes ready, or the key is removed.
     fn continue_key(&mut self, key: K) {
         let Some(queue) = self.keys.get_mut(&key) else {
             return;
@@ -306,7 +325,8 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         }
     }
 
-    /// Starts no attempts until [`Queue::resume`]; those in flight go on, and events are still taken.
+    /// Starts no attempts until [`Queue::resume`]. Attempts in flight continue, and events are still
+    /// accepted.
     pub fn pause(&mut self) {
         self.paused = true;
     }
@@ -316,8 +336,9 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         self.paused = false;
     }
 
-    /// The source took keys away, in a rebalance: their waiting events leave the queue at once, and those in flight are
-    /// [released](Settlement::Release) when they end. Events of the same key that are offered again afterwards wait for that.
+    /// Revokes keys that the source lost in a rebalance. Their waiting events are removed at once; those in
+    /// flight are [released](Settlement::Release) when they end. Events of the same key offered later wait
+    /// for that.
     pub fn revoke(&mut self, is_revoked: impl Fn(&K) -> bool) -> Vec<Id> {
         for running in self.running.values_mut().chain(self.undecided.values_mut()) {
             running.revoked |= running.key.as_ref().is_some_and(&is_revoked);
@@ -332,7 +353,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         gone
     }
 
-    /// Takes the events of a key that wait. One in flight keeps the queue.
+    /// Takes the waiting events of a key, which stays if one is in flight.
     fn empty_key(&mut self, key: &K) -> Vec<Id> {
         let Some(queue) = self.keys.get_mut(key) else {
             return Vec::new();
@@ -352,14 +373,15 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         waiting.into_iter().map(|event| event.id).collect()
     }
 
-    /// Takes no more events and tries none again. What waits is returned to the source at once, in the order of its
-    /// key; the queue is drained when [`Queue::unsettled`] is 0.
+    /// Accepts no more events and does not retry. Returns the waiting events for the source, in key order.
+    /// The queue is drained when [`Queue::unsettled`] is 0.
     pub fn drain(&mut self) -> Vec<Id> {
         self.draining = true;
         self.release_waiting()
     }
 
-    /// Returns what waits to the source, in the order of its key. What is in flight stays, and more is taken.
+    /// Returns the waiting events for the source, in key order. Attempts in flight continue, and events are
+    /// still accepted.
     pub fn release_waiting(&mut self) -> Vec<Id> {
         let keys: Vec<K> = self.keys.keys().cloned().collect();
         let mut gone = Vec::new();
@@ -373,11 +395,11 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
                 gone.push(event.id);
             }
         }
-        // Sources that redeliver in the order of returns should see the oldest first.
+        // Oldest first, for sources that redeliver in the order of returns.
         gone.sort_unstable();
         gone
     }
 }
 
-/// Longer than any process runs, and short enough for every clock.
+/// Longer than any process runs, and within every clock's range.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

@@ -1,47 +1,47 @@
 use std::time::Duration;
 
-/// What the app says of an event, or the sidecar in its place.
+/// The app's verdict on an event, or the sidecar's in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The app has handled it.
     Acknowledge,
-    /// No attempt is worthwhile. It goes to the dead-letter topic, if there is one, and is acknowledged.
+    /// Attempts are pointless. The event goes to the dead-letter topic, if any, and is acknowledged.
     Drop {
         /// The reason, for logs.
         why: &'static str,
-        /// The app asked for it.
+        /// Requested by the app.
         by_app: bool,
     },
-    /// It failed, for this reason. A policy decides on retries. After the last one it goes to the dead-letter topic, if
-    /// there is one, or back to the source.
+    /// Failed, for this reason. A policy decides on retries. After the last one the event goes to the
+    /// dead-letter topic, if any, or back to the source.
     Reject(String),
 }
 
-/// How an attempt ended, for the queue.
+/// Outcome of an attempt, for the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptEnd {
     /// The event is done: handled, dead-lettered or dropped.
     Acknowledge,
-    /// Attempt it again after this time.
+    /// Retry after this time.
     Retry(Duration),
     /// Return it to the source.
     Reject,
-    /// Return it to the source with the events that wait behind it. The source delivers them again in their order. The
-    /// queue refuses further events of the key until [`Queue::reopen`](crate::Queue::reopen).
+    /// Return it to the source with the events waiting behind it, which the source redelivers in order. The
+    /// queue rejects further events of the key until [`Queue::reopen`](crate::Queue::reopen).
     RejectKey,
-    /// The last attempt is over, but the event is not settled, because its dead letter is being published for instance.
-    /// Its key is paused, and it is not in flight, until the event is finished once more.
+    /// The last attempt is over, but the event is not settled yet, for example while its dead letter is
+    /// published. It is not in flight, and its key is paused, until it is finished again.
     Undecided,
 }
 
-/// What the source hears of an event.
+/// The settlement of an event towards its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settlement {
-    /// The event is done. It does not come again.
+    /// The event is done and will not be redelivered.
     Acknowledge,
-    /// Its attempts failed. The source delivers it again, to any consumer.
+    /// Its attempts failed. The source redelivers it to any consumer.
     Reject,
-    /// It was not attempted, its attempt was cut short, or its key was revoked. The source delivers it again, and does not
-    /// count a failure.
+    /// It was not attempted, its attempt was aborted, or its key was revoked. The source redelivers it
+    /// without counting a failure.
     Release,
 }

@@ -1,21 +1,21 @@
 use std::collections::BTreeMap;
 
-/// Up to which position everything is done, for sources that take an acknowledgement as "this and all before".
+/// The position up to which everything is done, for sources whose acknowledgements are cumulative.
 ///
-/// Positions rise (offsets, packet numbers), and may have gaps.
+/// Positions increase (offsets, packet numbers) and may have gaps.
 #[derive(Debug, Default)]
 pub struct Watermark {
-    /// Positions that were begun and not passed yet; whether they are done.
+    /// Positions started and not passed yet, and whether they are done.
     open: BTreeMap<u64, bool>,
 }
 
 impl Watermark {
-    /// Notes a position before its event is offered.
+    /// Records a position before its event is offered.
     pub fn begin(&mut self, position: u64) {
         self.open.entry(position).or_insert(false);
     }
 
-    /// The event at `position` is acknowledged. Returns the highest position up to which all are, when that rose.
+    /// The event at `position` is done. Returns the new watermark if it advanced.
     pub fn done(&mut self, position: u64) -> Option<u64> {
         *self.open.get_mut(&position)? = true;
         let mut passed = None;
@@ -28,7 +28,7 @@ impl Watermark {
         passed
     }
 
-    /// Positions that were begun and are not passed.
+    /// Number of positions started and not passed.
     pub fn open(&self) -> usize {
         self.open.len()
     }

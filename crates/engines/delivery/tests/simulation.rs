@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use outrigger_delivery::{AttemptEnd, Id, Limits, Queue, Settlement};
 use proptest::prelude::*;
 
-/// What happens next.
+/// A step of the simulation.
 #[derive(Debug, Clone)]
 enum Step {
     Offer(Option<u8>),
     Start,
-    /// Ends the attempt in flight at this place.
+    /// Ends the attempt in flight at this index.
     Finish(usize, AttemptEnd),
-    /// Ends one that is undecided at this place.
+    /// Decides the undecided event at this index.
     Decide(usize, AttemptEnd),
     Pass(u64),
     Pause,
@@ -44,17 +44,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What an observer knows, to hold the queue to its promises.
+/// An observer's model, to check the queue's guarantees.
 #[derive(Default)]
 struct Ledger {
     /// Keys by event, in the order of offers.
     offered: Vec<(Id, Option<u8>)>,
     in_flight: Vec<Id>,
-    /// Attempted, and not decided.
+    /// Attempted, but undecided.
     undecided: Vec<Id>,
     settled: HashMap<Id, Settlement>,
     ended_well: HashSet<Id>,
-    /// When an event may be tried again.
+    /// Earliest times of retries.
     not_before: HashMap<Id, Instant>,
     revoked_in_flight: HashSet<Id>,
     /// Keys that were returned and not reopened.
@@ -204,7 +204,7 @@ fn run(steps: Vec<Step>) {
     complete(queue, ledger, now);
 }
 
-/// Nothing is stuck: with an app that takes everything, all that was offered is settled.
+/// Liveness: with an app that accepts everything, all offered events are settled.
 fn complete(mut queue: Queue<u8, u32>, mut ledger: Ledger, mut now: Instant) {
     queue.resume();
     while queue.unsettled() > 0 {
@@ -222,7 +222,7 @@ fn complete(mut queue: Queue<u8, u32>, mut ledger: Ledger, mut now: Instant) {
     assert_eq!(ledger.settled.len(), ledger.offered.len());
 }
 
-/// A drain returns what waits, in order, and waits for what is in flight only.
+/// A drain returns the waiting events in order, and waits only for those in flight.
 fn drain(steps: Vec<Step>) {
     let mut now = Instant::now();
     let mut queue = Queue::new(LIMITS);
@@ -330,7 +330,7 @@ fn rejection_returns_only_its_key() {
     assert_eq!(queue.next(now).unwrap().item, 1);
 }
 
-/// What becomes of a failed event may take a while to find out: its key waits for it, and nothing else does.
+/// Deciding a failed event may take time: only its key waits.
 #[test]
 fn undecided_event_blocks_only_its_key() {
     let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Times that repeat, as text: six fields, `@every` and names.
+//! Recurring times as text: six fields, `@every` and names.
 
 use std::time::Duration;
 
@@ -7,31 +7,41 @@ use outrigger_resources::value::go_nanos;
 
 use crate::field::{DAY, Field, HOUR, MINUTE, MONTH, SECOND, WEEKDAY};
 
-/// Years that are looked through for the next time.
+/// Years to search for the next time.
 const YEARS: i16 = 5;
-/// Steps of a search that found nothing: more than five years need.
+/// Limit on search steps: more than five years need.
 const STEPS: usize = 10_000;
 
-/// Times that repeat.
+/// A recurring time.
+///
+/// ```
+/// use outrigger_schedule::cron::{Cron, Dialect};
+///
+/// let daily = Cron::parse("0 30 9 * * *", Dialect::Job).unwrap();
+/// let next = daily.after("2026-01-01T10:00:00Z".parse().unwrap());
+/// assert_eq!(next, Some("2026-01-02T09:30:00Z".parse().unwrap()));
+/// assert!(Cron::parse("@hourly", Dialect::Job).is_ok());
+/// assert!(Cron::parse("61 * * * * *", Dialect::Job).is_err());
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cron {
-    /// Again and again after this span, which is above zero in [`Dialect::Binding`]: a job's next tick waits for the
-    /// answer to the one before, however short the span is.
+    /// At this interval, which is above zero in [`Dialect::Binding`]. A job's next tick waits for the
+    /// answer to the previous one, however short the interval.
     Every(Duration),
-    /// At times of the calendar.
+    /// At calendar times.
     At(Times),
 }
 
-/// What a text may leave out.
+/// Which parts of a text are optional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// Of cron bindings: five fields mean second 0, and times are those of the machine's zone.
+    /// Cron bindings: five fields mean second 0, and times are in the machine's time zone.
     Binding,
-    /// Of jobs: six fields, and times are UTC.
+    /// Jobs: six fields, and times are in UTC.
     Job,
 }
 
-/// Times by the calendar.
+/// Calendar times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Times {
     second: Field,
@@ -43,7 +53,7 @@ pub struct Times {
     zone: TimeZone,
 }
 
-/// Why a text is no schedule.
+/// Why a text is not a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid schedule: {0}")]
 pub struct CronError(pub(crate) String);
@@ -53,11 +63,11 @@ fn wrong<T>(text: impl Into<String>) -> Result<T, CronError> {
 }
 
 impl Cron {
-    /// Six fields, seconds first (what may be left out, [`Dialect`] tells); `@every 1h30m`; `@daily` and its like.
-    /// `TZ=Europe/Berlin ` in front names the time zone.
+    /// Parses six fields, seconds first (optional by [`Dialect`]); `@every 1h30m`; `@daily` and similar. A
+    /// prefix `TZ=Europe/Berlin ` sets the time zone.
     ///
     /// # Errors
-    /// [`CronError`] naming the part that is wrong.
+    /// [`CronError`], which names the invalid part.
     pub fn parse(text: &str, dialect: Dialect) -> Result<Self, CronError> {
         let zoned = text.strip_prefix("TZ=").or_else(|| text.strip_prefix("CRON_TZ="));
         let (zone, text) = match zoned {
@@ -93,7 +103,7 @@ impl Cron {
 }
 
 impl Cron {
-    /// The first time after `time`; `None` when there is none for years.
+    /// The first time after `time`; `None` if there is none for years.
     pub fn after(&self, time: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Every(span) => time.checked_add(*span).ok(),
@@ -138,7 +148,7 @@ impl Times {
         })
     }
 
-    /// With both days given, either may match; otherwise both must.
+    /// If both days are given, either may match; otherwise both must.
     fn on_day(&self, time: &Zoned) -> bool {
         let day = self.day.has(time.day());
         let weekday = self.weekday.has(time.weekday().since(Weekday::Sunday));
@@ -149,8 +159,8 @@ impl Times {
         }
     }
 
-    /// The first time after `time`; `None` when there is none for years. An hour that the clock skips is skipped,
-    /// and one that comes twice counts twice.
+    /// The first time after `time`; `None` if there is none for years. An hour that the clock skips is
+    /// skipped, and one that occurs twice counts twice.
     pub fn after(&self, time: Timestamp) -> Option<Timestamp> {
         let start = Timestamp::from_second(time.as_second().checked_add(1)?).ok()?;
         let mut time = start.to_zoned(self.zone.clone());
@@ -230,7 +240,7 @@ mod tests {
                 "2026-02-27T12:00:00",
                 "Fri 2027-01-01T12:00:00+01:00",
             ),
-            // Two days given: either will do.
+            // Two days are given: either may match.
             (
                 "0 0 13 * FRI",
                 "2026-03-01T00:00:00",
@@ -241,7 +251,7 @@ mod tests {
                 "2026-03-06T00:00:00",
                 "Fri 2026-03-13T00:00:00+01:00",
             ),
-            // A step makes "any" a choice.
+            // A step restricts "any".
             (
                 "0 0 */10 * FRI",
                 "2026-03-01T00:00:00",

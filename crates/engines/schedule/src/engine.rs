@@ -1,8 +1,8 @@
-//! Jobs in, deliveries out; answers in, changes to store out.
+//! The scheduling engine: jobs in, deliveries out; answers in, state changes to store out.
 //!
-//! The engine holds the jobs that this member looks after ([`crate::shard`]), without their payloads, and the hosts
-//! that take triggers. Whoever drives it stores what it says, sends what it says, and tells it what happened; after a
-//! crash a new engine is filled from the store and goes on. A tick is delivered at least once: it is done when the
+//! The engine holds the jobs of this member's shard ([`crate::shard`]) without their payloads, and the
+//! hosts that receive triggers. The driver executes the engine's actions and reports their results. After a
+//! crash, a new engine is filled from the store. Delivery is at least once: a tick is done when the
 //! [`Action::Save`] that follows its answer is stored.
 
 mod hosts;
@@ -22,19 +22,19 @@ use hosts::Hosts;
 pub use hosts::{Host, HostId};
 use ready::{Ready, Sequence};
 
-/// To whom a job's ticks go. Hosts say which targets they take.
+/// The recipient of a job's ticks. Hosts declare which targets they serve.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Target {
     /// The hosts of an app.
     App {
-        /// Where the app lives.
+        /// The app's namespace.
         namespace: Arc<str>,
-        /// App id.
+        /// App ID.
         id: Arc<str>,
     },
     /// The hosts of an actor type.
     ActorType {
-        /// Where the type lives.
+        /// The actor type's namespace.
         namespace: Arc<str>,
         /// The actor type.
         name: Arc<str>,
@@ -42,7 +42,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The namespace, between which ticks are shared out fairly.
+    /// The namespace; ticks are distributed fairly among namespaces.
     pub fn namespace(&self) -> &Arc<str> {
         match self {
             Self::App { namespace, .. } | Self::ActorType { namespace, .. } => namespace,
@@ -50,66 +50,66 @@ impl Target {
     }
 }
 
-/// A job's name in the store: unique, and made of namespace, target and name.
+/// A job's unique key in the store, built from namespace, target and name.
 pub type Name = Arc<str>;
 
-/// What a trigger is called on its host's stream: 1, 2, 3, ...
+/// ID of a trigger on its host's stream: 1, 2, 3, ...
 pub type TriggerId = u64;
 
-/// Which of the jobs that had a name one after the other.
+/// Distinguishes successive jobs with the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Version {
-    /// The store's, when the job was written.
+    /// The store's revision at which the job was written.
     pub revision: u64,
-    /// The number that decides who looks after it ([`crate::shard`]).
+    /// The number that selects its member ([`crate::shard`]).
     pub partition: u64,
 }
 
-/// What has to be done.
+/// An action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send a tick to a host, with the payload from the store.
     Deliver {
         /// The host that gets the trigger.
         host: HostId,
-        /// Id of the trigger, which the answer names.
+        /// ID of the trigger, which the answer refers to.
         trigger: TriggerId,
         /// Name of the job.
         name: Name,
-        /// Which version of it: the payload of another one is not sent.
+        /// The version whose payload to send.
         version: Version,
-        /// When it was due.
+        /// Due time of the tick.
         due: Timestamp,
     },
-    /// Store how far a job is, unless the stored job is of another version.
+    /// Store a job's progress, unless the stored job has another version.
     Save {
         /// Name of the job.
         name: Name,
         /// The version that the progress belongs to.
         version: Version,
-        /// The progress of the job, to be stored.
+        /// The progress to store.
         progress: Progress,
     },
-    /// Nothing but counting: no host takes the job's tick, so it waits for one that does.
+    /// For metrics only: no host serves the job's target, so its tick is staged.
     Undelivered {
         /// Name of the job.
         name: Name,
     },
-    /// Delete a job that is over, unless the stored job is of another version.
+    /// Delete a completed job, unless the stored job has another version.
     Delete {
         /// Name of the job.
         name: Name,
-        /// The version that is over.
+        /// The completed version.
         version: Version,
     },
 }
 
-/// The answer names a trigger that is not under way on that host; the contract closes such a stream.
+/// The answer names a trigger that is not in flight on that host; by the contract, the stream is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("trigger {0} is not in flight on this stream")]
 pub struct UnknownTrigger(pub TriggerId);
 
-/// A job under the engine's care.
+/// A job held by the engine.
 #[derive(Debug)]
 struct Entry {
     target: Arc<Target>,
@@ -121,13 +121,13 @@ struct Entry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// In the wheel.
+    /// In the timing wheel.
     Waiting { tick: Timestamp, handle: Handle },
-    /// Due, and waiting for its turn.
+    /// Due, and queued.
     Due { tick: Timestamp, place: Sequence },
-    /// With a host.
+    /// In flight on a host.
     Sent { tick: Timestamp },
-    /// Due, and no host takes it: waits for one.
+    /// Due, but no host serves its target.
     Staged { tick: Timestamp },
 }
 
@@ -142,22 +142,22 @@ impl State {
     }
 }
 
-/// The most triggers that may be under way.
+/// Limits of the engine.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Triggers without an answer, over all hosts. An app or actor type may have as many as it leaves free, and where
-    /// there are hosts of several namespaces a namespace may, and an app half of that: apps that never answer hold up
-    /// nobody else.
+    /// Triggers in flight, over all hosts. An app or actor type may use as many places as it leaves free.
+    /// With hosts of several namespaces, that applies to each namespace, and an app may use half of its
+    /// namespace's places. Unresponsive apps thus cannot block the others.
     pub in_flight: usize,
-    /// [`Action::Save`] and [`Action::Delete`] that are not stored: from here on nothing is sent, so that no more than
-    /// these and one for each trigger under way ever wait for the store.
+    /// Pending [`Action::Save`] and [`Action::Delete`]. Above it, dispatching stops, so at most this number
+    /// plus one per trigger in flight ever wait for the store.
     pub unstored: usize,
 }
 
-/// The jobs of this member, the hosts that are connected, and the triggers under way. Without I/O, tasks or a clock.
+/// The jobs of this member, the connected hosts, and the triggers in flight. Has no I/O, tasks or clock.
 #[derive(Debug)]
 pub struct Engine {
-    /// Boxed: half of a map's places may be empty.
+    /// Boxed: half of a map's slots may be empty.
     jobs: HashMap<Name, Box<Entry>>,
     targets: Interner<Target, Target>,
     wheel: Wheel<Name>,
@@ -165,26 +165,26 @@ pub struct Engine {
     hosts: Hosts,
     staged: HashMap<Arc<Target>, BTreeSet<Name>>,
     limits: Limits,
-    /// What was given out to be stored, and is not stored as far as it is known here.
+    /// Actions to store that the driver has not confirmed yet.
     unstored: usize,
-    /// Nothing is sent.
+    /// Dispatching is paused.
     is_paused: bool,
     actions: Vec<Action>,
 }
 
-/// Milliseconds for the wheel, rounded up: nothing is ever early.
+/// Milliseconds for the wheel, rounded up so that no tick is early.
 fn millis(time: Timestamp) -> u64 {
     let nanos = time.as_nanosecond().max(0);
     u64::try_from((nanos + 999_999) / 1_000_000).unwrap_or(u64::MAX)
 }
 
-/// Milliseconds that have passed entirely.
+/// Milliseconds, rounded down.
 fn passed(time: Timestamp) -> u64 {
     u64::try_from(time.as_nanosecond().max(0) / 1_000_000).unwrap_or(u64::MAX)
 }
 
 impl Engine {
-    /// An engine without jobs. Each limit is 1 at least.
+    /// An engine without jobs. Each limit is at least 1.
     pub fn new(now: Timestamp, limits: Limits) -> Self {
         Self {
             jobs: HashMap::new(),
@@ -203,7 +203,7 @@ impl Engine {
         }
     }
 
-    /// What has to be done since the last call, in this order.
+    /// Takes the actions since the last call, in order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
@@ -218,23 +218,23 @@ impl Engine {
         self.jobs.is_empty()
     }
 
-    /// Triggers under way.
+    /// Number of triggers in flight.
     pub fn in_flight(&self) -> usize {
         self.hosts.in_flight()
     }
 
-    /// Whether the answer to some trigger is still waited for.
+    /// Whether a trigger is in flight.
     pub fn awaits_answers(&self) -> bool {
         self.hosts.awaits()
     }
 
-    /// Says how much of what was given out is not stored; what waits for the store goes on if there is room again.
+    /// Reports the number of actions not stored yet; dispatching continues if there is room.
     pub fn unstored(&mut self, count: usize) {
         self.unstored = count;
         self.dispatch();
     }
 
-    /// Whether jobs are due that are not sent before more is stored.
+    /// Whether due jobs wait until more is stored.
     pub fn waits_for_store(&self) -> bool {
         self.unstored >= self.limits.unstored && !self.ready.is_empty()
     }
@@ -245,8 +245,8 @@ impl Engine {
         Timestamp::from_millisecond(millis).ok()
     }
 
-    /// Takes a job that is stored, new or changed; the one of that name before it is forgotten, and so is the answer
-    /// to its trigger. A version that is known already changes nothing.
+    /// Adds a stored job, new or changed. It replaces an earlier job of the same name, whose trigger's
+    /// answer will be ignored. A known version changes nothing.
     pub fn put(
         &mut self,
         now: Timestamp,
@@ -261,7 +261,7 @@ impl Engine {
         }
         self.remove(&name);
         let Some(tick) = job.tick(&progress) else {
-            // It was over before this member could tell the store.
+            // It was over before this member could store that.
             self.store(Action::Delete { name, version });
             return;
         };
@@ -280,7 +280,7 @@ impl Engine {
         self.advance(now);
     }
 
-    /// Forgets a job that was deleted when the store had this revision; one that was stored later stays.
+    /// Removes a job that was deleted at this revision of the store; a job stored later stays.
     pub fn deleted(&mut self, name: &str, revision: u64) {
         if self
             .jobs
@@ -291,7 +291,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a job.
+    /// Removes a job.
     pub fn remove(&mut self, name: &str) {
         let Some(entry) = self.jobs.remove(name) else {
             return;
@@ -313,13 +313,14 @@ impl Engine {
         }
     }
 
-    /// Sends nothing from now on, until [`Engine::clear`]: somebody else is about to look after these jobs. Answers
-    /// are taken as before.
+    /// Pauses dispatching until [`Engine::clear`], because another member is about to take over these jobs.
+    /// Answers are still accepted.
     pub fn pause_dispatch(&mut self) {
         self.is_paused = true;
     }
 
-    /// Forgets all jobs, and goes on; hosts stay connected, and their answers to what is under way mean nothing.
+    /// Removes all jobs and resumes dispatching. Hosts stay connected, and answers to triggers in flight
+    /// are ignored.
     pub fn clear(&mut self, now: Timestamp) {
         self.hosts.forget_all();
         self.jobs = HashMap::new();
@@ -329,8 +330,8 @@ impl Engine {
         self.is_paused = false;
     }
 
-    /// Delivers what is due at `now`. A clock that was set back counts: what is due by its new time alone is
-    /// delivered, and jobs that come in by that time do not wait until it shows the old one again.
+    /// Delivers what is due at `now`. If the clock was set back, only jobs due by the new time are
+    /// delivered, and jobs added later do not wait for the old time.
     pub fn advance(&mut self, now: Timestamp) {
         if passed(now) < self.wheel.now() {
             self.wheel.rewind(passed(now));
@@ -339,7 +340,7 @@ impl Engine {
             wheel, jobs, ready, ..
         } = self;
         wheel.advance(passed(now), |name| {
-            // What is in the wheel is a job's, until the job takes it out.
+            // An entry in the wheel belongs to a job until the job removes it.
             if let Some(entry) = jobs.get_mut(&name) {
                 entry.state = State::Due {
                     tick: entry.state.tick(),
@@ -350,7 +351,7 @@ impl Engine {
         self.dispatch();
     }
 
-    /// A host that takes triggers from now on.
+    /// Connects a host.
     pub fn connect(&mut self, host: Host) -> HostId {
         for target in host.targets() {
             for name in self.staged.remove(target).into_iter().flatten() {
@@ -362,7 +363,8 @@ impl Engine {
         id
     }
 
-    /// A host is gone. What it has not answered goes to another one; that is no failed attempt.
+    /// Disconnects a host. Its unanswered triggers are redelivered to another host without counting a
+    /// failed attempt.
     pub fn disconnect(&mut self, host: HostId) {
         for (target, name) in self.hosts.remove(host) {
             self.ready.ended(&target);
@@ -373,8 +375,8 @@ impl Engine {
         self.dispatch();
     }
 
-    /// A trigger was not sent, because the store has no such version of its job any more. Whatever has taken its place
-    /// comes by [`Engine::put`].
+    /// Drops a trigger that could not be sent, because the store no longer has this version of the job. The
+    /// replacement arrives by [`Engine::put`].
     pub fn discard_trigger(&mut self, host: HostId, trigger: TriggerId) {
         if let Ok(Some(name)) = self.finish(host, trigger) {
             self.jobs.remove(&name);
@@ -382,10 +384,10 @@ impl Engine {
         self.dispatch();
     }
 
-    /// A host's answer to a trigger.
+    /// Processes a host's answer to a trigger.
     ///
     /// # Errors
-    /// [`UnknownTrigger`] when that trigger is not under way there.
+    /// [`UnknownTrigger`] if that trigger is not in flight there.
     pub fn answer(
         &mut self,
         now: Timestamp,
@@ -393,7 +395,7 @@ impl Engine {
         trigger: TriggerId,
         outcome: Outcome,
     ) -> Result<(), UnknownTrigger> {
-        // `None`: the job was changed or deleted meanwhile; nobody waits for this answer.
+        // `None`: the job was changed or deleted, so the answer is ignored.
         if let Some(name) = self.finish(host, trigger)? {
             self.answered(now, name, outcome);
         }
@@ -401,7 +403,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends a trigger; of which job, unless that was changed or deleted meanwhile.
+    /// Ends a trigger. Returns its job, unless that was changed or deleted.
     fn finish(&mut self, host: HostId, trigger: TriggerId) -> Result<Option<Name>, UnknownTrigger> {
         let (target, name) = self.hosts.finish(host, trigger)?;
         self.ready.ended(&target);
@@ -446,7 +448,7 @@ impl Engine {
         }
     }
 
-    /// Due once more, for whichever host there is.
+    /// Queues the current tick again, for any host.
     fn due(&mut self, name: Name) {
         if let Some(entry) = self.jobs.get_mut(&name) {
             entry.state = State::Due {
@@ -456,7 +458,7 @@ impl Engine {
         }
     }
 
-    /// Sends what is due while there is room, namespace by namespace and target by target in turn.
+    /// Dispatches due ticks while there is room, round robin by namespace and target.
     fn dispatch(&mut self) {
         while !self.is_paused && self.unstored < self.limits.unstored {
             let free = self.limits.in_flight.saturating_sub(self.hosts.in_flight());
@@ -494,7 +496,7 @@ impl Engine {
     }
 }
 
-/// `now` plus a span, as far as the calendar goes.
+/// `now` plus a span, limited by the calendar.
 fn later(now: Timestamp, after: Duration) -> Timestamp {
     now.checked_add(after).unwrap_or(Timestamp::MAX)
 }

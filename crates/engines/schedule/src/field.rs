@@ -9,7 +9,7 @@ pub(crate) struct Field {
     pub(crate) any: bool,
 }
 
-/// What a field may hold.
+/// Valid values of a field.
 pub(crate) struct Bounds {
     name: &'static str,
     least: u32,
@@ -42,7 +42,8 @@ pub(crate) const WEEKDAY: Bounds = Bounds {
 };
 
 impl Field {
-    /// A comma list of `*`, `?`, `5`, `1-5`, `*/10`, `3/10` and `1-30/2`; months and days of the week by name too.
+    /// Parses a comma-separated list of `*`, `?`, `5`, `1-5`, `*/10`, `3/10` and `1-30/2`; months and days
+    /// of the week also by name.
     pub(crate) fn parse(text: &str, bounds: &Bounds) -> Result<Self, CronError> {
         let mut field = Self { bits: 0, any: false };
         for part in text.split(',').filter(|part| !part.is_empty()) {

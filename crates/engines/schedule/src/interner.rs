@@ -1,14 +1,14 @@
-//! Values that many have in common, each held once.
+//! Interning of values shared by many jobs.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// Values that are kept at least before the first look for those that nobody uses.
+/// Minimum number of values before the first scan for unused ones.
 const FEW: usize = 64;
 
-/// Values by what they are made of. One that nobody uses any more is forgotten before there are as many of those as of the
-/// others (or [`FEW`]), so it never holds more than twice what is in use.
+/// Interned values by key. Unused values are dropped before they outnumber the used ones (or [`FEW`]), so
+/// the map never exceeds twice the values in use.
 #[derive(Debug)]
 pub struct Interner<K, V> {
     values: HashMap<K, Arc<V>>,
@@ -25,10 +25,10 @@ impl<K, V> Default for Interner<K, V> {
 }
 
 impl<K: Eq + Hash, V> Interner<K, V> {
-    /// The value of `key`, made if it is not there.
+    /// The value of `key`, created by `make` if absent.
     ///
     /// # Errors
-    /// Those of `make`; nothing is kept then.
+    /// Those of `make`; nothing is stored then.
     pub fn get<E>(&mut self, key: K, make: impl FnOnce(&K) -> Result<V, E>) -> Result<Arc<V>, E> {
         if let Some(value) = self.values.get(&key) {
             return Ok(Arc::clone(value));
@@ -43,7 +43,7 @@ impl<K: Eq + Hash, V> Interner<K, V> {
         Ok(value)
     }
 
-    /// How many are held.
+    /// Number of values held.
     pub fn len(&self) -> usize {
         self.values.len()
     }

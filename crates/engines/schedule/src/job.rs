@@ -1,4 +1,4 @@
-//! A job: when its ticks are, and what the result of one means for the next.
+//! A job: the times of its ticks, and the effect of a tick's outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use jiff::Timestamp;
 use crate::cron::{Cron, CronError, Dialect};
 use crate::moment::{MomentError, moment};
 
-/// What to do with a tick that the app did not take.
+/// Treatment of a failed tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailurePolicy {
-    /// Go on with the next tick.
+    /// Drop it and continue with the next tick.
     Drop,
-    /// Try again after `interval`, `max_retries` times; `None`: until it is taken.
+    /// Retry after `interval`, up to `max_retries` times; `None` retries until it succeeds.
     Constant {
-        /// Time between two attempts.
+        /// Time between attempts.
         interval: Duration,
         /// Attempts after the first.
         max_retries: Option<u32>,
@@ -23,7 +23,7 @@ pub enum FailurePolicy {
 }
 
 impl Default for FailurePolicy {
-    /// What a job gets that names none.
+    /// The default for a job without a policy.
     fn default() -> Self {
         Self::Constant {
             interval: Duration::from_secs(1),
@@ -32,115 +32,115 @@ impl Default for FailurePolicy {
     }
 }
 
-/// A job as it is asked for.
+/// The request for a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Request<'a> {
-    /// Ticks that repeat: six fields, or a name.
+    /// Recurrence: six fields, or a name.
     pub schedule: Option<&'a str>,
     /// The first tick.
     pub due_time: Option<&'a str>,
-    /// When it ends, counted from the first tick where that is given.
+    /// Expiry, relative to the first tick if that is given.
     pub ttl: Option<&'a str>,
-    /// How many ticks it has.
+    /// Number of ticks.
     pub repeats: Option<u32>,
-    /// `None`: the default.
+    /// `None` means the default.
     pub failure_policy: Option<FailurePolicy>,
 }
 
-/// Why a job cannot be taken. The texts are the contract's (`scheduler.md`, section 3.1).
+/// Why a job is invalid. The texts are Dapr's (`scheduler.md`, section 3.1).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidJob {
-    /// Nothing says when.
+    /// Neither due time nor schedule.
     #[error("job must have either a due time or a schedule")]
     NoTime,
-    /// Repeats of a single tick.
+    /// Repeats without a schedule.
     #[error("job must have a schedule to repeat")]
     RepeatsWithoutSchedule,
     /// `repeats: 0`.
     #[error("defined repeats must be greater than 0")]
     NoRepeats,
-    /// A time-to-live of a single tick.
+    /// A TTL without a schedule.
     #[error("job must have a schedule to have a ttl")]
     TtlWithoutSchedule,
     /// The schedule cannot be parsed.
     #[error("failed to parse job schedule: {0}")]
     Schedule(#[from] CronError),
-    /// The schedule has no time in the future.
+    /// The schedule has no future time.
     #[error("job must have a schedule that occurs: {0} never does")]
     Never(String),
     /// `dueTime` is neither a time nor a duration.
     #[error("failed to parse due time: {0}")]
     DueTime(MomentError),
-    /// The time-to-live.
+    /// Invalid TTL.
     #[error("failed to parse ttl: {0}")]
     Ttl(MomentError),
-    /// It ends before it begins.
+    /// It expires before its first tick.
     #[error("ttl must be greater than due time: ttl {ttl} <= due time {due}")]
     TtlBeforeDueTime {
-        /// When it would end.
+        /// Expiry.
         ttl: Timestamp,
-        /// When it would begin.
+        /// First tick.
         due: Timestamp,
     },
 }
 
-/// Where the ticks of a job begin.
+/// Start of a job's ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begin {
-    /// The first is the schedule's first after this.
+    /// The first tick is the schedule's first time after this.
     After(Timestamp),
-    /// The first is this.
+    /// The first tick is at this time.
     At(Timestamp),
 }
 
-/// A job's ticks.
+/// The schedule of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// Where the ticks begin.
+    /// Start of the ticks.
     pub begin: Begin,
-    /// None is later than this.
+    /// No tick is later than this.
     pub expiration: Option<Timestamp>,
-    /// How they go on; without it there is one tick. Shared by the jobs that were asked for with the same text.
+    /// Recurrence; `None` means a single tick. Shared by jobs with the same schedule text.
     pub schedule: Option<Arc<Cron>>,
-    /// Number of ticks; none for any number.
+    /// Number of ticks; `None` means unlimited.
     pub repeats: Option<u32>,
-    /// What becomes of one that the app did not take.
+    /// Treatment of failed ticks.
     pub failure_policy: FailurePolicy,
 }
 
-/// How far a job is. What is stored of it is enough to go on after a crash.
+/// Progress of a job. The stored progress suffices to continue after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Ticks that are done, dropped ones included.
+    /// Completed ticks, including dropped ones.
     pub count: u32,
-    /// Due time of the last tick that is done.
+    /// Due time of the last completed tick.
     pub last: Option<Timestamp>,
     /// Failed attempts of the current tick.
     pub attempts: u32,
 }
 
-/// How an attempt of a tick ended.
+/// Outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The app took it.
+    /// The app accepted it.
     Success,
-    /// The app, or the way to it, failed.
+    /// The app or the delivery failed.
     Failed,
 }
 
-/// When there is something to do next for a job.
+/// The next step of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// A tick, due at this time.
     Tick(Timestamp),
-    /// The same tick once more, after this time.
+    /// A retry of the same tick, after this time.
     Retry(Duration),
-    /// Nothing: the job is over.
+    /// The job is over.
     Over,
 }
 
 impl Job {
-    /// Checks what is asked for. `now` is the time of creation.
+    /// Validates a request. `now` is the time of creation.
     ///
     /// # Errors
     /// [`InvalidJob`].
@@ -192,8 +192,8 @@ impl Job {
         })
     }
 
-    /// The tick that comes after `progress`; `None` when the job is over. Ticks go along the schedule and not along the
-    /// clock: those that nobody delivered in time come one after the other.
+    /// The tick that follows `progress`; `None` if the job is over. Ticks follow the schedule, not the
+    /// clock: missed ticks are delivered one after the other.
     pub fn tick(&self, progress: &Progress) -> Option<Timestamp> {
         if self.repeats.is_some_and(|repeats| progress.count >= repeats) {
             return None;
@@ -207,7 +207,7 @@ impl Job {
         tick.filter(|tick| self.expiration.is_none_or(|end| *tick <= end))
     }
 
-    /// Takes the result of an attempt of `tick` into account.
+    /// Applies the outcome of an attempt of `tick`.
     pub fn after(&self, progress: &mut Progress, tick: Timestamp, outcome: Outcome) -> Next {
         if outcome == Outcome::Failed
             && let FailurePolicy::Constant {

@@ -1,4 +1,4 @@
-//! Points in time as text: RFC 3339, a Go duration from now, or an ISO 8601 duration from now.
+//! Points in time as text: RFC 3339, or a Go or ISO 8601 duration from now.
 
 use std::time::Duration;
 
@@ -8,24 +8,32 @@ use jiff::fmt::temporal::Pieces;
 use jiff::tz::TimeZone;
 use outrigger_resources::value::go_nanos;
 
-/// Why a text is no point in time.
+/// Why a text is not a point in time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MomentError {
-    /// In none of the three forms.
+    /// None of the three formats.
     #[error(
         "format not recognized: {0:?} (expected RFC 3339, a duration such as 1h30m, or ISO 8601 such as PT1H30M)"
     )]
     Form(String),
-    /// `R5/PT1H` where one point is wanted.
+    /// `R5/PT1H` where a single point is required.
     #[error("repeats not supported")]
     Repeats,
-    /// Beyond the calendar.
+    /// Outside the supported years.
     #[error("{0:?} is outside the supported years")]
     Range(String),
 }
 
-/// Reads a point in time; durations count from `from`. Times of the last hours of the year 9999, which many systems
-/// write for "never", are the last moment there is.
+/// Parses a point in time; durations are relative to `from`. The last hours of the year 9999, which many
+/// systems use for "never", map to the latest supported time.
+///
+/// ```
+/// use outrigger_schedule::moment::moment;
+///
+/// let now = "2026-01-01T00:00:00Z".parse().unwrap();
+/// assert_eq!(moment("1h30m", now).unwrap(), "2026-01-01T01:30:00Z".parse().unwrap());
+/// assert_eq!(moment("P1D", now).unwrap(), "2026-01-02T00:00:00Z".parse().unwrap());
+/// ```
 ///
 /// # Errors
 /// [`MomentError`].
@@ -49,7 +57,8 @@ pub fn moment(text: &str, from: Timestamp) -> Result<Timestamp, MomentError> {
     span.after(from).ok_or_else(range)
 }
 
-/// Whether it is RFC 3339 of the end of the year 9999, where [`Timestamp`] ends a day before the calendar.
+/// Whether it is an RFC 3339 time at the end of the year 9999, where [`Timestamp`] ends a day before the
+/// calendar.
 fn is_last_day(text: &str) -> bool {
     Pieces::parse(text).is_ok_and(|pieces| {
         let end = (9999, 12, 30);
@@ -60,7 +69,7 @@ fn is_last_day(text: &str) -> bool {
     })
 }
 
-/// An ISO 8601 duration, with the number of its repetitions.
+/// An ISO 8601 duration with an optional number of repetitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IsoSpan {
     /// `R<n>/`.
@@ -69,20 +78,20 @@ pub struct IsoSpan {
     pub years: u32,
     /// Calendar months, `P1M`.
     pub months: u32,
-    /// Days, a week being seven.
+    /// Days; a week counts as seven.
     pub days: u32,
     /// Hours, minutes and seconds.
     pub time: Duration,
 }
 
 impl IsoSpan {
-    /// Reads `[R<n>/]P[nY][nM][nW][nD][T[nH][nM][nS]]`, whole numbers only; `None` for anything else.
+    /// Parses `[R<n>/]P[nY][nM][nW][nD][T[nH][nM][nS]]` with integers only; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let mut span = Self::default();
         let mut rest = text;
         if let Some(repeated) = text.strip_prefix('R') {
             let (count, after) = repeated.split_once('/')?;
-            // As in Dapr, a negative number is no limit.
+            // As in Dapr, a negative number means no limit.
             span.repetitions = match count.parse::<i64>().ok()? {
                 ..0 => None,
                 count => Some(u32::try_from(count).ok()?),
@@ -92,7 +101,7 @@ impl IsoSpan {
         let mut rest = rest.strip_prefix('P')?;
         let mut in_time = false;
         let mut parts = 0;
-        // The units that may still come, in their order.
+        // The units that may still follow, in order.
         let mut left = "YMWD";
         while !rest.is_empty() {
             if let Some(after) = rest.strip_prefix('T') {
@@ -128,13 +137,13 @@ impl IsoSpan {
         Some(())
     }
 
-    /// Whether it has parts of the calendar, whose length depends on where they begin.
+    /// Whether it has calendar parts, whose length depends on the start.
     pub fn is_calendar(&self) -> bool {
         self.years > 0 || self.months > 0 || self.days > 0
     }
 
-    /// The moment this long after `from`. Days that a month does not have go over into the next one, as with Go's
-    /// calendar: a month after the 31st of January is the 3rd of March, or the 2nd.
+    /// The time this long after `from`. Days that a month lacks carry over to the next one, as in Go: a
+    /// month after the 31st of January is the 3rd of March, or the 2nd in a leap year.
     pub fn after(&self, from: Timestamp) -> Option<Timestamp> {
         let start = from.to_zoned(TimeZone::UTC).datetime();
         let date = start.date();

@@ -1,19 +1,20 @@
-//! When the members of a group of schedulers agree on who belongs to it.
+//! Agreement of a group of schedulers on its members.
 //!
-//! Each member has an entry in the store, bound to a lease, that says who the members are as far as it has seen. A member
-//! looks after jobs once all entries name the members there are; then each has its place ([`crate::shard`]). Before a
-//! member writes another entry it lets go of its jobs, and has stored how far they are: so nobody begins with a job that
-//! somebody else still holds.
+//! Each member has an entry in the store, bound to a lease, that lists the members it has seen. Members
+//! become active once all entries list the current members; each then has its shard ([`crate::shard`]).
+//! Before a member updates its entry it releases its jobs and stores their progress, so no member starts
+//! with a job that another still holds.
 //!
-//! Dapr's entries have the number of members only, which is the same again where one goes and another comes: somebody
-//! who has not seen that yet seems to agree. Ours tell the members apart by the sum of their random numbers as well.
+//! Dapr's entries contain only the number of members, which does not change if one leaves and another
+//! joins: a member that has not noticed yet appears to agree. Outrigger's entries therefore also contain
+//! the sum of the members' random numbers.
 
 use crate::shard::Shard;
 
 /// The entry of one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The member's id.
+    /// The member's ID.
     pub id: String,
     /// A random number of the process that wrote it.
     pub uid: u64,
@@ -21,17 +22,17 @@ pub struct Entry {
     pub seen: GroupMembers,
 }
 
-/// The members of a group, as an entry names them.
+/// The members of a group, as summarized in an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupMembers {
     /// Number of members.
     pub total: u64,
-    /// The sum of their `uid`, modulo 2^64. Entries of Dapr's schedulers have none.
+    /// The sum of their `uid` modulo 2^64. Absent in entries of Dapr's schedulers.
     pub uids: Option<u64>,
 }
 
 impl GroupMembers {
-    /// These members.
+    /// Summarizes these members.
     pub fn of(uids: impl IntoIterator<Item = u64>) -> Self {
         let (mut total, mut sum) = (0, 0_u64);
         for uid in uids {
@@ -44,28 +45,28 @@ impl GroupMembers {
         }
     }
 
-    /// Whether these are the members `all`, as far as the entry tells.
+    /// Whether these are the members `all`, as far as the entry states.
     fn agrees(&self, all: &Self) -> bool {
         self.total == all.total && (self.uids.is_none() || self.uids == all.uids)
     }
 }
 
-/// What the entries mean for one of the members.
+/// The meaning of the entries for one member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
-    /// It has no entry: it has to make one.
+    /// It has no entry and must write one.
     Absent,
-    /// Another process has its id: it waits until that is gone.
+    /// Another process has its ID: wait until that is gone.
     Taken,
-    /// Its entry names other members than there are: it lets go of its jobs and names these.
+    /// Its entry is outdated: release its jobs and write these members.
     Outdated(GroupMembers),
-    /// Others have not seen all members yet: it waits for them.
+    /// Other members have not seen all members yet: wait for them.
     Disagreed,
-    /// All agree: it has this place.
+    /// All agree: it has this shard.
     Agreed(Shard),
 }
 
-/// What the entries mean for the process `uid` of the member `id`.
+/// Interprets the entries for the process `uid` of the member `id`.
 pub fn view(id: &str, uid: u64, entries: &[Entry]) -> View {
     let Some(own) = entries.iter().find(|entry| entry.id == id) else {
         return View::Absent;
@@ -127,7 +128,7 @@ mod tests {
 
     #[test]
     fn equal_count_is_not_equal_membership() {
-        // b has not seen yet that c is there and a is not.
+        // b has not yet seen that c has joined and a has left.
         let changed = [entry("b", 2, &[1, 2]), entry("c", 3, &[2, 3])];
         assert_eq!(view("c", 3, &changed), View::Disagreed);
         assert!(matches!(view("b", 2, &changed), View::Outdated(_)));
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(view("a", 1, &[own, dapr]), View::Disagreed);
     }
 
-    /// Members that look at the store now and then, and do what they see.
+    /// Members that check the store from time to time and act on it.
     #[derive(Debug, Clone)]
     enum Step {
         Join(usize),
@@ -165,9 +166,9 @@ mod tests {
     #[derive(Default)]
     struct Group {
         entries: Vec<Entry>,
-        /// The place that each process works at.
+        /// The shard of each process.
         places: [Option<Shard>; 4],
-        /// Processes so far.
+        /// Number of processes started.
         processes: u64,
     }
 
@@ -177,7 +178,7 @@ mod tests {
             self.entries.iter().find(|entry| entry.id == id)
         }
 
-        /// What a process does with what it sees.
+        /// A process checks the entries and acts on them.
         fn look(&mut self, at: usize) {
             let Some(uid) = self.at(at).map(|entry| entry.uid) else {
                 return;
@@ -236,7 +237,7 @@ mod tests {
                     prop_assert!(owners <= 1, "{partition} has {owners} owners");
                 }
             }
-            // Left alone, all find their places, and each job has an owner.
+            // Without changes, all get a shard, and each job has an owner.
             for at in (0..4).chain(0..4) {
                 group.look(at);
             }

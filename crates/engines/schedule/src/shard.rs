@@ -1,6 +1,6 @@
-//! Which member of a group of schedulers looks after which job.
+//! Sharding of jobs among a group of schedulers.
 
-/// A member's place in its group.
+/// A member's shard in its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
     index: u64,
@@ -11,19 +11,19 @@ impl Shard {
     /// A group of one.
     pub const ALL: Self = Self { index: 0, total: 1 };
 
-    /// The place of `member` among `members`, whatever their order; `None` if it is not one of them.
+    /// The shard of `member` among `members`, whatever their order; `None` if it is not one of them.
     pub fn of<'a>(member: &str, members: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let (mut index, mut total, mut found) = (0, 0, false);
         for other in members {
             total += 1;
             found |= other == member;
-            // Members sort by their names, byte by byte.
+            // Members are ordered by name, bytewise.
             index += u64::from(other < member);
         }
         found.then_some(Self { index, total })
     }
 
-    /// Whether it looks after the jobs of a partition, a random number that each job gets when it is created.
+    /// Whether the shard owns the jobs of a partition, a random number assigned to each job on creation.
     pub fn owns(&self, partition: u64) -> bool {
         partition % self.total == self.index
     }

@@ -1,17 +1,17 @@
-//! A hierarchical timing wheel: adding, taking out and finding what is due cost the same for ten entries and for a
+//! A hierarchical timing wheel: insertion, removal and expiry cost the same for ten entries and for a
 //! million.
 
-/// Slots of a level; each level's slot spans all slots of the level below.
+/// Slots per level; each slot spans all slots of the level below.
 const SLOTS: usize = 64;
 const SLOT_BITS: u32 = 6;
-/// With a millisecond as the smallest step the levels span more than two years; what is due later waits in the last
-/// slot and is put in its place then.
+/// With millisecond resolution the levels span more than two years. Later entries wait in the last slot and
+/// are reinserted from there.
 const LEVELS: usize = 6;
 const SPAN: u64 = 1 << (SLOT_BITS * LEVELS as u32);
-/// How far ahead an entry is placed at most: one slot short of a full round, so that a slot never holds two rounds.
+/// Maximum distance of an entry: one slot less than a full round, so that a slot never holds two rounds.
 const FARTHEST: u64 = SPAN - SPAN / SLOTS as u64 - 1;
 
-/// An entry's place, to take it out again.
+/// An entry's position, for its removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handle {
     at: u32,
@@ -26,25 +26,25 @@ struct Node<T> {
     next: u32,
     previous: u32,
     generation: u32,
-    /// Level and slot; in the free list it means nothing.
+    /// Level and slot; unused in the free list.
     slot: u16,
     value: Option<T>,
 }
 
-/// Values by the millisecond they are due at.
+/// Values by due time in milliseconds.
 #[derive(Debug)]
 pub struct Wheel<T> {
     nodes: Vec<Node<T>>,
     free: u32,
     heads: Box<[[u32; SLOTS]; LEVELS]>,
-    /// Which slots of a level have entries.
+    /// Occupied slots per level, as a bit set.
     occupied: [u64; LEVELS],
     now: u64,
     len: usize,
 }
 
 impl<T> Wheel<T> {
-    /// An empty wheel at `now`, milliseconds since any epoch.
+    /// An empty wheel at `now`, in milliseconds since any epoch.
     pub fn new(now: u64) -> Self {
         Self {
             nodes: Vec::new(),
@@ -66,7 +66,7 @@ impl<T> Wheel<T> {
         self.len == 0
     }
 
-    /// Adds a value. What is due already is found by the next [`Wheel::advance`].
+    /// Adds a value. The next [`Wheel::advance`] returns it if it is already due.
     ///
     /// # Panics
     /// With four billion entries.
@@ -81,7 +81,7 @@ impl<T> Wheel<T> {
                 slot: 0,
                 value: None,
             });
-            // Four billion entries do not fit into the memory of any machine this runs on.
+            // Four billion entries exceed the memory of any supported machine.
             at.expect("fewer than 2^32 entries")
         } else {
             let at = self.free;
@@ -97,7 +97,7 @@ impl<T> Wheel<T> {
         Handle { at, generation }
     }
 
-    /// Takes a value out; `None` if it came due, or was taken out before.
+    /// Removes a value; `None` if it came due or was already removed.
     pub fn remove(&mut self, handle: Handle) -> Option<T> {
         let node = self.nodes.get(handle.at as usize)?;
         if node.generation != handle.generation || node.value.is_none() {
@@ -107,7 +107,7 @@ impl<T> Wheel<T> {
         self.release(handle.at)
     }
 
-    /// Moves to `now`, and hands out every value that is due by then: earlier milliseconds first.
+    /// Advances to `now` and passes every due value to `is_due`, in order of milliseconds.
     pub fn advance(&mut self, now: u64, mut is_due: impl FnMut(T)) {
         while let Some((level, slot, start)) = self.first() {
             if start > now {
@@ -130,30 +130,31 @@ impl<T> Wheel<T> {
         self.now = self.now.max(now);
     }
 
-    /// Moves to an earlier `now`, after a clock was set back: what is due is due by the new time.
+    /// Moves back to an earlier `now` after a clock change; due times are compared with the new time.
     pub fn rewind(&mut self, now: u64) {
         self.now = now;
         self.heads.fill([NONE; SLOTS]);
         self.occupied = [0; LEVELS];
         for at in 0..self.nodes.len() {
             if self.nodes[at].value.is_some() {
-                // As many nodes as fit into a u32 were made.
+                // No more nodes were created than fit into a u32.
                 self.link(at as u32);
             }
         }
     }
 
-    /// Where the wheel stands: the largest time that it was advanced to, since it was set back if it was.
+    /// The current time of the wheel: the latest time it was advanced to since the last rewind.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// When to call [`Wheel::advance`] next: nothing is due before, though possibly nothing at it either.
+    /// When to call [`Wheel::advance`] next: nothing is due before, and possibly nothing at that time
+    /// either.
     pub fn next(&self) -> Option<u64> {
         self.first().map(|(_, _, start)| start)
     }
 
-    /// The first slot with entries: its level, its number, the first millisecond it spans.
+    /// The first occupied slot: its level, its number, and its first millisecond.
     fn first(&self) -> Option<(usize, usize, u64)> {
         for level in 0..LEVELS {
             let occupied = self.occupied[level];
@@ -172,21 +173,21 @@ impl<T> Wheel<T> {
                 0
             };
             let start = round + wrapped + ((slot as u64) << shift);
-            // A slot whose span has begun is due for sorting now.
+            // A slot whose span has started must be sorted now.
             return Some((level, slot, start.max(self.now)));
         }
         None
     }
 
-    /// Puts a node into the slot of its time.
+    /// Inserts a node into the slot of its time.
     fn link(&mut self, at: u32) {
-        // What is late counts as due now; what is too far away as due in the last slot.
+        // Late entries count as due now; distant ones as due in the last slot.
         let due = self.nodes[at as usize]
             .due
             .clamp(self.now, self.now.saturating_add(FARTHEST));
         let differing = (self.now ^ due) | (SLOTS as u64 - 1);
         let level = ((63 - differing.leading_zeros()) / SLOT_BITS) as usize;
-        // Beyond a multiple of the whole span even near times differ in the highest bits.
+        // Across a multiple of the whole span, even near times differ in the highest bits.
         let level = level.min(LEVELS - 1);
         let slot = ((due >> (SLOT_BITS * level as u32)) & (SLOTS as u64 - 1)) as usize;
         let head = self.heads[level][slot];
@@ -219,13 +220,13 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Empties a slot; its nodes stay linked among themselves.
+    /// Empties a slot and returns its linked nodes.
     fn take(&mut self, level: usize, slot: usize) -> u32 {
         self.occupied[level] &= !(1 << slot);
         std::mem::replace(&mut self.heads[level][slot], NONE)
     }
 
-    /// Gives a node back to the free list.
+    /// Returns a node to the free list.
     fn release(&mut self, at: u32) -> Option<T> {
         let free = self.free;
         let node = &mut self.nodes[at as usize];
@@ -245,7 +246,7 @@ mod tests {
 
     use super::*;
 
-    /// What a wheel has to do, done slowly.
+    /// A simple reference implementation.
     #[derive(Default)]
     struct Plain(BTreeMap<(u64, u32), ()>);
 

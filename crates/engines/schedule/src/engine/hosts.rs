@@ -3,18 +3,18 @@ use std::sync::Arc;
 
 use super::{Name, Target, TriggerId, UnknownTrigger};
 
-/// A connected host's name.
+/// ID of a connected host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId(u64);
 
-/// A host that connects, and what it takes.
+/// A host and the targets it serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     targets: Vec<Target>,
 }
 
 impl Host {
-    /// A host of an app: of its jobs, if it takes those, and of reminders of these actor types.
+    /// A host of an app that serves its jobs, if `takes_jobs`, and reminders of these actor types.
     pub fn new(namespace: &str, app: &str, takes_jobs: bool, actor_types: &[&str]) -> Self {
         let namespace: Arc<str> = namespace.into();
         let mut targets: Vec<Target> = actor_types
@@ -35,18 +35,18 @@ impl Host {
         Self { targets }
     }
 
-    /// Where it lives; `None` where it takes nothing.
+    /// Its namespace; `None` if it serves nothing.
     fn namespace(&self) -> Option<&Arc<str>> {
         self.targets.first().map(Target::namespace)
     }
 
-    /// The apps and actor types whose triggers it accepts.
+    /// The apps and actor types that it serves.
     pub fn targets(&self) -> &[Target] {
         &self.targets
     }
 }
 
-/// Whose trigger it is, and of which job; `None`: that was changed or deleted.
+/// The target of a trigger and its job; `None` if the job was changed or deleted.
 pub(super) type Unfinished = (Arc<Target>, Option<Name>);
 
 #[derive(Debug)]
@@ -56,19 +56,19 @@ struct Connected {
     under_way: HashMap<TriggerId, Unfinished>,
 }
 
-/// Which hosts there are, and what they have not answered.
+/// The connected hosts and their triggers in flight.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     connected: HashMap<HostId, Connected>,
     by_target: HashMap<Target, Ring>,
     sent: HashMap<Name, (HostId, TriggerId)>,
-    /// How many hosts there are of each.
+    /// Number of hosts per namespace.
     namespaces: HashMap<Arc<str>, usize>,
     next: u64,
     in_flight: usize,
 }
 
-/// Hosts that take the same target, in turn.
+/// Hosts that serve the same target, in round-robin order.
 #[derive(Debug, Default)]
 struct Ring {
     hosts: Vec<HostId>,
@@ -88,7 +88,7 @@ impl Hosts {
         self.in_flight
     }
 
-    /// Namespaces that have hosts.
+    /// Number of namespaces with hosts.
     pub(super) fn namespaces(&self) -> usize {
         self.namespaces.len()
     }
@@ -111,7 +111,7 @@ impl Hosts {
         id
     }
 
-    /// Takes a host out; what it has not answered comes back, in the order it was sent.
+    /// Removes a host; returns its unanswered triggers in the order they were sent.
     pub(super) fn remove(&mut self, id: HostId) -> Vec<Unfinished> {
         let Some(gone) = self.connected.remove(&id) else {
             return Vec::new();
@@ -141,7 +141,7 @@ impl Hosts {
         unanswered.into_iter().map(|(_, under_way)| under_way).collect()
     }
 
-    /// Chooses the host whose turn it is, and notes the trigger; `None` when no host takes the target.
+    /// Selects the next host in turn and records the trigger; `None` if no host serves the target.
     pub(super) fn send(&mut self, target: &Arc<Target>, name: &Name) -> Option<(HostId, TriggerId)> {
         let host = self.by_target.get_mut(&**target)?.next()?;
         let connected = self.connected.get_mut(&host)?;
@@ -166,7 +166,7 @@ impl Hosts {
         Ok(under_way)
     }
 
-    /// The answer to a job's trigger does not matter any more.
+    /// Ignores the answer to a job's trigger from now on.
     pub(super) fn forget(&mut self, name: &str) {
         let Some((host, trigger)) = self.sent.remove(name) else {
             return;
@@ -178,7 +178,7 @@ impl Hosts {
         }
     }
 
-    /// No answer to what is under way matters any more.
+    /// Ignores all answers to triggers in flight.
     pub(super) fn forget_all(&mut self) {
         self.sent.clear();
         for connected in self.connected.values_mut() {
@@ -189,7 +189,7 @@ impl Hosts {
         }
     }
 
-    /// Whether the answer to something that is under way still matters.
+    /// Whether an answer to a trigger in flight still matters.
     pub(super) fn awaits(&self) -> bool {
         !self.sent.is_empty()
     }

@@ -1,22 +1,23 @@
-//! Whose turn it is, and who holds how many of the places for triggers under way.
+//! Fair queueing of due jobs, and quotas on triggers in flight.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{Name, Target};
 
-/// A number that orders what waits: smaller ones came first. It finds an entry again, whatever waits beside it.
+/// A sequence number that orders queue entries and identifies one of them.
 pub(super) type Sequence = u64;
 
-/// Jobs that are due: a line per namespace, and in it one per app or actor type. Lines take turns, so that a herd in one
-/// does not hold up the others. Nor do triggers that nobody answers: a line may take a place as long as it has fewer than
-/// are free for it, so half of them are there for others, whoever came first.
+/// Due jobs in one queue per namespace, with one sub-queue per app or actor type. Queues are served round
+/// robin, so a burst in one does not block the others. Unanswered triggers do not block them either: a
+/// queue may take a place only while it holds fewer than are free for it, so half of the places stay
+/// available to the others.
 ///
-/// What neither waits nor holds a place takes no memory.
+/// Queues without waiting or in-flight entries take no memory.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     namespaces: HashMap<Arc<str>, Namespace>,
-    /// Namespaces that wait.
+    /// Namespaces with waiting jobs.
     turns: BTreeMap<Sequence, Arc<str>>,
     next: Sequence,
 }
@@ -24,25 +25,26 @@ pub(super) struct Ready {
 #[derive(Debug, Default)]
 struct Namespace {
     lines: HashMap<Arc<Target>, Line>,
-    /// Targets that wait.
+    /// Targets with waiting jobs.
     turns: BTreeMap<Sequence, Arc<Target>>,
-    /// Its place among the namespaces that wait.
+    /// Its position among the waiting namespaces.
     turn: Option<Sequence>,
-    /// Triggers under way.
+    /// Triggers in flight.
     held: usize,
 }
 
 #[derive(Debug, Default)]
 struct Line {
     due: BTreeMap<Sequence, Name>,
-    /// Its place among the targets that wait.
+    /// Its position among the waiting targets.
     turn: Option<Sequence>,
-    /// Triggers under way.
+    /// Triggers in flight.
     held: usize,
 }
 
 impl Namespace {
-    /// How many places one of its targets may hold, where `free` are taken by nobody; 0: its namespace has enough.
+    /// How many places one of its targets may hold if `free` places are unused; 0 if its namespace is at
+    /// its limit.
     fn quota(&self, free: usize, alone: bool) -> usize {
         if alone {
             free
@@ -51,12 +53,12 @@ impl Namespace {
         }
     }
 
-    /// The first target that waits and may hold one more.
+    /// The first waiting target below its quota.
     fn first(&self, quota: usize) -> Option<&Arc<Target>> {
         if quota == 0 {
             return None;
         }
-        // Those that may not hold one: no more than there are places.
+        // Skips targets at their quota: at most as many as there are places.
         self.turns
             .values()
             .find(|target| self.lines.get(*target).is_some_and(|line| line.held < quota))
@@ -99,8 +101,8 @@ impl Ready {
         self.turns.is_empty()
     }
 
-    /// The job whose turn it is, of those that may have one of `free` places. `alone`: there are no hosts but of one
-    /// namespace, for whose targets all places are.
+    /// The next job that may take one of `free` places. `alone`: all hosts are of one namespace, whose
+    /// targets share all places.
     pub(super) fn pop(&mut self, free: usize, alone: bool) -> Option<Name> {
         if free == 0 {
             return None;
@@ -114,7 +116,7 @@ impl Ready {
         let namespace = self.namespaces.get_mut(&name)?;
         let line = namespace.lines.get_mut(&target)?;
         let (_, job) = line.due.pop_first()?;
-        // Behind all others, if more wait.
+        // Moves to the end of the round if more jobs wait.
         if let Some(turn) = line.turn.take() {
             namespace.turns.remove(&turn);
         }
@@ -134,7 +136,7 @@ impl Ready {
         Some(job)
     }
 
-    /// Takes out what was put at that place.
+    /// Removes the entry with this sequence number.
     pub(super) fn remove(&mut self, target: &Target, place: Sequence) {
         let Some(namespace) = self.namespaces.get_mut(target.namespace()) else {
             return;
@@ -157,14 +159,14 @@ impl Ready {
         self.forget_idle(target.namespace());
     }
 
-    /// A trigger of that target is under way.
+    /// Counts a trigger in flight for this target.
     pub(super) fn sent(&mut self, target: &Arc<Target>) {
         let namespace = self.namespaces.entry(Arc::clone(target.namespace())).or_default();
         namespace.held += 1;
         namespace.lines.entry(Arc::clone(target)).or_default().held += 1;
     }
 
-    /// One is no longer.
+    /// A trigger of this target has ended.
     pub(super) fn ended(&mut self, target: &Target) {
         let Some(namespace) = self.namespaces.get_mut(target.namespace()) else {
             return;
@@ -177,7 +179,7 @@ impl Ready {
         self.forget_idle(target.namespace());
     }
 
-    /// Forgets what waits; what is under way still is.
+    /// Drops all waiting entries, but keeps the counts of triggers in flight.
     pub(super) fn forget_due(&mut self) {
         self.turns.clear();
         self.namespaces.retain(|_, namespace| {
@@ -214,7 +216,7 @@ mod tests {
         })
     }
 
-    /// Sends all that may be sent with so many places; to whom, in turn.
+    /// Sends everything the places allow; returns the recipients in order.
     fn send(ready: &mut Ready, places: usize, held: &mut usize, alone: bool) -> Vec<String> {
         let mut sent = Vec::new();
         while *held < places

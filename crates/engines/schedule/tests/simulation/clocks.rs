@@ -1,4 +1,4 @@
-//! Clocks that jump.
+//! Clock changes.
 
 use jiff::Timestamp;
 
@@ -18,13 +18,13 @@ fn clock_set_back_delays_no_new_jobs() {
 const HOUR: i64 = 3_600_000;
 const MINUTE: u32 = 60_000;
 
-/// The time of a tick that many seconds after the world began.
+/// The time of a tick `seconds` after the start.
 fn at(began: Timestamp, seconds: i64) -> Timestamp {
     began + jiff::SignedDuration::from_secs(seconds)
 }
 
-/// Invariant: when the clock jumps an hour ahead, what was due in that hour comes late and once, ticks that were missed one
-/// after the other; what is due after the hour is not early, and comes once too.
+/// Invariant: if the clock jumps an hour ahead, ticks due in that hour are late and delivered once, missed
+/// ticks one after the other. Later ticks are neither early nor repeated.
 #[test]
 fn clock_ahead_makes_ticks_late_not_early() {
     let mut world = World::new();
@@ -53,7 +53,7 @@ fn clock_ahead_makes_ticks_late_not_early() {
     assert!(world.done().is_empty());
     world.pass(1);
     assert_eq!(world.done(), [("job3".to_owned(), at(began, 3660))]);
-    // A restart makes nothing late once more.
+    // A restart repeats no late ticks.
     world.crash(usize::MAX);
     world.connect(0);
     assert!(world.done().is_empty());
@@ -62,8 +62,8 @@ fn clock_ahead_makes_ticks_late_not_early() {
     world.complete().report("core: the clock jumps an hour ahead");
 }
 
-/// Invariant: when the clock is set back an hour, what was done does not come again, also not to a process that starts by
-/// that clock, and what is due waits for its time: late by the hour, once, and not early.
+/// Invariant: if the clock is set back an hour, completed ticks are not repeated, not even to a process
+/// that starts after the change. Other ticks wait for their time: late by the hour, once, and not early.
 #[test]
 fn clock_set_back_repeats_no_ticks() {
     let mut total = Tally::default();
@@ -86,9 +86,12 @@ fn clock_set_back_repeats_no_ticks() {
             world.connect(0);
         }
         assert!(world.done().is_empty());
-        // Now it shows the time again at which it was set back.
+        // The clock again shows the time at which it was set back.
         world.pass(u64::try_from(HOUR).unwrap());
-        assert!(world.done().is_empty(), "a completed or future tick was delivered");
+        assert!(
+            world.done().is_empty(),
+            "a completed or future tick was delivered"
+        );
         world.pass(29_999);
         assert!(world.done().is_empty());
         world.pass(1);

@@ -1,4 +1,4 @@
-//! Very many due jobs of one app, and apps that never answer.
+//! Bursts of due jobs of one app, and unresponsive apps.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use outrigger_schedule::job::{Job, Outcome, Progress, Request};
 
 use crate::world::{Kind, LIMIT, World};
 
-/// Whose jobs are under way, by name.
+/// Apps with jobs in flight, by name.
 fn under_way(world: &World) -> Vec<&str> {
     world.under_way.iter().map(|sent| &*sent.name).collect()
 }
@@ -29,8 +29,8 @@ fn burst_does_not_block_other_namespaces() {
     );
 }
 
-/// Invariant: an app that never answers holds up no other one, neither in its namespace nor in another, whoever came first;
-/// and when it answers, all its jobs come.
+/// Invariant: an unresponsive app blocks no other app, in its namespace or another, whichever was first;
+/// when it responds, all its jobs are delivered.
 #[test]
 fn unresponsive_app_blocks_no_other() {
     let mut world = World::new();
@@ -39,7 +39,7 @@ fn unresponsive_app_blocks_no_other() {
         world.schedule(job, 0, Kind::Once(0));
     }
     assert_eq!(world.under_way.len(), LIMIT / 2, "no more than it leaves free");
-    // The same namespace, as all apps outside a cluster have.
+    // One namespace, as for all apps outside of Kubernetes.
     world.connect(2);
     world.schedule(200, 2, Kind::Once(0));
     assert!(under_way(&world).contains(&"job200"));
@@ -49,7 +49,7 @@ fn unresponsive_app_blocks_no_other() {
     world.complete().report("core: slow app with a herd of due jobs");
 }
 
-/// Invariant: what an app that was lost had under way is no longer counted against it.
+/// Invariant: triggers in flight on a lost host no longer count against the app.
 #[test]
 fn lost_host_frees_places() {
     let mut world = World::new();
@@ -62,7 +62,7 @@ fn lost_host_frees_places() {
         world.disconnect(0);
         assert!(world.under_way.is_empty());
     }
-    // Those of jobs that were replaced meanwhile too.
+    // Including those of jobs replaced since.
     world.connect(0);
     for round in 0..3 {
         for job in 0..4 {
@@ -77,8 +77,7 @@ fn lost_host_frees_places() {
     world.complete();
 }
 
-/// Deleting very many jobs that are due takes each of them out at once: where every one was looked for in the line, this
-/// took minutes.
+/// Deletes a large burst of due jobs. With a linear search per job this took minutes.
 #[test]
 fn deleting_burst_takes_linear_time() {
     const HERD: u64 = 100_000;
@@ -87,7 +86,7 @@ fn deleting_burst_takes_linear_time() {
         in_flight: 1,
         unstored: 1,
     };
-    // In one line, and in a line each.
+    // All in one queue, and each in a separate queue.
     for apps in [1, HERD] {
         let mut engine = Engine::new(now, limits);
         engine.connect(Host::new("ns", "app0", true, &[]));
@@ -109,7 +108,7 @@ fn deleting_burst_takes_linear_time() {
                 revision: at + 1,
                 partition: 0,
             };
-            // The first has the only place; the others come due all at once, later.
+            // The first holds the only place; the others become due at once, later.
             let at_once = if at == 0 {
                 now
             } else {
@@ -127,7 +126,7 @@ fn deleting_burst_takes_linear_time() {
         engine.advance(now);
         assert_eq!((engine.len(), engine.in_flight()), (100_000, 1));
         let begun = Instant::now();
-        // The last first: it stands at the end of its line.
+        // In reverse: each is at the end of its queue.
         for at in (0..HERD).rev() {
             engine.remove(&name(at));
         }

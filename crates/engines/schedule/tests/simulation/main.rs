@@ -1,4 +1,4 @@
-//! Schedulers that crash, hosts that come and go, and jobs, under simulated time. A failure prints the input.
+//! Crashing schedulers, hosts that come and go, and jobs, under simulated time. A failure prints its input.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod clocks;

@@ -1,6 +1,7 @@
-//! Several schedulers that share a store: they join, leave, crash, freeze, and are cut off from the store, at random. Each
-//! does what `scheduler` does on a shared store: an entry bound to a lease, a place once all agree, what it stores bound to
-//! that entry. A failure tells its seed; `SIMULATION_SEEDS=from..to` tries others.
+//! Several schedulers that share a store and randomly join, leave, crash, freeze, or lose their connection
+//! to the store. Each follows the protocol of `scheduler` on a shared store: an entry bound to a lease, a
+//! shard once all agree, and writes bound to that entry. A failure prints its seed;
+//! `SIMULATION_SEEDS=from..to` selects others.
 
 mod places;
 mod runs;
@@ -19,9 +20,9 @@ use outrigger_schedule::shard::Shard;
 
 use crate::world::{APPS, Kind, LIMIT, Tally, target};
 
-/// Seeds that every run of the tests tries.
+/// Seeds of every test run.
 const SEEDS: Range<u64> = 0..200;
-/// Turns of a seed in which anything may happen, each of up to 200 ms.
+/// Turns per seed with random faults, each of up to 200 ms.
 const TURNS: u32 = 900;
 const MEMBERS: usize = 4;
 const NAMES: u64 = 16;
@@ -30,36 +31,36 @@ const LEASE: u64 = 20_000;
 const KEEP_EVERY: u64 = 5_000;
 const MARGIN: u64 = 2_000;
 const DRAIN: u64 = 3_000;
-/// Until an attempt to write counts as not answered, and from then until the next one.
+/// Timeout of a write, and the pause before the next attempt.
 const CALL: u64 = 5_000;
 const RETRY: u64 = 1_000;
-/// An app that never answers while anything may happen.
+/// An app that does not respond while faults occur.
 const SILENT: usize = 2;
 const LIMITS: Limits = Limits {
     in_flight: LIMIT,
     unstored: 8,
 };
 
-/// What a write of progress is bound to.
+/// The condition of a progress write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fence {
-    /// The entry as it was last written, which is written anew after an attempt without an answer.
+    /// The entry as last written; it is rewritten after a timed-out attempt.
     Written,
-    /// The member's entry, however often it was written since.
+    /// The member's entry, however often it was rewritten.
     Entry,
-    /// Nothing.
+    /// No condition.
     None,
 }
 
-/// What members do; others than [`RULES`] are there to show that the checks notice.
+/// Rules that members follow; others than [`RULES`] verify that the checks detect violations.
 #[derive(Debug, Clone, Copy)]
 struct Rules {
     fence: Fence,
-    /// Nothing is sent once the lease may have ended, also where nobody has noticed yet.
+    /// Stops dispatching once the lease may have ended, even before that is noticed.
     looks_at_lease: bool,
-    /// Jobs are let go before another entry is written.
+    /// Releases jobs before writing another entry.
     releases: bool,
-    /// What was not stored before others had the jobs never is.
+    /// Drops progress that was not stored before another member took over.
     forgets: bool,
 }
 
@@ -88,20 +89,20 @@ struct StoredEntry {
     modified: u64,
 }
 
-/// An etcd, in short.
+/// A minimal etcd.
 #[derive(Default)]
 struct Store {
     revision: u64,
     jobs: BTreeMap<Name, Stored>,
     counters: BTreeMap<Name, Progress>,
     entries: BTreeMap<String, StoredEntry>,
-    /// When each ends.
+    /// Expiry times.
     leases: BTreeMap<u64, u64>,
-    /// What became of jobs: `None` is a deletion.
+    /// Changes to jobs; `None` is a deletion.
     events: Vec<(u64, Name, Option<Stored>)>,
 }
 
-/// An answer of an app that is to be stored: the tick, and how it went.
+/// An app's answer to be stored: the tick and its outcome.
 #[derive(Clone, Copy)]
 struct Answered {
     due: Timestamp,
@@ -111,13 +112,13 @@ struct Answered {
 #[derive(Clone)]
 struct Save {
     version: Version,
-    /// `None`: the job is over.
+    /// `None` if the job is over.
     progress: Option<Progress>,
-    /// All that it stores.
+    /// All answers that this stores.
     answered: Vec<Answered>,
 }
 
-/// One attempt to store, on its way.
+/// A write in transit.
 #[derive(Clone)]
 struct Attempt {
     number: u64,
@@ -154,38 +155,38 @@ struct UnderWay {
     name: Name,
     version: Version,
     due: Timestamp,
-    /// The [`Process::tenure`] that it was sent in.
+    /// The [`Process::tenure`] in which it was sent.
     tenure: u32,
 }
 
 struct Process {
     uid: u64,
-    /// How far its clock is off, in milliseconds.
+    /// Clock error in milliseconds.
     skew: i64,
     lease: Option<u64>,
-    /// Its lease has ended at this time at the earliest, less the margin.
+    /// Earliest end of its lease, minus a margin.
     until: u64,
     keep_at: u64,
     engine: Engine,
     hosts: Vec<(HostId, usize)>,
     under_way: Vec<UnderWay>,
-    /// Its place, and the revision that it has followed jobs to.
+    /// Its shard, and the revision up to which it has followed jobs.
     place: Option<(Shard, u64)>,
     phase: Phase,
     fence: Option<Bound>,
     waiting: BTreeMap<Name, Save>,
-    /// The latest [`Process::tenure`] of what waits.
+    /// The latest [`Process::tenure`] of waiting writes.
     waiting_tenure: u32,
-    /// Answers that the engine has been told of, and has said nothing about yet.
+    /// Answers passed to the engine that it has not acted on yet.
     told: HashMap<(Name, u64), Vec<Answered>>,
-    /// The attempt whose answer is waited for, and until when.
+    /// The attempt in progress and its deadline.
     asked: Option<(u64, u64)>,
-    /// An attempt was not answered: it may arrive yet.
+    /// An attempt timed out: it may still arrive.
     unanswered: bool,
-    /// Nothing is attempted until then.
+    /// Time of the next attempt.
     retry_at: u64,
     stopping: bool,
-    /// How often its engine has forgotten all jobs.
+    /// How often its engine was cleared.
     tenure: u32,
 }
 
@@ -193,7 +194,7 @@ struct Process {
 struct Member {
     process: Option<Process>,
     is_cut_off: bool,
-    /// The process does nothing until then.
+    /// The process is frozen until then.
     frozen_until: u64,
 }
 
@@ -207,7 +208,7 @@ struct World {
     numbers: u64,
     /// Ticks whose success is stored.
     done: HashMap<(Name, u64), BTreeSet<Timestamp>>,
-    /// Ticks of which any outcome was given.
+    /// Ticks with any outcome.
     answered: HashMap<(Name, u64), BTreeSet<Timestamp>>,
     wrong: Option<String>,
     tally: Tally,
@@ -215,7 +216,7 @@ struct World {
     refused: usize,
 }
 
-/// What a clock shows at a moment, in milliseconds, that is that far off.
+/// A clock with this error in milliseconds.
 fn clock(now: u64, skew: i64) -> Timestamp {
     let began: Timestamp = "2026-03-01T00:00:00Z".parse().unwrap();
     began + SignedDuration::from_millis(i64::try_from(now).unwrap() + skew)
@@ -229,9 +230,9 @@ fn seeds() -> Range<u64> {
     from.parse().expect("a number")..to.parse().expect("a number")
 }
 
-/// Invariant: whatever becomes of members and of what they have on its way to the store, no job that was acknowledged is
-/// lost, none comes early, none again after the success of that tick is stored, and none from a member that has lost its
-/// place.
+/// Invariant: whatever happens to members and to writes in transit, no acknowledged job is lost, none fires
+/// early, none fires again after its success is stored, and none is fired by a member that has lost its
+/// shard.
 #[test]
 fn churning_members_lose_no_jobs() {
     let mut total = Tally::default();
@@ -251,7 +252,7 @@ fn churning_members_lose_no_jobs() {
     total.report("core: members that crash, join, leave, freeze and are cut off");
 }
 
-/// The checks notice members that leave out any one of the rules.
+/// The checks detect members that violate any one rule.
 #[test]
 fn checks_detect_rule_violations() {
     let without = [
@@ -299,8 +300,9 @@ fn checks_detect_rule_violations() {
     }
 }
 
-/// Invariant: a namespace whose app never answers its herd of due jobs holds up no other one, on any member, also while
-/// members join, and one crashes: what was that one's comes once its lease has ended.
+/// Invariant: a namespace whose app does not respond to its burst of due jobs blocks no other namespace on
+/// any member, also while members join and one crashes. The crashed member's jobs are delivered once its
+/// lease has ended.
 #[test]
 fn burst_blocks_no_namespace_on_any_member() {
     for seed in 0..20 {
@@ -317,7 +319,7 @@ fn burst_blocks_no_namespace_on_any_member() {
         let pass = |world: &mut World, millis: u64| {
             for _ in 0..millis / 50 {
                 for at in 0..MEMBERS {
-                    // The app of the herd says nothing.
+                    // The app of the burst does not respond.
                     world.answer(at, Outcome::Success, true);
                 }
                 world.turn(50);
@@ -330,7 +332,7 @@ fn burst_blocks_no_namespace_on_any_member() {
         for job in 0..200 {
             world.schedule(&format!("herd{job}").into(), herd, Kind::Once(0), 0);
         }
-        // Members do not wait for those that never answer longer than for others.
+        // Unresponsive apps do not delay membership changes.
         for (round, change) in ["none", "one joins", "one crashes"].into_iter().enumerate() {
             match change {
                 "one joins" => begin(&mut world, 2),
@@ -340,7 +342,7 @@ fn burst_blocks_no_namespace_on_any_member() {
             for job in 0..12 {
                 world.schedule(&format!("other{round}-{job}").into(), other, Kind::Once(1000), 0);
             }
-            // An attempt to store how far jobs are may hang, and its answer get lost: a few times in a row at the most.
+            // A write of progress may hang, and its response may be lost, at most a few times in a row.
             pass(&mut world, LEASE + DRAIN + 4 * CALL);
             let left: Vec<_> = world
                 .store

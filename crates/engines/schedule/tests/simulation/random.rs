@@ -1,4 +1,4 @@
-//! Any order of what can happen, crashes included.
+//! Random orders of all events, including crashes.
 
 use std::cell::Cell;
 
@@ -27,8 +27,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Invariant: whatever happens in whatever order, no job that is stored is lost, none fires early, none again after the
-/// success of that tick is stored, and none is with two hosts at once.
+/// Invariant: in any order of events, no stored job is lost, none fires early, none fires again after its
+/// success is stored, and none is in flight on two hosts at once.
 #[test]
 fn jobs_are_never_lost_early_or_repeated() {
     let config = ProptestConfig {

@@ -1,4 +1,4 @@
-//! Who is sent what, and when.
+//! Order of deliveries and choice of hosts.
 
 use outrigger_schedule::job::Outcome;
 
@@ -65,13 +65,13 @@ fn releasing_member_only_takes_answers() {
     world.answer(0, Outcome::Success);
     assert!(world.engine.awaits_answers());
     assert_eq!(world.unstored.len(), 1, "how far the first is has to be stored");
-    // The second takes too long: another member has it next, and the answer means nothing here.
+    // Draining takes too long: another member takes over, and the answer is ignored here.
     world.engine.clear(world.now);
     assert!(world.engine.is_empty() && !world.engine.awaits_answers());
     world.keep(usize::MAX);
     world.answer(0, Outcome::Success);
     assert!(world.unstored.is_empty());
-    // Back in charge, with the hosts that stayed.
+    // Active again, with the hosts that stayed connected.
     for (name, stored) in world.store.clone() {
         world.put(name, stored);
     }
@@ -91,7 +91,7 @@ fn versions_distinguish_jobs() {
     let UnderWay {
         host, trigger, name, ..
     } = world.under_way[0].clone();
-    // Told once more, it is the same job, and its trigger stays under way.
+    // Added again, the same job keeps its trigger in flight.
     world.put(name, stored.clone());
     assert_eq!(world.under_way.len(), 1);
     world.engine.discard_trigger(host, trigger);
@@ -108,7 +108,7 @@ fn hanging_store_pauses_dispatch() {
         world.schedule(job, 0, Kind::Once(10));
     }
     world.pass(10);
-    // Every answer is taken, and none is stored.
+    // Every answer is accepted, and none is stored.
     while let Some(UnderWay { host, trigger, .. }) = world.under_way.pop() {
         world
             .engine

@@ -1,4 +1,5 @@
-//! What surrounds the engine: a clock, a store that outlives it, and hosts. Each method checks what the engine wants done.
+//! The engine's environment: a clock, a persistent store, and hosts. Each method checks the engine's
+//! actions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use outrigger_schedule::job::{FailurePolicy, Job, Outcome, Progress, Request};
 
 pub(crate) const APPS: usize = 3;
 pub(crate) const LIMIT: usize = 4;
-/// What is not stored, at most, when something is sent.
+/// Maximum number of unstored actions while dispatching.
 pub(crate) const UNSTORED: usize = 3;
 const LIMITS: Limits = Limits {
     in_flight: LIMIT,
@@ -28,14 +29,14 @@ pub(crate) enum Step {
     Disconnect(usize),
     Answer(usize, Outcome),
     Pass(u64),
-    /// The clock is set: back by up to two hours, or ahead.
+    /// Changes the clock: back by up to two hours, or ahead.
     Jump(i64),
-    /// The process dies: what was not stored is lost, and all streams with it. `stored`: how many of the actions that
-    /// wait to be stored made it.
+    /// Crashes the process: loses everything not stored, and all streams. `stored` is the number of waiting
+    /// actions that were stored before.
     Crash {
         stored: usize,
     },
-    /// All that waits to be stored is.
+    /// Stores everything that waits.
     Store,
 }
 
@@ -46,7 +47,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Such a job, scheduled at `now`.
+    /// The job of this kind, scheduled at `now`.
     pub(crate) fn job(self, now: Timestamp) -> Job {
         let (due, every);
         let request = match self {
@@ -81,7 +82,7 @@ pub(crate) fn target(app: usize) -> Target {
     }
 }
 
-/// What survives a crash.
+/// State that survives a crash.
 #[derive(Clone)]
 pub(crate) struct Stored {
     pub(crate) app: usize,
@@ -90,24 +91,24 @@ pub(crate) struct Stored {
     pub(crate) progress: Progress,
 }
 
-/// A trigger whose answer is waited for, by the engine or by nobody.
+/// A trigger in flight, whether or not the engine waits for its answer.
 #[derive(Debug, Clone)]
 pub(crate) struct UnderWay {
     pub(crate) host: HostId,
     pub(crate) trigger: TriggerId,
     pub(crate) name: Name,
     pub(crate) due: Timestamp,
-    /// Which of the jobs that had the name.
+    /// Revision of the job, to distinguish jobs of the same name.
     pub(crate) revision: u64,
 }
 
-/// What became of jobs.
+/// Statistics of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     pub(crate) acknowledged: usize,
-    /// Ticks that were sent, those that were sent again included.
+    /// Ticks sent, including repeated ones.
     pub(crate) fired: usize,
-    /// Of those, how many after their time.
+    /// Ticks sent late.
     pub(crate) late: usize,
     pub(crate) lost: usize,
     pub(crate) early: usize,
@@ -122,7 +123,7 @@ impl Tally {
         self.early += other.early;
     }
 
-    /// Prints it in the form of `conformance/evidence.md`; nothing may be lost or early.
+    /// Prints the row for `conformance/evidence.md`; no tick may be lost or early.
     pub(crate) fn report(self, fault: &str) {
         let Self {
             acknowledged,
@@ -141,7 +142,7 @@ impl Tally {
 
 pub(crate) struct World {
     pub(crate) now: Timestamp,
-    /// The latest time that the clock has shown: what was due by then may come when there is room for it.
+    /// The latest time the clock has shown: ticks due by then may be sent.
     latest: Timestamp,
     pub(crate) store: BTreeMap<Name, Stored>,
     pub(crate) engine: Engine,
@@ -151,7 +152,7 @@ pub(crate) struct World {
     pub(crate) revision: u64,
     /// Ticks whose success is stored, by job and revision.
     done: HashMap<(Name, u64), Vec<Timestamp>>,
-    /// Ticks that were answered with success, and not stored yet.
+    /// Successful ticks that are not stored yet.
     succeeded: HashMap<(Name, u64), Timestamp>,
     pub(crate) tally: Tally,
 }
@@ -183,7 +184,7 @@ impl World {
             job: kind.job(self.now),
             progress: Progress::default(),
         };
-        // A job is acknowledged when it is stored: that comes first.
+        // A job is acknowledged once it is stored, so store it first.
         self.store.insert(name.clone(), stored.clone());
         self.tally.acknowledged += 1;
         self.put(name, stored);
@@ -205,7 +206,7 @@ impl World {
         self.collect();
     }
 
-    /// Checks and keeps what the engine wants done.
+    /// Checks and queues the engine's actions.
     pub(crate) fn collect(&mut self) {
         for action in self.engine.take_actions() {
             match &action {
@@ -235,7 +236,7 @@ impl World {
                         !done.is_some_and(|ticks| ticks.contains(due)),
                         "{name} fired again after its success was stored"
                     );
-                    // The answer to a job that was replaced means nothing, so that one may be under way beside it.
+                    // The answer to a replaced job is ignored, so its trigger may still be in flight.
                     let twice = self
                         .under_way
                         .iter()
@@ -301,7 +302,7 @@ impl World {
                 .get(&name)
                 .is_some_and(|stored| stored.revision == revision)
         {
-            // One answer at a time: what came before is stored first.
+            // One answer at a time: store the previous one first.
             self.keep(usize::MAX);
             self.succeeded.insert((name, revision), due);
         }
@@ -323,7 +324,7 @@ impl World {
         let Target::App { namespace, id } = target(app) else {
             unreachable!("jobs of apps only");
         };
-        // The engine names the host before anything is sent to it.
+        // The engine names the host before it sends anything to it.
         let before = self.hosts.len();
         let host = self.engine.connect(Host::new(&namespace, &id, true, &[]));
         self.hosts.insert(before, (host, app));
@@ -356,7 +357,8 @@ impl World {
         self.collect();
     }
 
-    /// Answers all that is sent, and stores that; which ticks came, in their order. None is due later than now.
+    /// Answers everything sent and stores the results. Returns the ticks in order. None may be due later
+    /// than now.
     pub(crate) fn done(&mut self) -> Vec<(String, Timestamp)> {
         let mut ticks = Vec::new();
         while let Some(UnderWay { name, due, .. }) = self.under_way.first() {
@@ -398,7 +400,7 @@ impl World {
         }
     }
 
-    /// With hosts for every app that take everything, every job ends.
+    /// With hosts for every app that accept everything, every job ends.
     pub(crate) fn complete(mut self) -> Tally {
         for app in 0..APPS {
             self.connect(app);

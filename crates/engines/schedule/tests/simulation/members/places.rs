@@ -1,9 +1,9 @@
-//! How members come to agree on their number, and what they take of the jobs.
+//! Membership agreement, and the jobs that members take over.
 
 use super::*;
 
 impl World {
-    /// Does what the entries ask for.
+    /// Acts on the entries.
     pub(super) fn look(&mut self, at: usize) {
         let (now, is_cut_off) = (self.now, self.members[at].is_cut_off);
         let Some(process) = &mut self.members[at].process else {
@@ -58,7 +58,7 @@ impl World {
         let entries = self.store.entries();
         match quorum::view(&id, uid, &entries) {
             View::Absent => {
-                // As when its lease was lost, which it learns from the store sooner.
+                // As after losing its lease, which it learns from the store sooner.
                 if process.place.is_some() {
                     self.abort_assignment(at);
                     return;
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// Writes the own entry.
+    /// Writes the member's entry.
     pub(super) fn enter(&mut self, at: usize, seen: GroupMembers) {
         let id = at.to_string();
         let Some(process) = &self.members[at].process else {
@@ -123,7 +123,7 @@ impl World {
         if is_new {
             self.handovers += 1;
             let own = &self.store.entries[&at.to_string()];
-            // One of an earlier lease of this process would end with that.
+            // An entry with an earlier lease of this process would end with that lease.
             if process.lease != Some(own.lease) {
                 let seen = own.entry.seen;
                 self.members[at].process = Some(process);
@@ -171,7 +171,7 @@ impl Process {
         );
     }
 
-    /// The latest of each job waits to be stored.
+    /// Queues the latest progress of each job.
     pub(super) fn keep(&mut self, name: Name, version: Version, progress: Option<Progress>, rules: Rules) {
         if rules.forgets && self.tenure > self.waiting_tenure {
             self.waiting.clear();

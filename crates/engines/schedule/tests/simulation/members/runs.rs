@@ -1,4 +1,4 @@
-//! What a member does while it runs: its lease, its place, the jobs that it follows and triggers.
+//! The work of a running member: its lease, its shard, the jobs that it follows, and triggers.
 
 use super::*;
 
@@ -7,7 +7,7 @@ impl World {
         self.members[at].frozen_until > self.now
     }
 
-    /// Checks what an engine wants sent, and keeps what it wants stored.
+    /// Checks the engine's deliveries, and queues its writes.
     pub(super) fn collect(&mut self, at: usize) {
         let Some(mut process) = self.members[at].process.take() else {
             return;
@@ -23,7 +23,7 @@ impl World {
                     due,
                 } => {
                     self.check(at, &process, &name, version, due, clock);
-                    // What was sent before it let go is answered to nobody.
+                    // Triggers sent before it released its jobs are never answered.
                     let mut sent = process
                         .under_way
                         .iter()
@@ -54,7 +54,7 @@ impl World {
         self.members[at].process = Some(process);
     }
 
-    /// The invariants of what is sent.
+    /// The invariants of deliveries.
     pub(super) fn check(
         &mut self,
         at: usize,
@@ -79,7 +79,7 @@ impl World {
             self.wrong(format!("{name} came from member {at}, which has lost its place"));
         }
         let mut others = self.members.iter().filter_map(|other| other.process.as_ref());
-        // One that has not noticed yet that its lease has ended sends nothing.
+        // A member that has not noticed yet that its lease has ended dispatches nothing.
         if others.any(|other| {
             other.until > self.now
                 && other
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// What a process does when it gets to run.
+    /// Runs a process once.
     pub(super) fn run(&mut self, at: usize) {
         if self.is_frozen(at) || self.members[at].process.is_none() {
             return;
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// Tells the engine what became of jobs.
+    /// Passes job changes to the engine.
     pub(super) fn follow(&mut self, at: usize) {
         let seldom = self.random.one_in(4);
         if !self.reaches_store(at) || seldom {
@@ -185,7 +185,7 @@ impl World {
         self.collect(at);
     }
 
-    /// Before an engine is told anything.
+    /// Checks the lease before any input to the engine.
     pub(super) fn check_lease(&mut self, at: usize) {
         let (now, looks) = (self.now, self.rules.looks_at_lease);
         if let Some(process) = &mut self.members[at].process

@@ -1,4 +1,4 @@
-//! The store that members share, and chance.
+//! The shared store, and randomness.
 
 use super::*;
 

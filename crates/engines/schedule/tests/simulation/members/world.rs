@@ -1,4 +1,4 @@
-//! What happens to members, and a whole run.
+//! Events that affect members, and a complete run.
 
 use super::*;
 
@@ -93,7 +93,7 @@ impl World {
         self.tally.acknowledged += 1;
     }
 
-    /// Something that may happen at any time.
+    /// A random event.
     pub(super) fn happen(&mut self) {
         let at = self.random.index(MEMBERS);
         match self.random.below(100) {
@@ -108,7 +108,7 @@ impl World {
                         repeats: u8::try_from(1 + self.random.below(20)).unwrap(),
                     }
                 };
-                // A job that goes on is seldom replaced.
+                // A running job is rarely replaced.
                 if !self.store.jobs.contains_key(&name) || self.random.one_in(10) {
                     self.schedule(&name, app, kind, 0);
                 }
@@ -129,7 +129,7 @@ impl World {
                 };
                 self.answer(at, outcome, true);
             }
-            // Most are there most of the time.
+            // Most members run most of the time.
             70 if self.random.one_in(4) => self.members[at].process = None,
             71 if self.random.one_in(4) => {
                 if let Some(process) = &mut self.members[at].process {
@@ -142,7 +142,7 @@ impl World {
             78 if self.random.one_in(4) => {
                 self.members[at].frozen_until = self.now + self.random.below(LEASE * 2);
             }
-            // What becomes of jobs can be told no more: they are read again.
+            // The watch of jobs failed: they are listed again.
             79 if self.random.one_in(3) && !self.is_frozen(at) => self.release_assignment(at, Then::Look),
             _ => {}
         }
@@ -199,7 +199,7 @@ impl World {
             .answer(clock, sent.host, sent.trigger, outcome)
             .unwrap();
         self.collect(at);
-        // Nobody waits for it any more, where nothing came of it.
+        // The caller has given up if the write did not arrive.
         if let Some(process) = &mut self.members[at].process {
             process.told.clear();
         }
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// Anything happens; then all goes well, and every job ends.
+    /// Runs with faults, then without, until every job ends.
     pub(super) fn play(mut self) -> Result<Self, String> {
         for at in 0..2 {
             self.start(at);

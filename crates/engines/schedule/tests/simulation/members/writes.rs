@@ -1,13 +1,13 @@
-//! What members store, and when it arrives.
+//! Writes of members, and their arrival.
 
 use super::*;
 
 impl World {
-    /// Stores how far jobs are.
+    /// Writes the progress of jobs.
     pub(super) fn write(&mut self, at: usize) {
         let (now, reaches, rules) = (self.now, self.reaches_store(at), self.rules);
         let number = self.number();
-        // Most attempts arrive at once; some hang in the network, and arrive when nobody waits for them any more.
+        // Most writes arrive at once; some hang in the network, and arrive after the caller has given up.
         let delay = match self.random.below(12) {
             0 => self.random.below(CALL * 4),
             _ => self.random.below(50),
@@ -69,7 +69,7 @@ impl World {
         });
     }
 
-    /// What is on its way arrives, if the network lets it.
+    /// Writes in transit arrive, if the network allows.
     pub(super) fn arrive(&mut self) {
         for attempt in std::mem::take(&mut self.attempts) {
             if attempt.arrives > self.now || self.members[attempt.member].is_cut_off {
@@ -77,14 +77,14 @@ impl World {
                 continue;
             }
             self.commit(&attempt);
-            // Some answers get lost.
+            // Some responses get lost.
             if !self.random.one_in(20) {
                 self.settle(&attempt);
             }
         }
     }
 
-    /// The process that asked learns of it, unless it is gone, or has given up.
+    /// The caller receives the response, unless it is gone or has given up.
     pub(super) fn settle(&mut self, attempt: &Attempt) {
         let Some(process) = &mut self.members[attempt.member].process else {
             return;
@@ -95,7 +95,7 @@ impl World {
         if process.asked.is_some_and(|(number, _)| number == attempt.number) {
             process.asked = None;
             for (name, save) in &attempt.batch {
-                // What came meanwhile waits.
+                // Progress made since then waits.
                 if process.waiting.get(name).is_some_and(|now| {
                     now.version == save.version && now.answered.len() == save.answered.len()
                 }) {
