@@ -373,7 +373,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         waiting.into_iter().map(|event| event.id).collect()
     }
 
-    /// Accepts no more events and does not retry. Returns the waiting events for the source, in key order.
+    /// Stops accepting events and does not retry. Returns the waiting events for the source, in key order.
     /// The queue is drained when [`Queue::unsettled`] is 0.
     pub fn drain(&mut self) -> Vec<Id> {
         self.draining = true;

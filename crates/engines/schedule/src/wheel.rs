@@ -137,7 +137,7 @@ impl<T> Wheel<T> {
         self.occupied = [0; LEVELS];
         for at in 0..self.nodes.len() {
             if self.nodes[at].value.is_some() {
-                // No more nodes were created than fit into a u32.
+                // The number of nodes fits into a u32.
                 self.link(at as u32);
             }
         }
