@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn denied_comes_first() {
+    fn denied_has_precedence() {
         let list = http(&[rule("state", "v1", "http")], &[rule("state", "v1", "http")]);
         assert!(!list.http_allows("v1", "state", "v1.0", "state/{storeName}"));
     }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_groups_and_other_protocols_are_ignored() {
+    fn ignores_unknown_groups_and_protocols() {
         let list = grpc(
             &[rule("nonsense", "v1", "grpc"), rule("state", "v1", "http")],
             &[],

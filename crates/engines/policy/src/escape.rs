@@ -140,13 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn borrows_what_needs_no_decoding() {
+    fn borrows_text_without_escapes() {
         assert!(matches!(path_unescape("a+b"), Ok(Cow::Borrowed("a+b"))));
         assert!(matches!(query_unescape("a-b"), Ok(Cow::Borrowed("a-b"))));
     }
 
     #[test]
-    fn reports_the_offending_sequence() {
+    fn reports_invalid_sequence() {
         let message = |text| query_unescape(text).unwrap_err().to_string();
         assert_eq!(message("a%zz"), r#"invalid URL escape "%zz""#);
         assert_eq!(message("a%2"), r#"invalid URL escape "%2""#);
@@ -164,7 +164,7 @@ mod tests {
         }
 
         #[test]
-        fn encoding_is_undone(text in ".*") {
+        fn decoding_inverts_encoding(text in ".*") {
             let path = path_escape(text.as_bytes()).to_string();
             prop_assert_eq!(path_unescape(&path).unwrap(), text.as_str());
             let parameter = parameter_escape(&text).to_string();

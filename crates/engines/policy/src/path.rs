@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_percent_encoding_when_routing() {
+    fn routing_keeps_percent_encoding() {
         assert_eq!(
             clean_escaped_path("/v1.0//state/s/a%2Fb%2e%2e"),
             "/v1.0/state/s/a%2Fb%2e%2e"
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_an_app_could_read_differently() {
+    fn rejects_ambiguous_characters() {
         let message = |raw| canonical(raw).unwrap_err().to_string();
         assert_eq!(
             message("test#stream"),
@@ -369,7 +369,7 @@ mod tests {
         }
 
         #[test]
-        fn a_grpc_method_is_canonical_and_read_in_one_way(path in "/?[a-cA-C./;%\\\\#? ]{0,16}") {
+        fn grpc_method_is_canonical_and_unambiguous(path in "/?[a-cA-C./;%\\\\#? ]{0,16}") {
             if let Ok(method) = grpc_method(&path) {
                 prop_assert_eq!(method, &*path);
                 prop_assert_eq!(&*canonical(method).unwrap(), method);
@@ -379,7 +379,7 @@ mod tests {
         }
 
         #[test]
-        fn the_fast_check_agrees_with_the_slow_path(raw in "[a./]{0,12}") {
+        fn fast_check_agrees_with_slow_path(raw in "[a./]{0,12}") {
             // A trailing segment that vanishes forces the slow path without changing the meaning.
             let forced = if raw.is_empty() { "./.".to_owned() } else { format!("{raw}/.") };
             prop_assert_eq!(clean(&raw), clean(&forced));

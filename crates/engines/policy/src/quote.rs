@@ -35,7 +35,7 @@ mod tests {
     use super::Quoted;
 
     #[test]
-    fn escapes_what_a_terminal_should_not_see() {
+    fn escapes_control_characters() {
         assert_eq!(
             Quoted("a\"b\\c\n\u{1}\u{85}é").to_string(),
             r#""a\"b\\c\n\x01\u0085é""#

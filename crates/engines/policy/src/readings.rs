@@ -76,14 +76,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_methods_have_one_reading() {
+    fn plain_method_has_one_interpretation() {
         for plain in ["", "admin", "/a/b", "pkg.Service/Method", "a b", "ü", "a+b:c@d"] {
             assert_eq!(others(plain), Some(vec![]), "{plain}");
         }
     }
 
     #[test]
-    fn what_servers_make_of_parameters_backslashes_and_escapes() {
+    fn interprets_parameters_backslashes_and_escapes() {
         for (method, reading) in [
             ("admin;x", "admin"),
             ("/admin;a=1;b=2", "admin"),
@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn riddles_are_given_up() {
+    fn rejects_too_many_interpretations() {
         let many = format!("%{}61dmin", "25".repeat(40));
         assert_eq!(others(&many), None);
     }
 
     proptest! {
         #[test]
-        fn readings_are_few_resolved_and_end(method in "[a-c;%0-9/.\\\\]{0,40}") {
+        fn interpretations_are_bounded_and_resolved(method in "[a-c;%0-9/.\\\\]{0,40}") {
             for other in others(&method).unwrap_or_default() {
                 prop_assert!(other.split('/').all(|segment| segment != ".." && segment != "."), "{}", other);
                 prop_assert!(!other.starts_with('/'));

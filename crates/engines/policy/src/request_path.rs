@@ -158,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_invocation_has_one_spelling_that_names_it(
+        fn canonical_invocation_is_unique(
             path in "(/{1,2}v1.0/{1,2}invoke/)?[a-c%+/.:25Ff]{0,12}(/method/)?[a-c%+/.;25Ff]{0,12}",
             app_id in proptest::option::of("[a-c]{0,2}"),
         ) {
@@ -176,7 +176,7 @@ mod tests {
         }
 
         #[test]
-        fn one_route_has_one_spelling(path in "/[a-c%+/.25Ff ]{0,16}") {
+        fn canonical_route_is_unique(path in "/[a-c%+/.25Ff ]{0,16}") {
             let spelling = of_route(&path);
             prop_assert_eq!(&of_route(&spelling), &spelling);
             prop_assert!(!spelling.contains("//") && !spelling.contains("/../"));

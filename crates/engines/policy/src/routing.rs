@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_matches_wins() {
+    fn first_matching_rule_wins() {
         let rules = [
             ("event.type == \"order\" && event.data.total > 100", "/large"),
             ("event.type == \"order\"", "/orders"),
@@ -247,27 +247,27 @@ mod tests {
     }
 
     #[test]
-    fn without_a_match_and_a_default_an_event_goes_nowhere() {
+    fn drops_event_without_match_or_default() {
         let routes = routes(&[("event.type == 'a'", "/a")], "").unwrap();
         assert_eq!(routes.find(&event(json!({"type": "b"}))), Ok(None));
         assert!(!routes.is_empty());
     }
 
     #[test]
-    fn an_empty_rule_always_matches() {
+    fn empty_rule_always_matches() {
         let routes = routes(&[("  ", "/all"), ("nonsense", "/never")], "/default").unwrap();
         assert_eq!(routes.find(&Event::new()), Ok(Some("/all")));
     }
 
     #[test]
-    fn a_malformed_rule_is_named() {
+    fn error_names_malformed_rule() {
         let error = routes(&[("event.type == 'a'", "/a"), ("event.type ==", "/b")], "").unwrap_err();
         assert_eq!((error.number, error.path.as_str()), (2, "/b"));
         assert!(error.to_string().contains("event.type =="), "{error}");
     }
 
     #[test]
-    fn a_rule_without_an_answer_is_an_error() {
+    fn unevaluable_rule_is_error() {
         let not_boolean = routes(&[("event.type", "/a")], "/b").unwrap();
         let error = not_boolean.find(&event(json!({"type": "a"}))).unwrap_err();
         assert_eq!(error.number, 1);

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn http_codes_survive_the_round_trip_where_the_protocol_says_so() {
+    fn http_codes_round_trip() {
         for status in [200, 401, 403, 404, 408, 409, 429, 501, 503, 504] {
             assert_eq!(http_from_grpc(grpc_from_http(status)), status);
         }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn wording_is_the_one_callers_know() {
+    fn phrases_match_go() {
         assert_eq!(reason_phrase(413), "Request Entity Too Large");
         assert_eq!(reason_phrase(418), "I'm a teapot");
         assert_eq!(reason_phrase(299), "");

@@ -86,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_definition(rule in "[ab*]{0,8}", text in "[ab]{0,8}") {
+        fn glob_agrees_with_definition(rule in "[ab*]{0,8}", text in "[ab]{0,8}") {
             prop_assert_eq!(glob(rule.as_bytes(), text.as_bytes()), naive(rule.as_bytes(), text.as_bytes()));
         }
     }

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn first_declaration_wins_and_there_is_no_second_try() {
+    fn first_match_wins_without_backtracking() {
         assert_eq!(rules(&["/a", "/a"]).find("/a"), Some(&0));
         assert_eq!(rules(&["/a*/x", "/ab"]).find("/ab"), None);
         assert_eq!(rules(&["/ab", "/a*/x"]).find("/ab"), Some(&0));
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_flat_list(
+        fn agrees_with_flat_list(
             paths in proptest::collection::vec("(/(a|b|c|\\*|\\*\\*|a\\*|\\*b)){1,4}", 0..8),
             request in "(/(a|b|c|ab|\\*|)){1,5}",
         ) {

@@ -157,7 +157,7 @@ fn defaults() {
 }
 
 #[test]
-fn incomplete_policies_are_refused() {
+fn rejects_incomplete_policies() {
     let policies = vec![
         policy("a", "", "ns", "", vec![]),
         policy("b", "td", "", "", vec![]),
@@ -177,7 +177,7 @@ fn denying(path: &str, protocol: AppProtocol) -> AccessControl {
 }
 
 #[test]
-fn an_operation_that_can_be_read_as_a_denied_one_is_denied() {
+fn denies_ambiguous_operation() {
     for protocol in [AppProtocol::Http, AppProtocol::Grpc] {
         let control = denying("/admin", protocol);
         for spelling in [
@@ -203,7 +203,7 @@ fn an_operation_that_can_be_read_as_a_denied_one_is_denied() {
 }
 
 #[test]
-fn what_is_allowed_by_rule_does_not_open_what_is_denied_by_default() {
+fn allow_rule_does_not_open_default_deny() {
     let rules = vec![operation("/public/**", &["*"], "allow")];
     let spec = spec("deny", vec![policy("a", "td", "ns", "deny", rules)]);
     let control = AccessControl::build(&spec, AppProtocol::Http).unwrap().unwrap();
@@ -212,7 +212,7 @@ fn what_is_allowed_by_rule_does_not_open_what_is_denied_by_default() {
 }
 
 #[test]
-fn callbacks_cannot_be_called_past_the_rules_about_their_methods() {
+fn denies_callbacks_as_methods() {
     let control = denying("/admin", AppProtocol::Grpc);
     for callback in [
         "/dapr.proto.runtime.v1.AppCallback/OnInvoke",
@@ -233,7 +233,7 @@ fn callbacks_cannot_be_called_past_the_rules_about_their_methods() {
 }
 
 #[test]
-fn the_text_of_a_refusal() {
+fn denial_text_matches_dapr() {
     assert_eq!(
         denial("spiffe://public/ns/a/b", "op", "get", None),
         "access control policy has denied access to id: spiffe://public/ns/a/b operation: op verb: NONE"
@@ -269,7 +269,7 @@ fn spelled(plain: &str, choices: &[u8]) -> String {
 
 proptest! {
     #[test]
-    fn no_spelling_of_a_path_bypasses_a_deny_rule(
+    fn no_spelling_bypasses_deny_rule(
         path in "[a-c]{1,2}(/[a-c]{1,2}){0,3}",
         below in "(/[a-c]{1,2}){0,2}/?",
         choices in proptest::collection::vec(any::<u8>(), 1..24),
@@ -286,7 +286,7 @@ proptest! {
     }
 
     #[test]
-    fn decisions_never_panic(operation in ".{0,20}", verb in "[A-Z]{0,5}") {
+    fn decisions_do_not_panic(operation in ".{0,20}", verb in "[A-Z]{0,5}") {
         let control = compiled(AppProtocol::Http);
         let _ = control.decide(Some(id("public/ns1/app1")), &operation, &verb);
     }

@@ -18,14 +18,14 @@ fn items(count: usize) -> Json {
 }
 
 #[test]
-fn sizes_are_those_of_all_that_is_within() {
+fn sizes_include_nested_values() {
     let value = json!({"a": {"b": ["long text", 1, 2, null]}, "c": "short"});
     let size = Size::of(&value);
     assert_eq!((size.elements, size.longest, size.bytes), (2, 4, 9 + 5 + 3));
 }
 
 #[test]
-fn what_would_overflow_a_stack_is_refused() {
+fn rejects_deep_nesting() {
     let nested = |prefix: &str, part: &str, suffix: &str| {
         let count = (MAX_LENGTH - prefix.len() - suffix.len()) / part.len();
         format!("{prefix}{}{suffix}", part.repeat(count))
@@ -51,7 +51,7 @@ fn what_would_overflow_a_stack_is_refused() {
 }
 
 #[test]
-fn the_deepest_expressions_that_are_taken_can_be_evaluated() {
+fn evaluates_deepest_accepted_expressions() {
     let sum = format!("1{} > 1", " + 1".repeat(MAX_DEPTH - 2));
     let loops = |depth| format!("{}true{}", "[1].all(x, ".repeat(depth), ")".repeat(depth));
     let deepest = (1..)
@@ -71,7 +71,7 @@ fn the_deepest_expressions_that_are_taken_can_be_evaluated() {
 }
 
 #[test]
-fn long_lists_of_alternatives_are_taken() {
+fn accepts_many_alternatives() {
     let event = json!({"type": "kind.7", "data": {"numbers": vec![1; 500_000]}});
     let either: Vec<String> = (0..150)
         .map(|n| format!("event.type == 'order.kind.{n}'"))
@@ -82,7 +82,7 @@ fn long_lists_of_alternatives_are_taken() {
 }
 
 #[test]
-fn loops_are_bounded_by_what_they_visit() {
+fn bounds_loops_by_visited_elements() {
     let event = |count| json!({"source": "s", "items": items(count), "tags": ["vip"]});
     let once = "event.items.exists(x, x.id == event.source)";
     assert!(may_run(once, &event(10_000)));
@@ -114,7 +114,7 @@ fn loops_are_bounded_by_what_they_visit() {
 }
 
 #[test]
-fn values_that_grow_from_loop_to_loop_are_bounded() {
+fn bounds_values_growing_in_loops() {
     for part in ["a + a", "[a, a]"] {
         let grown = (0..20).fold("'x'".to_owned(), |text, _| format!("[{text}].map(a, {part})[0]"));
         assert!(!may_run(&format!("size({grown}) > 0"), &json!({})), "{part}");
@@ -124,7 +124,7 @@ fn values_that_grow_from_loop_to_loop_are_bounded() {
 }
 
 #[test]
-fn searching_texts_is_bounded_by_their_bytes() {
+fn bounds_text_searches_by_bytes() {
     let text = "a".repeat(4 << 20);
     let event = json!({"text": text, "words": vec!["b"; 1_000], "pattern": "a+"});
     let searches = ["event.text.contains('b')"; 10].join(" || ");

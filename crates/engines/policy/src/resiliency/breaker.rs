@@ -87,7 +87,7 @@ impl BreakerSpec {
 
 /// The right to make one call; give it back with [`Breaker::record`].
 #[derive(Debug)]
-#[must_use = "the breaker must learn how the call went"]
+#[must_use = "the outcome must be recorded"]
 pub struct Permit {
     generation: u64,
     /// The breaker became half-open to let this call through.

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forgets_the_least_recently_used() {
+    fn evicts_least_recently_used() {
         let mut lru = Lru::new(2);
         lru.get_or_insert_with("a", || 1);
         lru.get_or_insert_with("b", || 2);
@@ -131,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_list(capacity in 1usize..5, keys in proptest::collection::vec(0u8..8, 0..64)) {
+        fn lru_agrees_with_list(capacity in 1usize..5, keys in proptest::collection::vec(0u8..8, 0..64)) {
             let mut lru = Lru::new(capacity);
             let mut model: Vec<(u8, usize)> = Vec::new();
             for (step, key) in keys.into_iter().enumerate() {

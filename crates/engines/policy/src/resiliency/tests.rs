@@ -47,7 +47,7 @@ fn retries(policy: &Policy) -> Option<u32> {
 }
 
 #[test]
-fn nothing_configured_costs_nothing() {
+fn no_configuration_has_no_policies() {
     let none = Resiliency::none();
     let app = none.app("x");
     assert!(app.policy.is_none() && !app.has_target);
@@ -100,7 +100,7 @@ fn named_policies_of_a_target() {
 }
 
 #[test]
-fn undefined_names_are_no_policy() {
+fn undefined_names_mean_no_policy() {
     let target = spec::AppTarget {
         retry: "typo".into(),
         ..Default::default()
@@ -110,7 +110,7 @@ fn undefined_names_are_no_policy() {
 }
 
 #[test]
-fn defaults_by_name_yield_to_entries() {
+fn entries_override_defaults() {
     let retry = |retries| spec::Retry {
         max_retries: Some(retries),
         ..Default::default()
@@ -161,7 +161,7 @@ fn defaults_by_name_yield_to_entries() {
 }
 
 #[test]
-fn default_policies_keep_their_breakers_per_app() {
+fn default_breakers_are_per_app() {
     let now = Instant::now();
     let resiliency = build(&[with_breaker(
         doc("r"),
@@ -179,7 +179,7 @@ fn default_policies_keep_their_breakers_per_app() {
 }
 
 #[test]
-fn a_component_has_one_breaker_for_both_directions() {
+fn component_directions_share_breaker() {
     let now = Instant::now();
     let mut doc = with_breaker(doc("r"), "cb", "totalFailures > 0");
     let names = spec::PolicyNames {
@@ -214,7 +214,7 @@ fn a_component_has_one_breaker_for_both_directions() {
 }
 
 #[test]
-fn actor_breakers_by_scope() {
+fn actor_breakers_follow_scope() {
     let now = Instant::now();
     let mut doc = with_timeout(with_breaker(doc("r"), "cb", "totalFailures > 0"), "t", "2s");
     for (kind, scope) in [("ByType", "type"), ("ById", "id"), ("Both", "both")] {
@@ -260,7 +260,7 @@ fn actor_breakers_by_scope() {
 }
 
 #[test]
-fn built_in_retries_can_be_overridden_within_limits() {
+fn overrides_builtin_retries_within_limits() {
     let none = Resiliency::none();
     assert_eq!(retries(none.builtin(Builtin::ServiceRetries)), Some(3));
     assert_eq!(retries(none.builtin(Builtin::ActorNotFoundRetries)), Some(5));
@@ -297,7 +297,7 @@ fn built_in_retries_can_be_overridden_within_limits() {
 }
 
 #[test]
-fn documents_merge_and_scopes_select() {
+fn merges_documents_in_scope() {
     let first = with_timeout(doc("first"), "t", "1s");
     let target = spec::AppTarget {
         timeout: "t".into(),
@@ -314,7 +314,7 @@ fn documents_merge_and_scopes_select() {
 }
 
 #[test]
-fn all_that_is_wrong_with_a_document_is_told_at_once() {
+fn reports_all_errors_of_document() {
     let bad = with_retry(
         doc("bad"),
         "r",
@@ -360,7 +360,7 @@ fn all_that_is_wrong_with_a_document_is_told_at_once() {
 }
 
 #[test]
-fn a_bad_policy_is_reported_and_the_rest_still_applies() {
+fn skips_and_reports_bad_policy() {
     let bad = with_timeout(doc("bad"), "t", "soon");
     let bad = with_timeout(bad, "DefaultTimeoutPolicy", "1s");
     let bad = with_retry(
@@ -405,7 +405,7 @@ fn a_bad_policy_is_reported_and_the_rest_still_applies() {
 }
 
 #[test]
-fn a_value_of_another_type_takes_its_policy_with_it_and_no_more() {
+fn wrong_type_disables_only_its_policy() {
     let yaml = "kind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    timeouts:\n      short: 1s\n      \
                 odd: [1]\n    retries:\n      few:\n        maxRetries: some\n        duration: soon\n      \
                 two: {maxRetries: 2}\n    circuitBreakers: none\n  targets:\n    apps:\n      one: {timeout: short, retry: \
@@ -437,7 +437,7 @@ fn a_value_of_another_type_takes_its_policy_with_it_and_no_more() {
 }
 
 #[test]
-fn what_stands_in_for_a_bad_policy_is_named() {
+fn names_replacement_of_bad_policy() {
     let bad_retry = spec::Retry {
         duration: "soon".into(),
         ..Default::default()
@@ -459,7 +459,7 @@ fn what_stands_in_for_a_bad_policy_is_named() {
 }
 
 #[test]
-fn actor_breakers_need_a_scope() {
+fn actor_breakers_require_scope() {
     let mut doc = with_breaker(doc("r"), "cb", "");
     for (kind, scope) in [("None", ""), ("Odd", "cluster")] {
         let target = spec::ActorTarget {
@@ -483,14 +483,14 @@ fn actor_breakers_need_a_scope() {
 }
 
 #[test]
-fn policies_are_shared_between_threads() {
+fn policies_are_send_and_sync() {
     fn shared<T: Send + Sync>() {}
     shared::<Resiliency>();
     shared::<Policy>();
 }
 
 #[test]
-fn what_is_awaited_is_attempted_until_the_limit_and_counted_nowhere() {
+fn waiting_policy_retries_uncounted() {
     let ms = Duration::from_millis;
     let policy = Policy::waiting("outbox", ms(10), ms(100), ms(1000));
     assert!(policy.is_waiting() && policy.labels().is_none());
@@ -517,7 +517,7 @@ fn what_is_awaited_is_attempted_until_the_limit_and_counted_nowhere() {
 }
 
 #[test]
-fn what_targets_name_and_nobody_defines_is_told_with_the_nearest_name() {
+fn reports_undefined_policy_with_hint() {
     let target = |timeout: &str, retry: &str| spec::AppTarget {
         timeout: timeout.into(),
         retry: retry.into(),

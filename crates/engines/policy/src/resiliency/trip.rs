@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn simple_comparisons_need_no_interpreter() {
+    fn simple_comparisons_skip_interpreter() {
         for text in ["consecutiveFailures > 5", "requests>=3", "  totalFailures  >  0 "] {
             assert!(
                 matches!(Trip::compile(text).unwrap().rule, Rule::Compare { .. }),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_expression_does_not_trip() {
+    fn failing_expression_does_not_trip() {
         for text in [
             "unknownCounter > 1",
             "requests + 1",

@@ -15,7 +15,7 @@ fn parsed<'a>(path: &'a str, header: Option<&'a str>, auth: Option<&str>) -> (St
 }
 
 #[test]
-fn header_then_credentials_then_path() {
+fn prefers_header_then_credentials_then_path() {
     let expect = |id: &str, method: &str, source| (id.to_owned(), method.to_owned(), source);
     assert_eq!(
         parsed("/foo/bar", Some("myapp"), None),
@@ -93,7 +93,7 @@ fn path_forms() {
 }
 
 #[test]
-fn nothing_names_a_target() {
+fn rejects_request_without_target() {
     for path in [
         "/",
         "",
@@ -121,7 +121,7 @@ fn nothing_names_a_target() {
 }
 
 #[test]
-fn other_credentials_are_ignored() {
+fn ignores_other_credentials() {
     for auth in [
         "Bearer x",
         "Basic !!",
@@ -139,7 +139,7 @@ fn other_credentials_are_ignored() {
 }
 
 #[test]
-fn bad_paths_and_methods() {
+fn rejects_bad_paths_and_methods() {
     assert!(matches!(
         Invocation::parse("/%zz", Some("a"), None),
         Err(TargetError::Path(_))
@@ -154,7 +154,7 @@ fn bad_paths_and_methods() {
 }
 
 #[test]
-fn a_method_may_be_no_text_but_the_target_is() {
+fn accepts_non_utf8_method_only() {
     for (path, app_id) in [
         ("/v1.0/invoke/a/method/x//%ff/../%FE%2F./b", None),
         ("/x/%fe/b", Some("a")),
@@ -196,7 +196,7 @@ fn target_forms() {
 }
 
 #[test]
-fn plain_requests_are_borrowed() {
+fn plain_requests_do_not_allocate() {
     let invocation = Invocation::parse("/v1.0/invoke/myapp/method/foo/bar", None, None).unwrap();
     assert!(matches!(invocation.id, Cow::Borrowed("myapp")));
     assert!(matches!(invocation.method, Cow::Borrowed("foo/bar")));
@@ -204,7 +204,7 @@ fn plain_requests_are_borrowed() {
 
 proptest! {
     #[test]
-    fn any_request_is_read_or_refused(path in ".{0,40}", id in proptest::option::of(".{0,8}")) {
+    fn any_request_parses_or_errors(path in ".{0,40}", id in proptest::option::of(".{0,8}")) {
         if let Ok(invocation) = Invocation::parse(&path, id.as_deref(), None) {
             let again = canonical(&invocation.method).unwrap();
             prop_assert_eq!(&again, &invocation.method);
@@ -213,7 +213,7 @@ proptest! {
     }
 
     #[test]
-    fn escaping_does_not_change_the_method(method in "[a-z./]{1,16}", escape in any::<u64>()) {
+    fn escaping_keeps_method(method in "[a-z./]{1,16}", escape in any::<u64>()) {
         let escaped: String = method
             .bytes()
             .enumerate()

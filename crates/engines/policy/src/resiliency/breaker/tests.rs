@@ -66,7 +66,7 @@ fn opens_after_consecutive_failures_and_recovers_through_half_open() {
 }
 
 #[test]
-fn a_failed_probe_opens_again() {
+fn failed_probe_reopens() {
     let start = Instant::now();
     let breaker = breaker(2, None, "totalFailures > 0", start);
     assert_eq!(call(&breaker, false, start), Ok(Some(TRIPPED)));
@@ -84,7 +84,7 @@ fn a_failed_probe_opens_again() {
 }
 
 #[test]
-fn the_interval_starts_the_count_anew() {
+fn interval_resets_counts() {
     let start = Instant::now();
     let breaker = breaker(1, Some(5), "totalFailures > 1", start);
     assert_eq!(call(&breaker, false, start), Ok(None));
@@ -93,7 +93,7 @@ fn the_interval_starts_the_count_anew() {
 }
 
 #[test]
-fn late_results_do_not_count() {
+fn ignores_late_results() {
     let start = Instant::now();
     let breaker = breaker(1, None, "totalFailures > 0", start);
     let slow = breaker.allow(start).unwrap();
@@ -106,7 +106,7 @@ fn late_results_do_not_count() {
 }
 
 #[test]
-fn requests_are_counted_too() {
+fn counts_requests() {
     let start = Instant::now();
     let breaker = breaker(1, None, "requests > 4", start);
     for _ in 0..4 {
@@ -124,7 +124,7 @@ proptest! {
     /// Whatever the order of calls, results and time: an open breaker lets nothing through before its time, and a
     /// half-open one never more than it may.
     #[test]
-    fn never_lets_too_much_through(
+    fn never_exceeds_permitted_calls(
         max in 1u32..4,
         steps in proptest::collection::vec((0u8..4, 0u64..8), 1..80),
     ) {

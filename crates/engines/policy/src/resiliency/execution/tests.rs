@@ -82,7 +82,7 @@ fn gives_up() {
 }
 
 #[test]
-fn without_retries_one_attempt_is_made() {
+fn makes_one_attempt_without_retries() {
     let (policy, now) = (policy(None, None), Instant::now());
     let mut run = policy.start(key(), now);
     run.before(now).unwrap();
@@ -91,7 +91,7 @@ fn without_retries_one_attempt_is_made() {
 }
 
 #[test]
-fn a_breaker_that_opens_ends_the_retries() {
+fn open_breaker_ends_retries() {
     let (policy, now) = (policy(Some(10), Some("consecutiveFailures > 1")), Instant::now());
     let mut run = policy.start(key(), now);
     for _ in 0..2 {
@@ -125,7 +125,7 @@ fn a_breaker_that_opens_ends_the_retries() {
 }
 
 #[test]
-fn a_request_that_cannot_be_sent_is_not_repeated_and_opens_no_breaker() {
+fn unsendable_request_does_not_open_breaker() {
     let (policy, now) = (policy(Some(10), Some("consecutiveFailures > 0")), Instant::now());
     for _ in 0..5 {
         let mut run = policy.start(key(), now);
@@ -147,7 +147,7 @@ fn a_request_that_cannot_be_sent_is_not_repeated_and_opens_no_breaker() {
 }
 
 #[test]
-fn a_request_that_cannot_be_sent_again_is_not_repeated_and_counts_as_before() {
+fn unrepeatable_request_counts_as_failure() {
     let (policy, now) = (policy(Some(10), Some("consecutiveFailures > 0")), Instant::now());
     for (state, outcome) in [
         (BreakerState::Closed, Outcome::Success),
@@ -164,7 +164,7 @@ fn a_request_that_cannot_be_sent_again_is_not_repeated_and_counts_as_before() {
 }
 
 #[test]
-fn a_cancelled_probe_gives_its_place_back() {
+fn cancelled_probe_returns_permit() {
     let (policy, now) = (policy(None, Some("consecutiveFailures > 0")), Instant::now());
     let fail = |now| {
         let mut run = policy.start(key(), now);

@@ -11,7 +11,7 @@ fn spec(backoff: Backoff, max_retries: Option<u32>) -> RetrySpec {
 }
 
 #[test]
-fn constant_times_and_a_limit() {
+fn constant_policy_has_limit() {
     let start = Instant::now();
     let second = Duration::from_secs(1);
     let spec = spec(Backoff::Constant(second), Some(2));
@@ -22,7 +22,7 @@ fn constant_times_and_a_limit() {
 }
 
 #[test]
-fn statuses_are_named_by_a_list_and_not_by_its_absence() {
+fn only_explicit_lists_name_statuses() {
     let matching = CodeMatch::parse("100-101,503", "").unwrap();
     assert!(matching.names_http(101) && matching.names_http(503) && !matching.names_http(102));
     assert!(!CodeMatch::parse("", "2").unwrap().names_http(101));
@@ -54,7 +54,7 @@ fn unlimited_constant_retries_ignore_the_clock() {
 }
 
 #[test]
-fn exponential_policies_end_after_fifteen_minutes() {
+fn exponential_policy_ends_after_15_minutes() {
     let start = Instant::now();
     let spec = spec(Backoff::exponential(RetrySpec::DEFAULT_MAX_INTERVAL), None);
     let mut state = RetryState::new(&spec, start, 7);
@@ -123,7 +123,7 @@ fn bad_code_lists() {
 }
 
 #[test]
-fn unmatched_codes_are_final() {
+fn does_not_retry_unmatched_codes() {
     let start = Instant::now();
     let spec = RetrySpec {
         matching: CodeMatch::parse("500", "").unwrap(),
@@ -137,7 +137,7 @@ fn unmatched_codes_are_final() {
 
 proptest! {
     #[test]
-    fn exponential_times_stay_within_their_bounds(seed in any::<u64>(), max_ms in 1u64..100_000) {
+    fn exponential_intervals_stay_in_bounds(seed in any::<u64>(), max_ms in 1u64..100_000) {
         let start = Instant::now();
         let max = Duration::from_millis(max_ms);
         let spec = spec(Backoff::exponential(max), None);

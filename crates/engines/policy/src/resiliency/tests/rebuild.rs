@@ -68,7 +68,7 @@ fn all(built: &Resiliency) -> [Option<Arc<Policy>>; 6] {
 }
 
 #[test]
-fn breakers_keep_their_state_where_their_rules_stay() {
+fn rebuild_keeps_unchanged_breakers() {
     let built = build(&[fused("1h", "1h")]);
     all(&built).iter().for_each(|policy| fail(policy.as_deref()));
     let open = |built: &Resiliency| all(built).map(|policy| is_open(policy.as_deref()));
