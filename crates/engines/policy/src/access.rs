@@ -1,8 +1,8 @@
-//! Access control on the callee's side: which callers may use which operations of this app.
+//! Access control by the callee: which callers may use which operations of this app.
 //!
-//! Rules are compiled once. A decision takes the caller's certified identity and the canonical operation path
-//! (see [`crate::path::canonical`]), the same value that is then dispatched. Where the app behind could read that path
-//! in another way ([`crate::readings`]), every reading has to be allowed.
+//! Rules are compiled once. A decision takes the caller's certified identity and the canonical operation
+//! path (see [`crate::path::canonical`]), which is also the dispatched path. If the app could interpret
+//! that path differently ([`crate::readings`]), all interpretations must be allowed.
 
 mod pattern;
 mod rules;
@@ -16,57 +16,57 @@ use rules::Rules;
 
 use crate::readings;
 
-/// Callbacks that an app offers to its own sidecar: they name what they do inside of their messages, or tell the app
-/// of events, so that a rule about methods cannot speak of them.
+/// Callbacks that an app serves for its own sidecar. They name the operation inside of their messages, or
+/// deliver events, so rules about methods cannot apply to them.
 const CALLBACKS: &str = "/dapr.proto.runtime.v1.AppCallback";
 
-/// What the app speaks, which decides how operations are matched.
+/// The app's protocol, which decides how operations are matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppProtocol {
-    /// Paths without regard to case; rules apply per verb.
+    /// Case-insensitive paths; rules apply per verb.
     Http,
-    /// Exact case; verbs are ignored.
+    /// Case-sensitive; verbs are ignored.
     Grpc,
 }
 
-/// A caller, from the SPIFFE id of its certificate.
+/// A caller, from the SPIFFE ID of its certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallerId<'a> {
-    /// Trust domain of the caller's SPIFFE id.
+    /// Trust domain of the caller.
     pub trust_domain: &'a str,
-    /// Namespace of the caller's SPIFFE id.
+    /// Namespace of the caller.
     pub namespace: &'a str,
-    /// App id of the caller's SPIFFE id.
+    /// App ID of the caller.
     pub app_id: &'a str,
 }
 
 /// A decision about one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the call may go on.
+    /// Whether the call is allowed.
     pub allowed: bool,
-    /// Whether a policy for this caller with its own default action was in force, rather than the global default:
-    /// the metric families are told apart by this.
+    /// Whether a policy for this caller with a default action applied, instead of the global default;
+    /// selects the metric family.
     pub by_app_policy: bool,
-    /// Why it may not go on although no rule says so of the operation as it stands.
+    /// Why the call is denied although its literal path is allowed.
     pub ambiguity: Option<Ambiguity>,
 }
 
-/// Why an operation is denied that is allowed by its spelling.
+/// Why an operation is denied although its literal path is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Ambiguity {
-    /// Servers may read it as another operation, which is denied.
+    /// A server may interpret it as another operation, which is denied.
     #[error("a server may read it as {0}, which is denied")]
     ReadAs(String),
-    /// There are more ways to read it than are looked at.
+    /// It has too many interpretations to check.
     #[error("a server may read it in too many different ways")]
     TooManyReadings,
-    /// A callback of the app, called as a method.
+    /// A callback, called as a method.
     #[error("callbacks of an app are for its own sidecar; use InvokeService")]
     Callback,
 }
 
-/// Access control cannot be compiled; fatal at startup. The text names the apps.
+/// Access control cannot be compiled, which is fatal at startup. The text names the apps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct AccessError(String);
@@ -76,7 +76,7 @@ pub struct AccessError(String);
 pub struct AccessControl {
     protocol: AppProtocol,
     default_allows: bool,
-    /// By app id; one entry per namespace.
+    /// By app ID; one entry per namespace.
     callers: HashMap<String, Vec<Caller>>,
 }
 
@@ -84,7 +84,7 @@ pub struct AccessControl {
 struct Caller {
     namespace: String,
     trust_domain: String,
-    /// The policy's own default, if it has one.
+    /// The policy's default, if set.
     default_allows: Option<bool>,
     operations: Rules<Operation>,
 }
@@ -96,10 +96,10 @@ struct Operation {
 }
 
 impl AccessControl {
-    /// Compiles a specification; `None` when it says nothing at all, and everything is allowed.
+    /// Compiles a specification; `None` if it is empty, which allows everything.
     ///
     /// # Errors
-    /// A policy lacks its app id, trust domain or namespace.
+    /// A policy lacks its app ID, trust domain or namespace.
     pub fn build(spec: &spec::AccessControl, protocol: AppProtocol) -> Result<Option<Self>, AccessError> {
         if spec.default_action.is_empty() && spec.trust_domain.is_empty() && spec.policies.is_empty() {
             return Ok(None);
@@ -117,8 +117,8 @@ impl AccessControl {
                 None => namespaces.push(caller),
             }
         }
-        // An empty default action denies, also without policies: an absent list and an empty one cannot be told
-        // apart here, and the reference denies for the absent one.
+        // An empty default action denies, even without policies: absent and empty lists are
+        // indistinguishable here, and Dapr denies for the absent one.
         Ok(Some(Self {
             protocol,
             default_allows: allows(&spec.default_action),
@@ -126,21 +126,20 @@ impl AccessControl {
         }))
     }
 
-    /// Whether there is anything that it could deny.
+    /// Whether it can deny anything.
     pub fn has_rules(&self) -> bool {
         !self.default_allows || !self.callers.is_empty()
     }
 
-    /// Decides about a call. `caller` is `None` when there is no peer identity because mTLS is off; a malformed
-    /// identity must be refused before. `verb` is the HTTP method; anything that is not one of the protocol's
-    /// verbs counts as absent.
+    /// Decides about a call. `caller` is `None` if mTLS is off; the caller must reject malformed identities
+    /// before. `verb` is the HTTP method; a verb unknown to the protocol counts as absent.
     pub fn decide(&self, caller: Option<CallerId<'_>>, operation: &str, verb: &str) -> Decision {
         let global = Decision {
             allowed: self.default_allows,
             by_app_policy: false,
             ambiguity: None,
         };
-        // Without a single rule there is nothing that a callback could be used to get around.
+        // Without rules, a callback circumvents nothing.
         if self.has_rules() && operation.starts_with(CALLBACKS) {
             return Decision {
                 allowed: false,
@@ -180,7 +179,7 @@ impl AccessControl {
         }
     }
 
-    /// What speaks against an operation that is allowed as it stands.
+    /// The ambiguity of an operation whose literal path is allowed, if any.
     fn ambiguity(&self, policy: &Caller, operation: &str, verb: &str) -> Option<Ambiguity> {
         let Some(readings) = readings::others(operation) else {
             return Some(Ambiguity::TooManyReadings);
@@ -189,7 +188,7 @@ impl AccessControl {
         readings.into_iter().find(denied).map(Ambiguity::ReadAs)
     }
 
-    /// The decision about one reading of an operation.
+    /// The decision about one interpretation of an operation.
     fn allows(&self, policy: &Caller, operation: &str, verb: &str) -> bool {
         let default = policy.default_allows.unwrap_or(self.default_allows);
         let operation = match self.protocol {
@@ -231,7 +230,7 @@ impl Caller {
     }
 }
 
-/// The text of a refusal; `id` is the caller's SPIFFE id. Answered as gRPC `PermissionDenied`.
+/// The text of a denial; `id` is the caller's SPIFFE ID. Sent as gRPC `PermissionDenied`.
 pub fn denial(id: &str, operation: &str, verb: &str, ambiguity: Option<&Ambiguity>) -> String {
     let verb = if is_verb(verb) { verb } else { "NONE" };
     let text =
@@ -246,7 +245,7 @@ fn allows(action: &str) -> bool {
     action.eq_ignore_ascii_case("allow")
 }
 
-/// The verbs the protocol between sidecars can express.
+/// The verbs of the protocol between sidecars.
 fn is_verb(verb: &str) -> bool {
     matches!(
         verb,
@@ -254,7 +253,7 @@ fn is_verb(verb: &str) -> bool {
     )
 }
 
-/// Lower case, character by character, so that rule and request fold alike wherever a character stands.
+/// Lower case by character, so that rule and request fold alike at any position.
 fn fold(text: &str) -> Cow<'_, str> {
     if text
         .bytes()

@@ -1,4 +1,4 @@
-//! Which parts of the sidecar's API are served: `spec.api.allowed` and `spec.api.denied`.
+//! Restriction of the sidecar's API: `spec.api.allowed` and `spec.api.denied`.
 
 use std::collections::HashSet;
 
@@ -11,13 +11,13 @@ pub struct ApiList {
     denied: HashSet<String>,
 }
 
-/// Methods that start with this are Dapr's own; the rest is proxied.
+/// Prefix of Dapr's own methods; all others are proxied.
 const RUNTIME_PREFIX: &str = "/dapr.proto.runtime.";
-/// The service every listed method belongs to.
+/// The service of all listed methods.
 const DAPR_SERVICE: &str = "/dapr.proto.runtime.v1.Dapr/";
 
 impl ApiList {
-    /// Compiles the rules for HTTP; the others are ignored.
+    /// Compiles the rules for HTTP; ignores others.
     pub fn http(allowed: &[ApiRule], denied: &[ApiRule]) -> Self {
         let compile = |rules: &[ApiRule]| {
             let rules = of_protocol(rules, "http");
@@ -31,8 +31,8 @@ impl ApiList {
         }
     }
 
-    /// Compiles the rules for gRPC; the others are ignored. `methods`: those of Dapr's service in a group, by its name and
-    /// version; none for an unknown one.
+    /// Compiles the rules for gRPC; ignores others. `methods` returns the methods of a group of Dapr's
+    /// service by its name and version; none if it is unknown.
     pub fn grpc(
         allowed: &[ApiRule],
         denied: &[ApiRule],
@@ -49,9 +49,9 @@ impl ApiList {
         }
     }
 
-    /// Whether an HTTP route is served. `group` and `group_version` are the route's group (`state`, `v1`);
-    /// `route_version` and `route` are its path without the leading slash (`v1.0-alpha1`, `state/{storeName}`).
-    /// Health routes are always served and are not asked about.
+    /// Whether an HTTP route is allowed. `group` and `group_version` are the route's group (`state`, `v1`);
+    /// `route_version` and `route` are its path without the leading slash (`v1.0-alpha1`,
+    /// `state/{storeName}`). Health routes are always allowed and need no call.
     pub fn http_allows(&self, group_version: &str, group: &str, route_version: &str, route: &str) -> bool {
         let named = format!("{group_version}/{group}");
         let path = format!("{route_version}/{route}");
@@ -61,15 +61,15 @@ impl ApiList {
         !matches(&self.denied) && (self.allowed.is_empty() || matches(&self.allowed))
     }
 
-    /// Whether a gRPC method, `/package.Service/Method`, is served. Only methods of Dapr's own runtime services
-    /// are restricted; everything else is proxied traffic.
+    /// Whether a gRPC method, `/package.Service/Method`, is allowed. Restricts only Dapr's own runtime
+    /// services; everything else is proxied traffic.
     pub fn grpc_allows(&self, full_method: &str) -> bool {
         !full_method.starts_with(RUNTIME_PREFIX)
             || !self.denied.contains(full_method)
                 && (self.allowed.is_empty() || self.allowed.contains(full_method))
     }
 
-    /// Whether nothing is restricted, so that callers need not ask.
+    /// Whether nothing is restricted, so that calls need no check.
     pub fn is_open(&self) -> bool {
         self.allowed.is_empty() && self.denied.is_empty()
     }

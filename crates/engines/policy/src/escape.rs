@@ -1,4 +1,4 @@
-//! Percent-decoding as Go's `net/url` does it, which is what peers and SDKs were tested against.
+//! Percent-decoding with the semantics of Go's `net/url`, for which peers and SDKs are tested.
 
 use std::borrow::Cow;
 
@@ -6,18 +6,18 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 use crate::quote::Quoted;
 
-/// Why a percent-encoded text cannot be decoded.
+/// Why a percent-encoded text is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EscapeError {
-    /// `%` is not followed by two hexadecimal digits. Holds the offending sequence, at most three bytes.
+    /// `%` is not followed by two hexadecimal digits. Holds the invalid sequence, at most three bytes.
     #[error("invalid URL escape {}", Quoted(.0))]
     Sequence(String),
-    /// The decoded bytes are not text; nothing in the protocol can carry them.
+    /// The decoded bytes are not UTF-8, which the protocol cannot carry.
     #[error("invalid URL escape: the decoded bytes are not valid UTF-8")]
     NotText,
 }
 
-/// What stays as it is in a path; a literal percent sign does not, so that what is decoded is what was encoded.
+/// Characters to escape in a path. Includes the percent sign, so that decoding inverts encoding.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -39,15 +39,15 @@ const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'=')
     .remove(b'[')
     .remove(b']');
-/// What stays as it is in a segment that is decoded as a query component.
+/// Characters to escape in a segment that is decoded as a query component.
 const PARAMETER: &AsciiSet = &PATH.add(b'/').add(b'+');
 
-/// Encodes a decoded path: [`path_unescape`] gives it back. Slashes stay.
+/// Encodes a decoded path, inverting [`path_unescape`]. Keeps slashes.
 pub fn path_escape(path: &[u8]) -> percent_encoding::PercentEncode<'_> {
     percent_encode(path, PATH)
 }
 
-/// Encodes a decoded path parameter as one segment: [`query_unescape`] gives it back.
+/// Encodes a decoded path parameter as one segment, inverting [`query_unescape`].
 pub fn parameter_escape(parameter: &str) -> percent_encoding::PercentEncode<'_> {
     percent_encode(parameter.as_bytes(), PARAMETER)
 }
@@ -55,15 +55,15 @@ pub fn parameter_escape(parameter: &str) -> percent_encoding::PercentEncode<'_> 
 /// Decodes a query component: `%XX` sequences, and `+` as a space.
 ///
 /// # Errors
-/// A malformed `%` sequence, or bytes that are not UTF-8.
+/// A malformed `%` sequence, or invalid UTF-8.
 pub fn query_unescape(text: &str) -> Result<Cow<'_, str>, EscapeError> {
     unescape(text, true)
 }
 
-/// Decodes a path: `%XX` sequences only, `+` stays.
+/// Decodes a path: `%XX` sequences only, not `+`.
 ///
 /// # Errors
-/// A malformed `%` sequence, or bytes that are not UTF-8.
+/// A malformed `%` sequence, or invalid UTF-8.
 pub fn path_unescape(text: &str) -> Result<Cow<'_, str>, EscapeError> {
     unescape(text, false)
 }
@@ -75,7 +75,7 @@ fn unescape(text: &str, plus_is_space: bool) -> Result<Cow<'_, str>, EscapeError
     })
 }
 
-/// Decodes a path to bytes, whatever they are.
+/// Decodes a path to arbitrary bytes.
 ///
 /// # Errors
 /// A malformed `%` sequence.
@@ -117,7 +117,7 @@ fn unescape_bytes(text: &str, plus_is_space: bool) -> Result<Cow<'_, [u8]>, Esca
     Ok(Cow::Owned(out))
 }
 
-/// The value of a hexadecimal digit; only called after the digit was checked.
+/// The value of a valid hexadecimal digit.
 const fn nibble(digit: u8) -> u8 {
     match digit {
         b'0'..=b'9' => digit - b'0',

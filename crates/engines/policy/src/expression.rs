@@ -1,4 +1,5 @@
-//! Expressions in CEL, bounded before they run: the interpreter recurses, and nothing can stop it.
+//! CEL expressions, whose cost is bounded before evaluation: the interpreter is recursive and cannot be
+//! interrupted.
 
 use std::thread;
 
@@ -10,22 +11,22 @@ use serde_json::Value as Json;
 
 use crate::routing::Event;
 
-/// The longest expression, bytes.
+/// Maximum length of an expression in bytes.
 const MAX_LENGTH: usize = 8 * 1024;
-/// How deep an expression may be nested, levels of its syntax tree.
+/// Maximum nesting of an expression, in levels of its syntax tree.
 const MAX_DEPTH: usize = 100;
-/// Steps that one evaluation may take: some tenths of a microsecond each.
+/// Maximum steps of an evaluation, of some tenths of a microsecond each.
 const MAX_STEPS: u64 = 500_000;
 
-/// The stack for compiling the longest expression, however it is nested. Only what is used of it takes memory.
+/// Stack size for compiling any expression of the maximum length. Only the used part takes memory.
 const STACK: usize = 128 * 1024 * 1024;
-/// Steps of compiling a regular expression, which happens each time it is asked.
+/// Steps to compile a regular expression, which happens at each use.
 const REGEX: u64 = 500;
-/// The same for one that is not written in the rule.
+/// The same for one that is not a literal in the rule.
 const FOREIGN_REGEX: u64 = 100_000;
-/// Values that are copied or compared in one step.
+/// Values copied or compared per step.
 const VALUES_PER_STEP: u64 = 4;
-/// Bytes of text that are searched, copied or compared in one step.
+/// Bytes of text searched, copied or compared per step.
 const BYTES_PER_STEP: u64 = 256;
 
 /// A compiled expression.
@@ -34,7 +35,7 @@ pub(crate) struct Expression(Program);
 
 impl Expression {
     /// # Errors
-    /// What is wrong with `text`, for whoever wrote it.
+    /// Why `text` is invalid, for its author.
     pub(crate) fn compile(env: &Env, text: &str) -> Result<Self, String> {
         if text.len() > MAX_LENGTH {
             return Err(format!("it is longer than {MAX_LENGTH} bytes"));
@@ -56,16 +57,15 @@ impl Expression {
         })
     }
 
-    /// The program; ask [`Expression::check`] before it runs.
+    /// The program; call [`Expression::check`] before running it.
     pub(crate) fn program(&self) -> &Program {
         &self.0
     }
 
-    /// Whether it takes [`MAX_STEPS`] at most where `event` is what the expression sees as `event`. Other variables are
-    /// taken for numbers.
+    /// Checks that evaluation with `event` takes at most [`MAX_STEPS`]. Other variables count as numbers.
     ///
     /// # Errors
-    /// It could take more.
+    /// It may take more.
     pub(crate) fn check(&self, event: &Event) -> Result<(), String> {
         let mut estimate = Estimate {
             event,
@@ -83,7 +83,7 @@ impl Expression {
 }
 
 /// # Errors
-/// The expression is deeper than [`MAX_DEPTH`].
+/// The nesting exceeds [`MAX_DEPTH`].
 fn check_depth(root: &IdedExpr) -> Result<(), String> {
     let mut open = vec![(root, 1)];
     while let Some((expression, depth)) = open.pop() {
@@ -129,16 +129,16 @@ fn entry_parts(entry: &IdedEntryExpr) -> impl Iterator<Item = &IdedExpr> {
     key.into_iter().chain([value])
 }
 
-/// At most how large a value is.
+/// An upper bound for the size of a value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Size {
-    /// Its elements, of a list or an object.
+    /// Elements of a list or an object.
     elements: u64,
-    /// The elements of the longest list or object in it, itself included.
+    /// Elements of the longest list or object in it, including itself.
     longest: u64,
-    /// The values in it.
+    /// Values in it.
     values: u64,
-    /// The bytes of all texts in it.
+    /// Bytes of all texts in it.
     bytes: u64,
 }
 
@@ -172,7 +172,7 @@ impl Size {
         }
     }
 
-    /// A list or an object.
+    /// A list or an object with these parts.
     fn around(elements: usize, parts: impl Iterator<Item = Self>) -> Self {
         let parts = parts.fold(Self::SCALAR, Self::beside);
         let elements = elements as u64;
@@ -183,7 +183,7 @@ impl Size {
         }
     }
 
-    /// Both, apart from each other: neither is an element of what holds them.
+    /// Both as separate values in a container that does not count them.
     fn beside(self, other: Self) -> Self {
         Self {
             elements: 0,
@@ -193,7 +193,7 @@ impl Size {
         }
     }
 
-    /// Both as one, as lists and texts are put together.
+    /// The concatenation of lists or texts.
     fn plus(self, other: Self) -> Self {
         let elements = self.elements.saturating_add(other.elements);
         let both = self.beside(other);
@@ -223,7 +223,7 @@ impl Size {
         }
     }
 
-    /// Anything in it.
+    /// Any value in it.
     fn inner(self) -> Self {
         Self {
             elements: self.longest,
@@ -237,24 +237,24 @@ impl Size {
     }
 }
 
-/// What is known of a value.
+/// Static knowledge about a value.
 #[derive(Clone, Copy)]
 enum Known<'a> {
     Event,
     Json(&'a Json),
-    /// What a loop gathered: all of it, and one element.
+    /// A loop's accumulator: its total size, and that of one element.
     Gathered(Size, Size),
     Size(Size),
 }
 
-/// More than [`MAX_STEPS`].
+/// The bound exceeds [`MAX_STEPS`].
 struct TooLong;
 
-/// Walks through an expression as the interpreter does, but once through each loop.
+/// Walks an expression like the interpreter, but visits each loop body once.
 struct Estimate<'a> {
     event: &'a Event,
     steps: u64,
-    /// The variables of the loops around.
+    /// Variables of the enclosing loops.
     scope: Vec<(&'a str, Known<'a>)>,
 }
 
@@ -268,7 +268,7 @@ impl<'a> Estimate<'a> {
         }
     }
 
-    /// Measuring takes time itself.
+    /// Measuring takes steps too.
     fn size(&mut self, known: Known<'a>) -> Result<Size, TooLong> {
         let size = match known {
             Known::Size(size) | Known::Gathered(size, _) => return Ok(size),
@@ -289,7 +289,7 @@ impl<'a> Estimate<'a> {
         Ok(found.map_or(Known::Size(Size::SCALAR), Known::Json))
     }
 
-    /// Any element of a list, or key or value of an object.
+    /// Any element of a list, or any key or value of an object.
     fn element(&mut self, known: Known<'a>) -> Result<Size, TooLong> {
         if let Known::Gathered(_, each) = known {
             return Ok(each);
@@ -306,7 +306,7 @@ impl<'a> Estimate<'a> {
         Ok(self.size(known)?.inner())
     }
 
-    /// What `expression` gives, where it is evaluated so many times.
+    /// The value of `expression`, which is evaluated `times` times.
     fn value(&mut self, expression: &'a IdedExpr, times: u64) -> Result<Known<'a>, TooLong> {
         self.spend(times)?;
         Ok(Known::Size(match &expression.expr {
@@ -345,7 +345,7 @@ impl<'a> Estimate<'a> {
         }))
     }
 
-    /// A list or an object that is written out.
+    /// A list or object literal.
     fn literal(
         &mut self,
         elements: usize,
@@ -400,7 +400,7 @@ impl<'a> Estimate<'a> {
         Ok(Known::Size(result))
     }
 
-    /// `all`, `exists`, `map` and their like.
+    /// `all`, `exists`, `map` and similar macros.
     fn loops(&mut self, loops: &'a ComprehensionExpr, times: u64) -> Result<Known<'a>, TooLong> {
         let range = self.value(&loops.iter_range, times)?;
         let size = self.size(range)?;
@@ -420,7 +420,7 @@ impl<'a> Estimate<'a> {
         let step = self.value(&loops.loop_step, inner)?;
         let step = self.size(step)?;
         self.scope.truncate(outer);
-        // What a step adds, it adds for each element.
+        // The growth of one step is repeated for each element.
         let all = first.plus(step.repeated(size.elements));
         let gathered = Known::Gathered(all, step.or(first).inner());
         self.scope.push((&loops.accu_var, gathered));
@@ -430,7 +430,7 @@ impl<'a> Estimate<'a> {
     }
 }
 
-/// Enough of an expression to know it by in an error.
+/// A prefix of an expression that identifies it in errors.
 pub(crate) fn start(expression: &str) -> &str {
     &expression[..expression.floor_char_boundary(200)]
 }

@@ -1,17 +1,17 @@
-//! The one canonical form of a path.
+//! Canonical paths.
 //!
-//! A method path is made canonical once, when the call enters; access control, routing and the call to the app
-//! all use that value, so none of them can be shown a different path than the others.
+//! A method path is canonicalized once, when the call arrives. Access control, routing and the call to the
+//! app all use that value, so they cannot disagree about the path.
 
 use std::borrow::Cow;
 
 use crate::quote::Quoted;
 
-/// Why a method path is refused. Callers prefix the text with `invalid method: ` and answer gRPC
+/// Why a method path is invalid. Callers prefix the text with `invalid method: ` and respond with gRPC
 /// `InvalidArgument`, or HTTP 500 `ERR_DIRECT_INVOKE`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MethodError {
-    /// `#`, `?` or NUL: an app behind HTTP would see another path than the one that was checked.
+    /// `#`, `?` or NUL: an HTTP app would see another path than the one that was checked.
     #[error("method contains forbidden character: {}", Quoted(.0))]
     Forbidden(String),
     /// A control character (0x01-0x1f, 0x7f) at a byte position.
@@ -22,19 +22,25 @@ pub enum MethodError {
     Control {
         /// Offset in bytes.
         position: usize,
-        /// The whole method, as received.
+        /// The method as received.
         method: String,
     },
 }
 
-/// The canonical form of a method path that is already percent-decoded.
+/// The canonical form of a percent-decoded method path.
 ///
-/// Resolves `.` and `..`, collapses repeated slashes, drops a trailing slash and anything that would climb above
-/// the root. A leading slash is kept. Percent signs are literal. The result may be empty. Applying it twice
-/// changes nothing.
+/// Resolves `.` and `..`, collapses repeated slashes, and drops a trailing slash and segments above the
+/// root. Keeps a leading slash. Percent signs are literal. The result may be empty. Idempotent.
+///
+/// ```
+/// use outrigger_policy::path::canonical;
+///
+/// assert_eq!(canonical("orders//new/../1/").unwrap(), "orders/1");
+/// assert!(canonical("orders?x=1").is_err());
+/// ```
 ///
 /// # Errors
-/// [`MethodError`] when the method contains `#`, `?`, NUL or a control character.
+/// [`MethodError`] if the method contains `#`, `?`, NUL or a control character.
 pub fn canonical(raw: &str) -> Result<Cow<'_, str>, MethodError> {
     let unsafe_byte = |byte: u8| matches!(byte, b'#' | b'?') || byte.is_ascii_control();
     if raw.bytes().any(unsafe_byte) {
@@ -65,7 +71,7 @@ fn refusal(raw: &str) -> MethodError {
     }
 }
 
-/// The `:path` of a gRPC call that is passed on as it stands does not name one method in one way.
+/// The `:path` of a proxied gRPC call does not unambiguously name one method.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "malformed method name {}: call /package.Service/Method, without escapes, parameters, empty or dot segments",
@@ -73,12 +79,12 @@ fn refusal(raw: &str) -> MethodError {
 )]
 pub struct GrpcPathError(String);
 
-/// The method of a gRPC call, from its `:path`. Nothing is made canonical here, because frames are passed on as they
-/// are: it has to be `/service/method` in the form that [`canonical`] would give it, in characters that no server
-/// reads as something else.
+/// The method of a gRPC call, from its `:path`. The path is not canonicalized, because frames are forwarded
+/// unchanged: it must already be `/service/method` in canonical form, in characters that all servers
+/// interpret alike.
 ///
 /// # Errors
-/// [`GrpcPathError`] otherwise; answered as gRPC `InvalidArgument` before anything else looks at the call.
+/// [`GrpcPathError`]; sent as gRPC `InvalidArgument` before any other processing.
 pub fn grpc_method(path: &str) -> Result<&str, GrpcPathError> {
     let one_reading =
         |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'%' | b'?' | b'#' | b';' | b'\\');
@@ -96,7 +102,7 @@ pub fn grpc_method(path: &str) -> Result<&str, GrpcPathError> {
     }
 }
 
-/// Drops what a cleaned relative path keeps of its attempts to leave the root.
+/// Drops leading `..` segments of a cleaned relative path.
 fn below_root(mut cleaned: &str) -> &str {
     while let Some(rest) = cleaned.strip_prefix("../") {
         cleaned = rest;
@@ -108,7 +114,7 @@ fn below_root(mut cleaned: &str) -> &str {
     }
 }
 
-/// Why a name (a reminder, a timer) is refused: it is an identifier and ends up as one path segment.
+/// Why a name (of a reminder or timer) is invalid: it is an identifier that becomes one path segment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// `#`, `?`, NUL, `/` or `\`.
@@ -119,7 +125,7 @@ pub enum NameError {
     Control {
         /// Offset in bytes.
         position: usize,
-        /// The whole name.
+        /// The complete name.
         name: String,
     },
     /// `.` or `..`.
@@ -127,7 +133,7 @@ pub enum NameError {
     Traversal(String),
 }
 
-/// Checks that a name can be put into a path as one segment without changing the path's meaning.
+/// Checks that a name is safe as one path segment.
 ///
 /// # Errors
 /// [`NameError`] otherwise.
@@ -147,14 +153,14 @@ pub fn validate_name(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// The path to route by: the escaped request path with `//`, `.` and `..` resolved and its percent-encoding kept,
-/// so that an encoded slash stays inside its parameter.
+/// The path for routing: resolves `//`, `.` and `..` in the escaped request path and keeps its
+/// percent-encoding, so that an encoded slash stays inside its parameter.
 pub fn clean_escaped_path(escaped: &str) -> Cow<'_, str> {
     clean(escaped)
 }
 
-/// Lexically resolves a slash-separated path, as Go's `path.Clean`: the empty path is `.`, `/..` is `/`, a
-/// relative path keeps leading `..` segments.
+/// Lexically resolves a slash-separated path like Go's `path.Clean`: the empty path becomes `.`, `/..`
+/// becomes `/`, and a relative path keeps leading `..` segments.
 pub fn clean(path: &str) -> Cow<'_, str> {
     if is_clean(path) {
         return Cow::Borrowed(path);
@@ -380,7 +386,7 @@ mod tests {
 
         #[test]
         fn fast_check_agrees_with_slow_path(raw in "[a./]{0,12}") {
-            // A trailing segment that vanishes forces the slow path without changing the meaning.
+            // A removed trailing segment forces the slow path without changing the meaning.
             let forced = if raw.is_empty() { "./.".to_owned() } else { format!("{raw}/.") };
             prop_assert_eq!(clean(&raw), clean(&forced));
         }

@@ -1,8 +1,8 @@
-//! Quoted text in error messages, in the form users know from Dapr's logs.
+//! Quoting of text in error messages, in Dapr's style.
 
 use std::fmt::{self, Display, Formatter, Write};
 
-/// Displays a text in double quotes; quotes, backslashes and control characters are escaped.
+/// Displays a text in double quotes, with quotes, backslashes and control characters escaped.
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 impl Display for Quoted<'_> {

@@ -1,18 +1,18 @@
-//! The ways in which a server can read a path besides as it stands.
+//! Alternative interpretations of a path by servers.
 //!
-//! A canonical method is what an app gets. Servers are free in what they make of it: some drop path parameters
-//! (`/admin;x` is `/admin`), some take a backslash for a slash, some decode a second time. Whoever decides by path
-//! therefore decides about each of these readings, and denies where they differ.
+//! An app receives a canonical method, but servers interpret it differently: some drop path parameters
+//! (`/admin;x` means `/admin`), some treat a backslash as a slash, some decode twice. Access control
+//! therefore checks all interpretations, and denies the call if they differ.
 
 use std::borrow::Cow;
 
 use crate::path::clean;
 
-/// Readings of one method at most: a path with more is a riddle, not a request.
+/// Maximum interpretations of one method; a path with more is rejected.
 const MAX_READINGS: usize = 16;
 
-/// Every other way to read a canonical method; empty for nearly all methods. `None` when there are too many to look
-/// at.
+/// The other interpretations of a canonical method; empty for nearly all methods. `None` if there are too
+/// many.
 pub fn others(method: &str) -> Option<Vec<String>> {
     if !method.contains([';', '\\', '%']) {
         return Some(Vec::new());
@@ -44,7 +44,7 @@ fn resolved(path: &str) -> String {
     cleaned.strip_prefix('/').unwrap_or(&cleaned).to_owned()
 }
 
-/// Path parameters (RFC 3986 section 3.3) dropped from each segment.
+/// Drops path parameters (RFC 3986 section 3.3) from each segment.
 fn without_parameters(path: &str) -> Option<String> {
     path.contains(';').then(|| {
         let plain = path
@@ -58,7 +58,7 @@ fn with_slashes(path: &str) -> Option<String> {
     path.contains('\\').then(|| path.replace('\\', "/"))
 }
 
-/// Decoded once more, up to where a decoded path would end.
+/// Decodes once more, up to the first character that ends a path.
 fn decoded(path: &str) -> Option<String> {
     if !path.contains('%') {
         return None;

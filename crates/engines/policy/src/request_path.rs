@@ -1,5 +1,4 @@
-//! The one spelling of a request path that middleware sees, so that a rule about a path holds however the path was
-//! written.
+//! Canonical request paths for middleware, so that rules about a path apply to all its spellings.
 
 use std::borrow::Cow;
 
@@ -7,8 +6,8 @@ use crate::escape::{parameter_escape, path_escape, query_unescape};
 use crate::path::{canonical, clean};
 use crate::target::{Invocation, Source};
 
-/// The canonical path of a request that goes to a route with parameters: repeated slashes and dot segments resolved,
-/// each segment escaped where it has to be and nowhere else.
+/// The canonical path of a request to a route with parameters: resolves repeated slashes and dot segments,
+/// and escapes each segment minimally.
 pub fn of_route(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for (index, segment) in clean(path).split('/').enumerate() {
@@ -16,7 +15,7 @@ pub fn of_route(path: &str) -> String {
             out.push('/');
         }
         match query_unescape(segment) {
-            // A parameter of dots is no dot segment, and must not become one.
+            // An escaped parameter of dots must not become a dot segment.
             Ok(dots) if matches!(&*dots, "." | "..") => out.push_str(&"%2E".repeat(dots.len())),
             Ok(decoded) => out.extend(parameter_escape(&decoded)),
             Err(_) => out.push_str(segment),
@@ -25,8 +24,8 @@ pub fn of_route(path: &str) -> String {
     out
 }
 
-/// The canonical path of a request that calls an actor: as [`of_route`], and the last parameter is the method as the app gets
-/// it, but for a slash in front of it.
+/// The canonical path of an actor call: like [`of_route`], with the method as the app receives it as the
+/// last parameter, except for a leading slash.
 pub fn of_actor_call(path: &str) -> String {
     let spelled = of_route(path);
     let Some((names, method)) = spelled.rsplit_once('/') else {
@@ -38,18 +37,18 @@ pub fn of_actor_call(path: &str) -> String {
             let method = method.strip_prefix('/').unwrap_or(&method);
             format!("{names}/{}", parameter_escape(method))
         }
-        // What is no method is refused as it stands.
+        // An invalid method is kept; it will be rejected.
         None => spelled,
     }
 }
 
-/// The canonical path of a request that invokes a method, or that nothing else answers: it names the same target and
-/// method, but for slashes in front of the method. What names none is only cleaned.
+/// The canonical path of an invocation, or of any other request: it names the same target and method,
+/// except for leading slashes of the method. A path without a target is only cleaned.
 ///
 /// `app_id` and `authorization` are the values of those headers.
 pub fn of_invocation(path: &str, app_id: Option<&str>, authorization: Option<&str>) -> String {
     let cleaned = clean(path);
-    // A URL as target has two slashes that cleaning would take for one.
+    // A URL as target has two slashes, which cleaning would merge.
     let spellings = [path, &*cleaned];
     let mut read = spellings
         .iter()
@@ -75,7 +74,7 @@ fn spelled(invocation: &Invocation<'_>) -> String {
     }
 }
 
-/// A target id as it stands in a decoded path, where it is decoded once more.
+/// A target ID in the form for a decoded path, where it is decoded again.
 fn target(id: &str) -> Cow<'_, str> {
     if id.contains(['%', '+']) || id.contains("/method") || id.starts_with('/') {
         parameter_escape(id).into()

@@ -1,4 +1,4 @@
-//! Timeouts, retries and circuit breakers: which apply to a target, and how one run goes under them.
+//! Timeouts, retries and circuit breakers: the policies of a target, and running an operation under them.
 
 mod breaker;
 mod builtin;
@@ -35,11 +35,11 @@ use policy::{Breakers, Seed, Subject};
 use problem::Problems;
 use targets::{MAX_BREAKERS, Scope, add_targets, cache_size};
 
-/// Breakers kept per app, when the target does not say.
+/// Default number of cached breakers per app.
 const APP_BREAKERS: usize = 100;
-/// Breakers kept per actor type, when the target does not say.
+/// Default number of cached breakers per actor type.
 const ACTOR_BREAKERS: usize = 5000;
-/// Targets without an entry whose default policies are kept.
+/// Maximum number of targets without an entry whose default policies are cached.
 const DEFAULT_TARGETS: usize = 1024;
 
 /// All policies of a sidecar.
@@ -62,8 +62,8 @@ pub struct Resiliency {
 }
 
 impl Resiliency {
-    /// Merges the documents that are in scope for an app, in order. A policy that cannot be used is reported and left
-    /// out; what else the document says applies.
+    /// Merges the documents in scope for an app, in order. An invalid policy is reported and skipped; the
+    /// rest of its document applies.
     pub fn build<'d>(
         docs: impl IntoIterator<Item = &'d spec::Resiliency>,
         app_id: &str,
@@ -71,7 +71,8 @@ impl Resiliency {
         Self::build_after(None, docs, app_id)
     }
 
-    /// The same in the place of these policies: the breakers of targets whose rules for them are the same keep their state.
+    /// Like [`Self::build`], as a replacement for these policies: breakers with unchanged rules keep their
+    /// state.
     pub fn rebuild<'d>(
         &self,
         docs: impl IntoIterator<Item = &'d spec::Resiliency>,
@@ -171,7 +172,7 @@ impl Resiliency {
         this
     }
 
-    /// Targets without an entry that calls were made to: their breakers are not forgotten.
+    /// Keeps called targets without an entry, and so their breakers.
     fn take_defaults(&self, before: &Self) {
         if !self.app_default.is_empty() {
             let mut apps = lock(&self.default_apps);
@@ -191,7 +192,7 @@ impl Resiliency {
         }
     }
 
-    /// What applied to an app that was called, or that has an entry.
+    /// The policy of an app that was called or has an entry.
     fn known_app(&self, id: &str) -> Option<Arc<Policy>> {
         match self.apps.get(id) {
             Some(policy) => policy.clone(),
@@ -212,12 +213,13 @@ impl Resiliency {
             .collect()
     }
 
-    /// The documents that were loaded without error: one `resiliency_loaded` each.
+    /// The documents loaded without error, each counted as one `resiliency_loaded`.
     pub fn loaded(&self) -> &[Resource] {
         &self.loaded
     }
 
-    /// What applies to an app id (with its namespace, if the caller gave one), an HTTPEndpoint name, or a URL.
+    /// The policy for an app ID (with the namespace, if the caller gave one), an HTTPEndpoint name, or a
+    /// URL.
     pub fn app(&self, id: &str) -> AppPolicy {
         if let Some(policy) = self.apps.get(id) {
             return AppPolicy {
@@ -236,7 +238,7 @@ impl Resiliency {
         }
     }
 
-    /// What applies to an actor type.
+    /// The policy for an actor type.
     pub fn actor(&self, kind: &str) -> ActorPolicy {
         if let Some(policy) = self.actors.get(kind) {
             return policy.clone();
@@ -252,7 +254,7 @@ impl Resiliency {
         cache.get_or_insert_with(kind, make).clone()
     }
 
-    /// What applies to a component in one direction. Look it up when the component is loaded, and keep it.
+    /// The policy for a component in one direction. Look it up when the component is loaded, and cache it.
     pub fn component(&self, name: &str, kind: ComponentKind, direction: Direction) -> Option<Arc<Policy>> {
         let rules = match self.components.get(name) {
             Some(target) => {
@@ -307,12 +309,12 @@ impl Resiliency {
         }))
     }
 
-    /// A built-in policy: retries only, as overridden by the user.
+    /// A built-in policy: retries only, possibly overridden by the user.
     pub fn builtin(&self, builtin: Builtin) -> &Arc<Policy> {
         &self.builtin[builtin as usize]
     }
 
-    /// `known`: what applied to it before.
+    /// `known` is the previous policy of the app.
     fn app_policy(&self, id: &str, rules: Rules, breakers: usize, known: Option<&Policy>) -> Arc<Policy> {
         Arc::new(Policy {
             subject: Subject::App(id.to_owned()),
@@ -376,7 +378,7 @@ impl Resiliency {
 }
 
 fn lock<T>(lru: &Mutex<Lru<T>>) -> MutexGuard<'_, Lru<T>> {
-    // An entry is whole before it is put in, so a panic elsewhere does not spoil it.
+    // Entries are complete before insertion, so poisoning is harmless.
     lru.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

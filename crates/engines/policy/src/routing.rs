@@ -1,4 +1,4 @@
-//! Where an event of a subscription goes: rules in CEL over `event`, tried in order, and a default route.
+//! Routing of a subscription's events: CEL rules over `event`, evaluated in order, and a default route.
 
 use std::collections::HashMap;
 use std::fmt::{self, Debug, Formatter};
@@ -11,10 +11,10 @@ use serde_json::Value as Json;
 
 use crate::expression::{Expression, start};
 
-/// The attributes of an event, and its data, as an expression sees them.
+/// The attributes of an event, and its data, as variables of an expression.
 pub type Event = serde_json::Map<String, Json>;
 
-/// The routes of a subscription, compiled.
+/// The compiled routes of a subscription.
 #[derive(Clone)]
 pub struct Routes {
     env: Arc<Env>,
@@ -22,7 +22,7 @@ pub struct Routes {
 }
 
 struct Route {
-    /// As written; empty where everything matches.
+    /// As written; empty matches everything.
     expression: String,
     compiled: Option<Expression>,
     path: String,
@@ -35,33 +35,33 @@ struct Route {
      event, as event.type == \"order\""
 )]
 pub struct InvalidRule {
-    /// Place in the list, from 1.
+    /// Position in the list, from 1.
     pub number: usize,
-    /// The expression as written, or its beginning.
+    /// The expression as written, or its start.
     pub expression: String,
-    /// The path of the app that the rule leads to.
+    /// The app's path for the rule.
     pub path: String,
-    /// The error of the compiler of CEL.
+    /// The CEL compiler's error.
     pub reason: String,
 }
 
-/// A rule says nothing about an event.
+/// A rule could not be evaluated for an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("routing rule {number}, {expression:?}: {reason}")]
 pub struct EvaluationError {
-    /// Place in the list, from 1.
+    /// Position in the list, from 1.
     pub number: usize,
-    /// The expression as written, or its beginning.
+    /// The expression as written, or its start.
     pub expression: String,
-    /// The reason, for the message.
+    /// The cause.
     pub reason: String,
 }
 
 impl Routes {
-    /// Compiles rules and a default, which comes last; an empty default is none.
+    /// Compiles rules and a default, which is last; an empty default means none.
     ///
     /// # Errors
-    /// [`InvalidRule`], the first one.
+    /// [`InvalidRule`] for the first invalid rule.
     pub fn compile(routes: &subscription::Routes) -> Result<Self, InvalidRule> {
         let env = Arc::new(Env::stdlib());
         let mut compiled = Vec::with_capacity(routes.rules.len() + 1);
@@ -91,7 +91,7 @@ impl Routes {
         })
     }
 
-    /// Everything goes to one path.
+    /// Routes everything to one path.
     pub fn always(path: &str) -> Self {
         Self {
             env: Arc::new(Env::stdlib()),
@@ -99,28 +99,28 @@ impl Routes {
         }
     }
 
-    /// Whether nothing goes anywhere.
+    /// Whether there are no routes.
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty()
     }
 
-    /// Whether what an event is decides where it goes.
+    /// Whether routing depends on the event.
     pub fn need_event(&self) -> bool {
         let first = self.routes.first();
         first.is_some_and(|route| route.compiled.is_some())
     }
 
-    /// The expressions and paths in their order, the default with an empty expression.
+    /// The expressions and paths in order; the default has an empty expression.
     pub fn shown(&self) -> impl Iterator<Item = (&str, &str)> {
         self.routes
             .iter()
             .map(|route| (route.expression.as_str(), route.path.as_str()))
     }
 
-    /// The path of the first rule that matches; `None` where none does.
+    /// The path of the first rule that matches; `None` if none does.
     ///
     /// # Errors
-    /// [`EvaluationError`] when a rule that is asked cannot be evaluated, would take too long with this event, or its
+    /// [`EvaluationError`] if a rule cannot be evaluated, would take too long with this event, or its
     /// result is not a boolean.
     pub fn find(&self, event: &Event) -> Result<Option<&str>, EvaluationError> {
         let mut context = None;
@@ -184,7 +184,7 @@ fn object(event: &Event) -> Value {
     })
 }
 
-/// All numbers are floats, as in Dapr; CEL compares those with integers.
+/// All numbers are floats, as in Dapr; CEL can compare those with integers.
 fn value_of(json: &Json) -> Value {
     match json {
         Json::Null => Value::Null,

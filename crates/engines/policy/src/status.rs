@@ -1,26 +1,26 @@
-//! Status codes: between gRPC and HTTP, and their standard texts.
+//! Status codes: mapping between gRPC and HTTP, and their standard texts.
 
-/// gRPC status codes by name, as numbers on the wire.
+/// gRPC status codes.
 pub mod grpc {
     /// Success.
     pub const OK: i32 = 0;
-    /// The caller gave up.
+    /// The caller cancelled the call.
     pub const CANCELLED: i32 = 1;
-    /// No better code is known.
+    /// No better code applies.
     pub const UNKNOWN: i32 = 2;
-    /// The request is wrong whatever the state of the system.
+    /// The request is invalid in any state of the system.
     pub const INVALID_ARGUMENT: i32 = 3;
     /// The deadline passed.
     pub const DEADLINE_EXCEEDED: i32 = 4;
-    /// The thing asked for does not exist.
+    /// The requested entity does not exist.
     pub const NOT_FOUND: i32 = 5;
-    /// The thing to create exists.
+    /// The entity to create already exists.
     pub const ALREADY_EXISTS: i32 = 6;
-    /// The caller may not do this.
+    /// The caller lacks permission.
     pub const PERMISSION_DENIED: i32 = 7;
-    /// A quota or limit is used up.
+    /// A quota or limit is exhausted.
     pub const RESOURCE_EXHAUSTED: i32 = 8;
-    /// The system is not in the state the operation needs.
+    /// The system is not in the required state.
     pub const FAILED_PRECONDITION: i32 = 9;
     /// A conflict; retrying at a higher level may help.
     pub const ABORTED: i32 = 10;
@@ -28,17 +28,17 @@ pub mod grpc {
     pub const OUT_OF_RANGE: i32 = 11;
     /// Not implemented or not enabled.
     pub const UNIMPLEMENTED: i32 = 12;
-    /// An invariant is broken.
+    /// An invariant is violated.
     pub const INTERNAL: i32 = 13;
-    /// Not available now; retrying may help.
+    /// Unavailable; a retry may help.
     pub const UNAVAILABLE: i32 = 14;
     /// Unrecoverable loss of data.
     pub const DATA_LOSS: i32 = 15;
-    /// The caller is not known.
+    /// The caller is not authenticated.
     pub const UNAUTHENTICATED: i32 = 16;
 }
 
-/// The HTTP status a gRPC code is shown as; codes that do not exist are 500.
+/// The HTTP status for a gRPC code; unknown codes map to 500.
 pub const fn http_from_grpc(code: i32) -> u16 {
     match code {
         grpc::OK => 200,
@@ -56,7 +56,7 @@ pub const fn http_from_grpc(code: i32) -> u16 {
     }
 }
 
-/// The gRPC code an HTTP status is shown as.
+/// The gRPC code for an HTTP status.
 pub const fn grpc_from_http(status: u16) -> i32 {
     match status {
         200..=299 => grpc::OK,
@@ -74,7 +74,7 @@ pub const fn grpc_from_http(status: u16) -> i32 {
     }
 }
 
-/// The reason phrase of an HTTP status with the wording of Go's standard library, which reaches callers in error
+/// The reason phrase of an HTTP status in the wording of Go's standard library, which callers see in error
 /// bodies and gRPC messages; empty for unassigned codes.
 pub const fn reason_phrase(status: u16) -> &'static str {
     match status {

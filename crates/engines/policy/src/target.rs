@@ -1,4 +1,4 @@
-//! Who a service invocation is for, and which method it calls.
+//! The target and method of a service invocation.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,36 +9,36 @@ use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use crate::escape::{EscapeError, path_unescape_bytes, query_unescape};
 use crate::path::{MethodError, canonical, clean};
 
-/// The request header that names the target app, and the user name of its basic authentication form.
+/// The request header with the target app, and the user name of its basic authentication form.
 pub const APP_ID_HEADER: &str = "dapr-app-id";
 
-/// Why a request names no target that could be called.
+/// Why a request has no valid target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// The request path has a malformed escape: HTTP 400.
     #[error(transparent)]
     Path(#[from] EscapeError),
-    /// Nothing in the request names a target: HTTP 404 `ERR_DIRECT_INVOKE`.
+    /// The request has no target: HTTP 404 `ERR_DIRECT_INVOKE`.
     #[error("failed getting app id either from the URL path or the header dapr-app-id")]
     Missing,
-    /// The method is refused: gRPC `InvalidArgument`, HTTP 500 `ERR_DIRECT_INVOKE`.
+    /// Invalid method: gRPC `InvalidArgument`, HTTP 500 `ERR_DIRECT_INVOKE`.
     #[error("invalid method: {error}")]
     Method {
-        /// The app id of the call.
+        /// The app ID of the call.
         id: String,
-        /// Why the method is refused.
+        /// Why the method is invalid.
         error: MethodError,
     },
-    /// The target id is empty.
+    /// The target ID is empty.
     #[error("app id is empty")]
     EmptyAppId,
-    /// The target id has more than one dot: HTTP 500 `ERR_DIRECT_INVOKE`.
+    /// The target ID has more than one dot: HTTP 500 `ERR_DIRECT_INVOKE`.
     #[error("invalid app id {0}")]
     AppId(String),
 }
 
 impl TargetError {
-    /// The target that the request named all the same.
+    /// The target of the request, if known despite the error.
     pub fn target(&self) -> Option<&str> {
         match self {
             Self::Method { id, .. } | Self::AppId(id) => Some(id),
@@ -47,14 +47,14 @@ impl TargetError {
     }
 }
 
-/// A target id, taken apart.
+/// A parsed target ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target<'a> {
-    /// An app, or an HTTPEndpoint resource of that name (the caller knows which).
+    /// An app, or an HTTPEndpoint resource of that name, which the caller distinguishes.
     App {
-        /// App id without the namespace.
+        /// App ID without the namespace.
         id: &'a str,
-        /// The namespace after the dot; `None` means the caller's own.
+        /// The namespace after the dot; `None` means the caller's.
         namespace: Option<&'a str>,
     },
     /// An absolute `http://` or `https://` URL.
@@ -62,10 +62,10 @@ pub enum Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Takes a target id apart: `app`, `app.namespace`, `http://...` or `https://...`.
+    /// Parses a target ID: `app`, `app.namespace`, `http://...` or `https://...`.
     ///
     /// # Errors
-    /// [`TargetError::EmptyAppId`], or [`TargetError::AppId`] when there is more than one dot.
+    /// [`TargetError::EmptyAppId`], or [`TargetError::AppId`] if there is more than one dot.
     pub fn parse(id: &'a str) -> Result<Self, TargetError> {
         if id.starts_with("http://") || id.starts_with("https://") {
             return Ok(Self::Url(id));
@@ -82,7 +82,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Where a request said who it is for.
+/// The part of a request that named the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The `dapr-app-id` header, which must not be forwarded.
@@ -93,27 +93,27 @@ pub enum Source {
     Path,
 }
 
-/// A service invocation as an HTTP request expresses it.
+/// A service invocation, parsed from an HTTP request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invocation<'a> {
-    /// The target id as given, namespace included: the name resiliency targets are looked up by.
+    /// The target ID as given, including the namespace: the key for resiliency targets.
     pub id: Cow<'a, str>,
-    /// The canonical method path, never with a leading slash unless the caller encoded one.
+    /// The canonical method path, without a leading slash unless the caller encoded one.
     pub method: Cow<'a, str>,
-    /// The same in bytes where they are not UTF-8, which an app beside us or an endpoint can be sent but no peer:
-    /// `method` then has U+FFFD in their place.
+    /// The method as bytes if it is not UTF-8. A local app or an endpoint can receive it, but no peer;
+    /// `method` then contains U+FFFD in place of invalid bytes.
     pub octets: Option<Vec<u8>>,
-    /// Whether the app id came from the path or from the header.
+    /// Source of the app ID.
     pub source: Source,
 }
 
 impl<'a> Invocation<'a> {
-    /// Reads target and method of a request; the first of header, basic authentication and path that names a
-    /// target wins. `path` is the request path as received, without the query; `app_id` and `authorization` are
-    /// the values of those headers.
+    /// Parses the target and method of a request. The first of header, basic authentication and path that
+    /// names a target wins. `path` is the request path as received, without the query; `app_id` and
+    /// `authorization` are the values of those headers.
     ///
     /// # Errors
-    /// [`TargetError`], except its two id forms, which [`Target::parse`] reports.
+    /// [`TargetError`], except its two ID variants, which [`Target::parse`] returns.
     pub fn parse(
         path: &'a str,
         app_id: Option<&'a str>,
@@ -145,8 +145,8 @@ impl<'a> Invocation<'a> {
         Self::from_path(&decoded)
     }
 
-    /// Reads a path that is not UTF-8, each byte as the character of the same number: whatever separates and climbs is
-    /// ASCII.
+    /// Parses a path that is not UTF-8 by mapping each byte to the character with the same number: all
+    /// separators and dots are ASCII.
     fn of_octets(
         decoded: &[u8],
         app_id: Option<&'a str>,
@@ -217,7 +217,7 @@ impl<'a> Invocation<'a> {
             .filter(|&length| length > 0)
             .ok_or(TargetError::Missing)?;
         let end = start + length;
-        // Decoded a second time on purpose: a URL may arrive as one segment that was escaped twice.
+        // Decoded twice on purpose: a URL may arrive as one segment that was escaped twice.
         let id = match part(decoded, start..end) {
             Cow::Borrowed(id) => twice_decoded(id),
             Cow::Owned(id) => Cow::Owned(twice_decoded(&id).into_owned()),
@@ -258,8 +258,8 @@ fn part<'a>(text: &Cow<'a, str>, range: Range<usize>) -> Cow<'a, str> {
     }
 }
 
-/// The offset of what follows the given leading segments and their slashes; slashes may be repeated. `None` when
-/// the path does not start with those segments or nothing follows them.
+/// The offset after the given leading segments and their slashes, which may be repeated. `None` if the path
+/// does not start with those segments or nothing follows.
 fn after_prefix(path: &str, prefix: [&str; 2]) -> Option<usize> {
     let skip = |from: usize| from + path[from..].bytes().take_while(|byte| *byte == b'/').count();
     let mut position = skip(0);
@@ -273,7 +273,7 @@ fn after_prefix(path: &str, prefix: [&str; 2]) -> Option<usize> {
     (position < path.len()).then_some(position)
 }
 
-/// The password of `Basic` credentials whose user name is `dapr-app-id`.
+/// The password of `Basic` credentials with the user name `dapr-app-id`.
 fn basic_app_id(authorization: &str) -> Option<String> {
     const LENIENT: GeneralPurpose = GeneralPurpose::new(
         &base64::alphabet::STANDARD,

@@ -1,15 +1,15 @@
 //! One segment of an operation rule.
 
-/// What a segment of a rule matches, besides a request segment of the same spelling.
+/// The pattern of a rule segment; it also matches its literal spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Pattern {
-    /// Itself only.
+    /// Only itself.
     Literal,
-    /// `*`: any one segment, only as the last of the request.
+    /// `*`: any one segment, but only the last of the request.
     Any,
     /// `**`: this segment and everything below.
     AnyBelow,
-    /// A `*` among other characters: zero or more characters within the segment.
+    /// A `*` among other characters: any characters within the segment.
     Glob,
 }
 
@@ -23,7 +23,7 @@ impl Pattern {
         }
     }
 
-    /// Whether a rule segment spelled `rule` with this pattern takes `segment`.
+    /// Whether a rule segment spelled `rule` with this pattern matches `segment`.
     pub(super) fn matches(&self, rule: &str, segment: &str, last: bool) -> bool {
         rule == segment
             || match self {
@@ -35,7 +35,7 @@ impl Pattern {
     }
 }
 
-/// `*` matches zero or more bytes. Linear in memory, and in time for rules with one `*`.
+/// Matches with `*` as zero or more bytes. Constant memory; linear time for rules with one `*`.
 pub(super) fn glob(rule: &[u8], text: &[u8]) -> bool {
     let (mut at_rule, mut at_text) = (0, 0);
     let mut resume: Option<(usize, usize)> = None;

@@ -2,7 +2,7 @@
 
 use super::pattern::Pattern;
 
-/// A tree of rule segments; values sit where a rule ends.
+/// A tree of rule segments, with values where a rule ends.
 #[derive(Debug)]
 pub(super) struct Rules<T> {
     children: Vec<Node<T>>,
@@ -21,7 +21,7 @@ impl<T> Rules<T> {
         Self { children: Vec::new() }
     }
 
-    /// Adds a rule; of two rules with the same path the first stays. `path` starts with `/`.
+    /// Adds a rule; the first of two rules with the same path wins. `path` starts with `/`.
     pub(super) fn add(&mut self, path: &str, value: T) {
         let mut level = &mut self.children;
         let mut segments = segments(path).peekable();
@@ -47,9 +47,9 @@ impl<T> Rules<T> {
         }
     }
 
-    /// The rule that decides about `path`. At each level the first child, in order of declaration, that takes the
-    /// segment is followed, and no other is tried after it. A rule also covers everything below its path, unless
-    /// it ends in `*`; a path that ends where no rule does is decided by a wildcard right below.
+    /// The rule for `path`. At each level, follows only the first child in declaration order that matches
+    /// the segment, without backtracking. A rule also covers everything below its path, unless it ends in
+    /// `*`. A path that ends where no rule does is decided by a wildcard directly below.
     pub(super) fn find(&self, path: &str) -> Option<&T> {
         let mut level = &self.children;
         let mut segments = segments(path).peekable();
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(rules(&["/**", "/ab"]).find("/ab"), Some(&0));
     }
 
-    /// The same decision from the flat list of rules.
+    /// A reference implementation with a flat list of rules.
     fn naive(paths: &[String], request: &str) -> Option<usize> {
         let rules: Vec<Vec<&str>> = paths.iter().map(|path| path[1..].split('/').collect()).collect();
         let request: Vec<&str> = request[1..].split('/').collect();

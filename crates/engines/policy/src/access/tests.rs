@@ -243,7 +243,7 @@ fn denial_text_matches_dapr() {
     assert!(text.ends_with("operation: op;y verb: GET (a server may read it as op, which is denied)"));
 }
 
-/// One spelling of a path that an HTTP server would treat as `plain`.
+/// A spelling that an HTTP server would interpret as `plain`.
 fn spelled(plain: &str, choices: &[u8]) -> String {
     let mut out = String::new();
     for (byte, choice) in plain.bytes().zip(choices.iter().cycle()) {
@@ -281,7 +281,7 @@ proptest! {
         let request = format!("/v1.0/invoke/callee/method/{}", spelled(&format!("{path}{below}"), &choices));
         let invocation = Invocation::parse(&request, None, None).unwrap();
         prop_assert!(!allowed(&control, "td/ns/a", &invocation.method, "GET"), "{} as {}", request, invocation.method);
-        // The callee's side makes what it receives canonical again, and must see the same path.
+        // The callee canonicalizes the received path again, and must get the same result.
         prop_assert_eq!(&canonical(&invocation.method).unwrap(), &invocation.method);
     }
 

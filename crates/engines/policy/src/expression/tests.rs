@@ -7,7 +7,7 @@ fn compile(text: &str) -> Result<Expression, String> {
     Expression::compile(&Env::stdlib(), text)
 }
 
-/// Whether `text` may be evaluated with an event of these members.
+/// Whether `text` may be evaluated with an event with these members.
 fn may_run(text: &str, event: &Json) -> bool {
     let expression = compile(text).unwrap();
     expression.check(event.as_object().unwrap()).is_ok()
@@ -63,7 +63,8 @@ fn evaluates_deepest_accepted_expressions() {
         let expression = compile(&text).unwrap();
         assert!(expression.check(&Event::new()).is_ok());
         let evaluating = move || expression.0.execute(&Context::default());
-        // Many times what it takes in builds that are optimised: here each level takes some tens of kilobytes.
+        // Many times the stack needed in release builds: in debug builds each level takes some tens of
+        // kilobytes.
         let evaluating = thread::Builder::new().stack_size(16 << 20).spawn(evaluating);
         let result = evaluating.unwrap().join().unwrap();
         assert_eq!(result, Ok(cel::Value::Bool(true)));

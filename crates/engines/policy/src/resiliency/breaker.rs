@@ -1,4 +1,4 @@
-//! The circuit breaker: lets calls through, refuses them for a while after too many failures, then probes.
+//! The circuit breaker: after too many failures it rejects calls for a while, then probes.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use super::trip::{Counts, Trip};
 
-/// Whether a breaker lets calls through.
+/// State of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BreakerState {
     /// Calls pass.
     Closed,
-    /// A few calls pass, to find out whether the target is well again.
+    /// A few calls pass, to probe whether the target has recovered.
     HalfOpen,
-    /// Calls are refused.
+    /// Calls are rejected.
     Open,
 }
 
@@ -34,38 +34,38 @@ impl Display for BreakerState {
     }
 }
 
-/// A breaker went from one state to another.
+/// A state change of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateChange {
-    /// The state it left.
+    /// The previous state.
     pub from: BreakerState,
-    /// The state it entered.
+    /// The new state.
     pub to: BreakerState,
 }
 
-/// Why a call is refused. Never retried.
+/// Why a call is rejected. Never retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BreakerError {
     /// The breaker is open.
     #[error("circuit breaker is open")]
     Open,
-    /// The breaker is half-open and enough calls are probing already.
+    /// The breaker is half-open and has enough probes in flight.
     #[error("too many requests")]
     TooManyRequests,
 }
 
-/// How a breaker behaves.
+/// Settings of a breaker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BreakerSpec {
     /// Name of the policy.
     pub name: String,
-    /// Calls let through while half-open, and successes in a row that close it; 0 counts as 1.
+    /// Calls permitted while half-open, and consecutive successes that close it; 0 means 1.
     pub max_requests: u32,
-    /// While closed, counters start anew after this time; `None`: never.
+    /// Interval at which the counts are reset while closed; `None` means never.
     pub interval: Option<Duration>,
     /// Time from open to half-open.
     pub timeout: Duration,
-    /// The condition under which it opens.
+    /// The condition that opens it.
     pub trip: Trip,
 }
 
@@ -73,7 +73,7 @@ impl BreakerSpec {
     /// Default time from open to half-open.
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// A policy with default values: one probe, no interval, 60 s, more than five failures in a row.
+    /// A policy with default values: one probe, no interval, 60 s, more than five consecutive failures.
     pub fn named(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -85,16 +85,16 @@ impl BreakerSpec {
     }
 }
 
-/// The right to make one call; give it back with [`Breaker::record`].
+/// Permission for one call; return it with [`Breaker::record`].
 #[derive(Debug)]
 #[must_use = "the outcome must be recorded"]
 pub struct Permit {
     generation: u64,
-    /// The breaker became half-open to let this call through.
+    /// The breaker became half-open to permit this call.
     pub change: Option<StateChange>,
 }
 
-/// One breaker instance, shared by all calls under its key.
+/// A breaker instance, shared by all calls with its key.
 #[derive(Debug)]
 pub struct Breaker {
     name: String,
@@ -105,14 +105,14 @@ pub struct Breaker {
 #[derive(Debug)]
 struct State {
     state: BreakerState,
-    /// Results of calls that were let through in an earlier generation are ignored.
+    /// Outcomes of calls from an earlier generation are ignored.
     generation: u64,
     counts: Counts,
     expiry: Option<Instant>,
 }
 
 impl Breaker {
-    /// A closed breaker. `name` is what logs call it.
+    /// A closed breaker. `name` is its name in logs.
     pub fn new(name: String, spec: BreakerSpec, now: Instant) -> Self {
         let spec = BreakerSpec {
             max_requests: spec.max_requests.max(1),
@@ -142,7 +142,7 @@ impl Breaker {
         &self.name
     }
 
-    /// The state as a call made now would find it.
+    /// The state for a call at `now`.
     pub fn state(&self, now: Instant) -> BreakerState {
         let state = self.lock();
         if state.state == BreakerState::Open && state.expired(now) {
@@ -152,10 +152,10 @@ impl Breaker {
         }
     }
 
-    /// Asks for the right to make a call.
+    /// Requests permission for a call.
     ///
     /// # Errors
-    /// The breaker is open, or half-open with enough calls under way.
+    /// The breaker is open, or half-open with enough probes in flight.
     pub fn allow(&self, now: Instant) -> Result<Permit, BreakerError> {
         let mut state = self.lock();
         let change = state.advance(&self.spec, now);
@@ -173,7 +173,7 @@ impl Breaker {
         })
     }
 
-    /// Reports how a call went; returns the change of state it caused, if any.
+    /// Records the outcome of a call; returns the resulting state change, if any.
     pub fn record(&self, permit: Permit, success: bool, now: Instant) -> Option<StateChange> {
         let mut state = self.lock();
         let waited = state.advance(&self.spec, now);
@@ -192,7 +192,7 @@ impl Breaker {
         })
     }
 
-    /// Takes back the right to make a call that was not made, or that says nothing about who is called.
+    /// Returns the permission for a call that was not made, or whose outcome says nothing about the target.
     pub fn release(&self, permit: Permit) {
         let mut state = self.lock();
         if permit.generation == state.generation {
@@ -201,7 +201,7 @@ impl Breaker {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is consistent after every statement, so a panic elsewhere does not spoil it.
+        // The state is consistent after every statement, so poisoning is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -211,7 +211,7 @@ impl State {
         self.expiry.is_some_and(|expiry| expiry < now)
     }
 
-    /// Applies the passing of time.
+    /// Applies elapsed time.
     fn advance(&mut self, spec: &BreakerSpec, now: Instant) -> Option<StateChange> {
         if !self.expired(now) {
             return None;

@@ -1,10 +1,10 @@
-//! The retry policies that apply where nothing is configured.
+//! Built-in retry policies, for targets without a configured one.
 
 use std::time::Duration;
 
 use super::retry::{Backoff, CodeMatch, RetrySpec};
 
-/// A built-in retry policy. Users override them by defining a retry policy of the same name.
+/// A built-in retry policy. A configured retry policy of the same name overrides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Builtin {
     /// Remote invocation of apps without an entry in `targets.apps`.
@@ -20,7 +20,7 @@ pub enum Builtin {
 }
 
 impl Builtin {
-    /// All of them, in the order of their discriminants.
+    /// All policies, in the order of their discriminants.
     pub(super) const ALL: [Self; 5] = [
         Self::ServiceRetries,
         Self::ActorRetries,
@@ -28,7 +28,7 @@ impl Builtin {
         Self::InitializationRetries,
         Self::ActorNotFoundRetries,
     ];
-    /// The one users cannot override.
+    /// The policy that users cannot override.
     pub(super) const PROTECTED: Self = Self::ActorNotFoundRetries;
 
     /// The name in configuration.

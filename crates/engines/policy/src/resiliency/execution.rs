@@ -1,11 +1,11 @@
-//! One run of an operation under a policy, outside in: retry, breaker, timeout.
+//! A run of an operation under a policy, from the outside in: retry, breaker, timeout.
 //!
-//! The run only decides. The caller makes the attempts, measures the time limit, sleeps, logs and counts:
+//! The run only decides. The caller makes the attempts, enforces the timeout, sleeps, logs and counts:
 //!
 //! ```text
 //! let mut run = policy.start(key, now);
 //! loop {
-//!     let timeout = run.before(now)?;                   // a refusal ends the run
+//!     let timeout = run.before(now)?;                   // a rejection ends the run
 //!     let outcome = call within timeout;
 //!     let Some(pause) = run.after(outcome, now) else { break };
 //!     sleep(pause);
@@ -20,27 +20,27 @@ use super::breaker::{Breaker, BreakerError, BreakerState, Permit, StateChange};
 use super::policy::{Key, Policy, PolicyRef};
 use super::retry::RetryState;
 
-/// How an attempt went.
+/// Outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It succeeded.
     Success,
-    /// It failed, with the status code of the failure if the operation attaches one: HTTP 100-599 or gRPC 0-16.
+    /// It failed, with the status code if the operation has one: HTTP 100-599 or gRPC 0-16.
     Failure {
-        /// The code that retry policies match.
+        /// The code matched by retry policies.
         code: Option<i32>,
     },
-    /// It took longer than its time limit.
+    /// It exceeded its timeout.
     TimedOut,
-    /// It failed in a way no retry helps with, or the request cannot be sent again. The breaker counts it.
+    /// It failed and a retry would not help, or the request cannot be sent again. Counted by the breaker.
     Final,
-    /// The request itself could not be read or sent, which says nothing about who is called: no retry helps, and the
-    /// breaker does not count it.
+    /// The request itself could not be read or sent, which says nothing about the target. Neither retried
+    /// nor counted by the breaker.
     Unsendable,
 }
 
 impl Outcome {
-    /// The outcome of an attempt whose request can, or cannot, be sent again. The breaker counts both alike.
+    /// The outcome of an attempt whose request can or cannot be sent again. The breaker counts both alike.
     #[must_use]
     pub const fn if_repeatable(self, repeatable: bool) -> Self {
         match self {
@@ -50,41 +50,41 @@ impl Outcome {
     }
 }
 
-/// Something to log or count.
+/// An event to log or count.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// An attempt ran into its time limit, for the first time in this run. Counts as a `timeout` activation.
+    /// The first timeout in this run. Counts as a `timeout` activation.
     TimeoutExpired,
     /// The first retry of this run. Counts as a `retry` activation; logged as a warning:
     /// `Error processing operation NAME. Retrying in D…`.
     RetryStarted {
-        /// The wait before it.
+        /// The pause before it.
         after: Duration,
     },
     /// A retried run succeeded; logged as info: `Recovered processing operation NAME after N attempts`.
     Recovered {
-        /// Attempts made.
+        /// Number of attempts.
         attempts: u32,
     },
     /// A breaker changed state; logged as info: `Circuit breaker "N" changed state from A to B`.
     BreakerChanged {
         /// The breaker.
         breaker: Arc<Breaker>,
-        /// The change of the breaker's state.
+        /// The state change.
         change: StateChange,
-        /// Whether it counts as a `circuitbreaker` activation: the end of the open time does not.
+        /// Whether it counts as a `circuitbreaker` activation: the transition to half-open does not.
         counted: bool,
     },
 }
 
-/// One run. Dropping it in the middle of an attempt counts as a failure of that attempt.
+/// A run. Dropping it during an attempt counts as a failure of that attempt.
 #[derive(Debug)]
 pub struct Execution<'p> {
     policy: PolicyRef<'p>,
     key: Key<'p>,
     breaker: Option<Arc<Breaker>>,
     retry: Option<RetryState>,
-    /// Set while an attempt is under way: its permit and when it began.
+    /// Set during an attempt: its permit and start time.
     permit: Option<(Permit, Instant)>,
     attempts: u32,
     timeout_seen: bool,
@@ -113,10 +113,10 @@ impl<'p> Execution<'p> {
         }
     }
 
-    /// Begins an attempt; returns its time limit.
+    /// Starts an attempt; returns its timeout.
     ///
     /// # Errors
-    /// The breaker refuses; the run is over.
+    /// The breaker rejects it; the run is over.
     pub fn before(&mut self, now: Instant) -> Result<Option<Duration>, BreakerError> {
         if let Some(breaker) = &self.breaker {
             let permit = breaker.allow(now)?;
@@ -169,12 +169,12 @@ impl<'p> Execution<'p> {
         Some(after)
     }
 
-    /// Attempts made so far.
+    /// Number of attempts so far.
     pub const fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// How logs call this operation.
+    /// Name of this operation in logs.
     pub fn operation(&self) -> String {
         self.policy.operation(self.key)
     }
@@ -184,12 +184,12 @@ impl<'p> Execution<'p> {
         &self.policy
     }
 
-    /// The state of the breaker, if there is one: the metric `resiliency_count` carries it.
+    /// The state of the breaker, if any, for the metric `resiliency_count`.
     pub fn breaker_state(&self, now: Instant) -> Option<BreakerState> {
         self.breaker.as_ref().map(|breaker| breaker.state(now))
     }
 
-    /// What happened since the last time this was asked.
+    /// Takes the events since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
@@ -210,7 +210,7 @@ impl<'p> Execution<'p> {
 
 impl Drop for Execution<'_> {
     fn drop(&mut self) {
-        // A cancelled probe must not hold the half-open breaker's place for ever.
+        // A cancelled probe must not occupy the half-open breaker forever.
         if let Some((_, began)) = &self.permit {
             let began = *began;
             self.tell_breaker(false, began);

@@ -1,4 +1,4 @@
-//! A bounded map by text key that forgets the entry not used for longest.
+//! A bounded LRU map with text keys.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// No slot.
 const NONE: usize = usize::MAX;
 
-/// All operations are constant time; memory is bounded by the capacity.
+/// All operations take constant time.
 #[derive(Debug)]
 pub(super) struct Lru<V> {
     capacity: usize,
@@ -25,7 +25,7 @@ struct Slot<V> {
 }
 
 impl<V> Lru<V> {
-    /// `capacity` is at least 1.
+    /// `capacity` must be at least 1.
     pub(super) fn new(capacity: usize) -> Self {
         Self {
             capacity: capacity.max(1),
@@ -36,25 +36,25 @@ impl<V> Lru<V> {
         }
     }
 
-    /// Keys and values, the one not used for longest first.
+    /// Keys and values, least recently used first.
     pub(super) fn oldest_first(&self) -> impl Iterator<Item = (&Arc<str>, &V)> {
         let slot = |index: usize| self.slots.get(index);
         std::iter::successors(slot(self.oldest), move |known| slot(known.newer))
             .map(|slot| (&slot.key, &slot.value))
     }
 
-    /// The value of `key`; it does not count as used.
+    /// The value of `key`, without marking it as used.
     pub(super) fn peek(&self, key: &str) -> Option<&V> {
         let slot = self.slots.get(*self.index.get(key)?)?;
         Some(&slot.value)
     }
 
-    /// The most entries it keeps.
+    /// Maximum number of entries.
     pub(super) const fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The value of `key`, made when absent, and from now on the one used most recently.
+    /// The value of `key`, created if absent; marks it as most recently used.
     pub(super) fn get_or_insert_with(&mut self, key: &str, make: impl FnOnce() -> V) -> &mut V {
         let slot = match self.index.get(key).copied() {
             Some(slot) => {
@@ -67,7 +67,7 @@ impl<V> Lru<V> {
         &mut self.slots[slot].value
     }
 
-    /// A slot, not yet linked, that holds the new entry: a fresh one, or that of the evicted entry.
+    /// An unlinked slot for the new entry: a fresh one, or that of the evicted entry.
     fn claim(&mut self, key: Arc<str>, value: V) -> usize {
         let entry = Slot {
             key: Arc::clone(&key),

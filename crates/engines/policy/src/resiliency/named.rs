@@ -1,4 +1,4 @@
-//! The named policies of all loaded documents, read and merged.
+//! The named policies of all loaded documents, parsed and merged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::problem::Problems;
 use super::retry::{Backoff, CodeMatch, GRPC_CODES, HTTP_CODES, RetrySpec, entries};
 use super::trip::Trip;
 
-/// Policies by name. Of two with the same name the later one stays.
+/// Policies by name. The last one of the same name wins.
 #[derive(Debug)]
 pub(super) struct Named {
     timeouts: HashMap<String, Duration>,
@@ -23,7 +23,7 @@ pub(super) struct Named {
     breakers: HashMap<String, BreakerSpec>,
 }
 
-/// The kinds of policies that documents name, in the order in which targets name them.
+/// Kinds of named policies, in the order of a target's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PolicyKind {
     Timeout,
@@ -43,7 +43,7 @@ impl PolicyKind {
         }
     }
 
-    /// The key of its policies.
+    /// The key of its section.
     pub(super) const fn section(self) -> &'static str {
         match self {
             Self::Timeout => "spec.policies.timeouts",
@@ -61,7 +61,7 @@ impl PolicyKind {
         }
     }
 
-    /// The line of a member of a policy; that of the policy where the member is empty.
+    /// The line of a member of a policy, or of the policy if the member is empty.
     fn place(self, doc: &spec::Resiliency, name: &str, member: &str) -> Source {
         let policy = format!("{}.{name}", self.section());
         match member {
@@ -71,7 +71,7 @@ impl PolicyKind {
     }
 }
 
-/// What applies to a target, before it is bound to one.
+/// The policies of a target, not bound to one yet.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rules {
     pub(super) timeout: Option<Duration>,
@@ -96,7 +96,7 @@ impl Named {
         }
     }
 
-    /// Adds the policies of one document. Those that cannot be read are reported and left out.
+    /// Adds the policies of one document. Invalid ones are reported and skipped.
     pub(super) fn add<'d>(&mut self, doc: &'d spec::Resiliency, problems: &mut Problems<'d>) {
         problems.mistakes(doc);
         for (name, text) in &doc.policies.timeouts {
@@ -138,7 +138,7 @@ impl Named {
         }
     }
 
-    /// Whether there is a policy of this name.
+    /// Whether a policy of this name exists.
     pub(super) fn has(&self, kind: PolicyKind, name: &str) -> bool {
         match kind {
             PolicyKind::Timeout => self.timeouts.contains_key(name),
@@ -171,7 +171,7 @@ impl Named {
         self.retries.get(name).cloned()
     }
 
-    /// Policies by name; empty and undefined names are no policy.
+    /// The policies with these names; empty and undefined names mean none.
     pub(super) fn rules(&self, timeout: &str, retry: &str, breaker: &str) -> Rules {
         Rules {
             timeout: self
@@ -184,8 +184,8 @@ impl Named {
         }
     }
 
-    /// What applies to targets without an entry of their own: for each kind of policy the first existing one of
-    /// `Default<LEVEL>...Policy`, over the given levels and then none.
+    /// The policies of targets without an entry: for each kind, the first existing policy named
+    /// `Default<LEVEL>...Policy`, over the given levels and finally without a level.
     pub(super) fn defaults(&self, levels: &[String]) -> Rules {
         let find = |kind: &str, exists: &dyn Fn(&str) -> bool| {
             let levels = levels.iter().map(String::as_str).chain([""]);
@@ -209,7 +209,7 @@ fn duration(text: &str, default: Duration) -> Result<Duration, String> {
     }
 }
 
-/// What is wrong with a policy, each with its place.
+/// Errors of a policy with their locations.
 struct Wrong<'p, 'd> {
     doc: &'d spec::Resiliency,
     kind: PolicyKind,
@@ -234,7 +234,7 @@ impl<'p, 'd> Wrong<'p, 'd> {
         }
     }
 
-    /// What was read of a member; why nothing was is reported.
+    /// The parsed member, or an error report.
     fn note<T>(&mut self, member: &str, read: Result<T, impl ToString>) -> Option<T> {
         read.map_err(|error| self.report(member, &error.to_string())).ok()
     }

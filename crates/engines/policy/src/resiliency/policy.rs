@@ -1,4 +1,4 @@
-//! What applies to one target: time limit, retries, breaker, and how logs and metrics call it.
+//! The policy of one target: timeout, retries, breaker, and its names in logs and metrics.
 
 use std::collections::hash_map::RandomState;
 use std::fmt::{self, Display, Formatter};
@@ -13,7 +13,7 @@ use super::execution::Execution;
 use super::lru::Lru;
 use super::retry::{Backoff, CodeMatch, RetrySpec};
 
-/// Which way data flows between the app and a component.
+/// Direction between the app and a component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the component to the app.
@@ -32,16 +32,16 @@ impl Direction {
     }
 }
 
-/// The labels of the resiliency metrics, besides policy and status.
+/// Labels of the resiliency metrics, except policy and status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Labels<'a> {
     /// Name of the last loaded Resiliency resource.
     pub name: &'a str,
-    /// Namespace of the Resiliency resource; empty = none.
+    /// Namespace of the Resiliency resource; may be empty.
     pub namespace: &'a str,
     /// `app_ID`, `actor_TYPE` or `Statestore_NAME`.
     pub target: &'a str,
-    /// The direction of the call, as labels of metrics name it.
+    /// The direction of the call.
     pub direction: Direction,
 }
 
@@ -54,7 +54,7 @@ pub struct Resource {
     pub namespace: String,
 }
 
-/// Which of a target's breakers a call belongs to, and how its operation is called in logs. Costs nothing to make.
+/// Selects a target's breaker, and the operation's name in logs. Free to construct.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key<'a> {
     head: &'a str,
@@ -70,7 +70,7 @@ impl<'a> Key<'a> {
         tail: "",
     };
 
-    /// A method of an app: `ID:METHOD`. For gRPC proxying the full method with its leading slash.
+    /// A method of an app: `ID:METHOD`. For gRPC proxying, the full method with its leading slash.
     pub const fn app(id: &'a str, method: &'a str) -> Self {
         Self {
             head: id,
@@ -97,7 +97,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// An actor, by its id.
+    /// An actor, by its ID.
     pub const fn actor(id: &'a str) -> Self {
         Self {
             head: id,
@@ -115,7 +115,7 @@ impl Display for Key<'_> {
     }
 }
 
-/// Who a policy is for.
+/// The target of a policy.
 #[derive(Debug)]
 pub(super) enum Subject {
     App(String),
@@ -125,7 +125,7 @@ pub(super) enum Subject {
         direction: Direction,
     },
     Builtin(&'static str),
-    /// Something that is about to happen; see [`Policy::waiting`].
+    /// An expected event; see [`Policy::waiting`].
     Awaited(&'static str),
 }
 
@@ -133,12 +133,12 @@ pub(super) enum Subject {
 #[derive(Debug)]
 pub(super) enum Breakers {
     None,
-    /// One for all its calls.
+    /// One breaker for all calls.
     One(Arc<Breaker>),
     PerKey(Arc<Pool>),
 }
 
-/// One breaker per key, the key prefixed with a text; the least recently used are forgotten.
+/// One breaker per prefixed key; the least recently used are evicted.
 #[derive(Debug)]
 pub(super) struct Pool {
     spec: BreakerSpec,
@@ -154,7 +154,7 @@ impl Pool {
 }
 
 impl Breakers {
-    /// Those of `before` if they are the same but for their state.
+    /// Reuses the breakers of `before` if their settings are equal.
     pub(super) fn per_key(spec: BreakerSpec, prefix: String, capacity: usize, before: Option<&Self>) -> Self {
         match before {
             Some(Self::PerKey(pool)) if pool.is_as(&spec, &prefix, capacity) => {
@@ -168,7 +168,7 @@ impl Breakers {
         }
     }
 
-    /// One for all calls: that of `before` if it is the same but for its state.
+    /// One breaker for all calls: reuses that of `before` if its settings are equal.
     pub(super) fn one(name: String, spec: BreakerSpec, before: Option<&Self>) -> Self {
         match before {
             Some(Self::One(breaker)) if *breaker.spec() == spec => Self::One(Arc::clone(breaker)),
@@ -190,12 +190,12 @@ impl Breakers {
     }
 }
 
-/// A policy that somebody else keeps, or that the run itself keeps.
+/// A borrowed or shared policy.
 #[derive(Debug, Clone)]
 pub enum PolicyRef<'p> {
-    /// Somebody else keeps it for longer than the run.
+    /// Borrowed for longer than the run.
     Borrowed(&'p Policy),
-    /// The run keeps it, whatever becomes of the policies meanwhile.
+    /// Shared ownership by the run, independent of later changes.
     Shared(Arc<Policy>),
 }
 
@@ -211,7 +211,7 @@ impl Deref for PolicyRef<'_> {
     }
 }
 
-/// Everything that applies to one target. Keep it with the target instead of looking it up per call.
+/// The policy of one target. Cache it with the target instead of looking it up per call.
 #[derive(Debug)]
 pub struct Policy {
     pub(super) subject: Subject,
@@ -224,8 +224,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Attempts until something has happened that is about to, with pauses that grow from `first` to `longest`, for
-    /// `limit`. No document changes it; that it has not happened yet is no failure, so attempts are not logged or counted.
+    /// Attempts until an expected event occurs, with pauses that grow from `first` to `longest`, for at
+    /// most `limit`. Not configurable. Attempts are not failures, so they are not logged or counted.
     pub fn waiting(name: &'static str, first: Duration, longest: Duration, limit: Duration) -> Self {
         Self {
             subject: Subject::Awaited(name),
@@ -246,24 +246,24 @@ impl Policy {
         }
     }
 
-    /// Whether its retries are waits, not worth a line in the log.
+    /// Whether its retries only wait for an event and are not logged.
     pub const fn is_waiting(&self) -> bool {
         matches!(self.subject, Subject::Awaited(_))
     }
 
-    /// Starts one run of an operation. Where there is no policy there is no run: call the operation once.
+    /// Starts a run of an operation. Without a policy there is no run: call the operation once.
     pub fn start<'p>(&'p self, key: Key<'p>, now: Instant) -> Execution<'p> {
         Self::run(PolicyRef::Borrowed(self), key, now)
     }
 
-    /// Starts one run under a policy held either way.
+    /// Starts a run under a borrowed or shared policy.
     pub fn run<'p>(policy: PolicyRef<'p>, key: Key<'p>, now: Instant) -> Execution<'p> {
         let breaker = policy.breakers.find(key, now);
         let seed = policy.seed.next();
         Execution::new(policy, key, breaker, seed, now)
     }
 
-    /// The time limit of each attempt.
+    /// The timeout of each attempt.
     pub const fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
@@ -273,7 +273,7 @@ impl Policy {
         self.retry.as_deref()
     }
 
-    /// Whether a failed call may be made again, so that its request has to be kept.
+    /// Whether a failed call may be retried, so that its request must be kept.
     pub fn may_retry(&self) -> bool {
         self.retry.as_ref().is_some_and(|retry| retry.retries())
     }
@@ -293,7 +293,7 @@ impl Policy {
         })
     }
 
-    /// How logs call an operation, for example `endpoint[app, app:method]`.
+    /// The name of an operation in logs, for example `endpoint[app, app:method]`.
     pub fn operation(&self, key: Key<'_>) -> String {
         match &self.subject {
             Subject::App(id) => format!("endpoint[{id}, {key}]"),
@@ -311,13 +311,13 @@ impl Policy {
     }
 }
 
-/// A source of different jitter seeds, so that callers that failed together do not retry together.
+/// A source of jitter seeds, so that callers that failed together do not retry together.
 #[derive(Debug)]
 pub(super) struct Seed(AtomicU64);
 
 impl Seed {
     pub(super) fn random() -> Self {
-        // Every hasher the standard library makes is keyed from the system's entropy.
+        // The standard library's hashers are seeded with system entropy.
         Self(AtomicU64::new(RandomState::new().build_hasher().finish()))
     }
 

@@ -1,4 +1,4 @@
-//! What is wrong with a document, and what does not apply because of it.
+//! Errors in documents, and their effects.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -9,19 +9,19 @@ use super::builtin::Builtin;
 use super::named::{Named, PolicyKind};
 use super::undefined::policies_of;
 
-/// Targets that an effect names.
+/// Maximum number of targets listed in an effect.
 const SHOWN: usize = 5;
 
-/// Something in a document that could not be used as written.
+/// An error in a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Log as an error, not as a warning.
+    /// Whether to log an error instead of a warning.
     pub error: bool,
-    /// The reason, for the message.
+    /// The cause.
     pub text: String,
-    /// What does not apply because of it; empty where the text says so.
+    /// What does not apply because of it; empty if the text says so.
     pub effect: String,
-    /// The line of the value that is to be corrected; without a file for a document that came from the operator.
+    /// The location of the wrong value; without a file for a document from the operator.
     pub place: Source,
 }
 
@@ -35,7 +35,7 @@ impl Problem {
         }
     }
 
-    /// The reason with its place, without the effect.
+    /// The cause with its location, without the effect.
     pub fn reason(&self) -> String {
         match self.place.file.as_os_str().is_empty() {
             true => self.text.clone(),
@@ -54,14 +54,14 @@ impl Display for Problem {
     }
 }
 
-/// What is wrong with the documents so far. Effects are known once all documents are merged.
+/// Errors of the documents so far. Effects are known once all documents are merged.
 #[derive(Default)]
 pub(super) struct Problems<'d>(Vec<(Problem, Option<Part<'d>>)>);
 
-/// What a wrong value is a part of.
+/// The part of a document with the wrong value.
 enum Part<'d> {
     Policy(PolicyKind, &'d str),
-    /// Of this key.
+    /// Another key.
     Other(String),
 }
 
@@ -70,7 +70,7 @@ impl<'d> Problems<'d> {
         self.0.push((problem, None));
     }
 
-    /// A policy has a wrong value at a key of the document.
+    /// Adds an error in a policy, at a key of the document.
     pub(super) fn policy(
         &mut self,
         doc: &'d spec::Resiliency,
@@ -82,12 +82,12 @@ impl<'d> Problems<'d> {
         self.error(doc, Part::Policy(kind, name), place, what);
     }
 
-    /// A target has a wrong value; `effect`: what it goes without.
+    /// Adds an error in a target; `effect` states what is missing there.
     pub(super) fn target(&mut self, doc: &'d spec::Resiliency, key: &str, what: &str, effect: String) {
         self.error(doc, Part::Other(effect), doc.source.of(key), what);
     }
 
-    /// The values that could not be read.
+    /// Adds the values that could not be decoded.
     pub(super) fn mistakes(&mut self, doc: &'d spec::Resiliency) {
         for mistake in &doc.mistakes {
             let part = PolicyKind::ALL
@@ -117,12 +117,12 @@ impl<'d> Problems<'d> {
         self.0.len()
     }
 
-    /// Whether there is an error behind the first ones.
+    /// Whether there is an error after the first `first` entries.
     pub(super) fn has_error_after(&self, first: usize) -> bool {
         self.0.iter().skip(first).any(|(problem, _)| problem.error)
     }
 
-    /// All of them, with their effects on what the merged documents say.
+    /// All errors, with their effects on the merged documents.
     pub(super) fn finish(self, named: &Named, targets: &spec::Targets) -> Vec<Problem> {
         let finished = self.0.into_iter().map(|(problem, part)| {
             let effect = match part {

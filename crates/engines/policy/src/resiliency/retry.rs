@@ -1,35 +1,35 @@
-//! Whether and when a failed call is made again.
+//! Retry decisions and backoff.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-/// How the time between attempts develops.
+/// Backoff between attempts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Backoff {
-    /// The same time before every retry.
+    /// A constant interval.
     Constant(Duration),
-    /// Times that grow, with jitter.
+    /// Growing intervals, with jitter.
     Exponential {
         /// Before the first retry; not limited by `max`.
         initial: Duration,
-        /// No time grows beyond this, jitter aside.
+        /// Maximum interval before jitter.
         max: Duration,
-        /// All attempts and waits together; `None`: no limit.
+        /// Maximum total time of all attempts and waits; `None` means unlimited.
         max_elapsed: Option<Duration>,
     },
 }
 
 impl Backoff {
-    /// First wait of exponential policies.
+    /// Initial interval of exponential policies.
     pub const INITIAL: Duration = Duration::from_millis(500);
-    /// Each wait is this many times the one before.
+    /// Growth factor of the interval.
     pub const MULTIPLIER: f64 = 1.5;
-    /// Waits are spread by this fraction in both directions.
+    /// Jitter as a fraction in both directions.
     pub const RANDOMIZATION: f64 = 0.5;
-    /// Time limit of exponential policies.
+    /// Maximum total time of exponential policies.
     pub const MAX_ELAPSED: Duration = Duration::from_secs(15 * 60);
 
-    /// The exponential policy users can configure.
+    /// The configurable exponential policy.
     pub const fn exponential(max: Duration) -> Self {
         Self::Exponential {
             initial: Self::INITIAL,
@@ -42,34 +42,34 @@ impl Backoff {
 /// A retry policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetrySpec {
-    /// Time between attempts.
+    /// Backoff between attempts.
     pub backoff: Backoff,
-    /// Retries after the first attempt; `None`: no limit.
+    /// Retries after the first attempt; `None` means unlimited.
     pub max_retries: Option<u32>,
-    /// Which status codes are worth a retry.
+    /// The status codes to retry.
     pub matching: CodeMatch,
 }
 
 impl RetrySpec {
-    /// Default time between attempts of constant policies.
+    /// Default interval of constant policies.
     pub const DEFAULT_DURATION: Duration = Duration::from_secs(5);
-    /// Default limit of growing times.
+    /// Default maximum interval.
     pub const DEFAULT_MAX_INTERVAL: Duration = Duration::from_secs(60);
 
-    /// Whether there is any retry at all, so that the request must be kept for one.
+    /// Whether there are retries, so that the request must be kept.
     pub const fn retries(&self) -> bool {
         !matches!(self.max_retries, Some(0))
     }
 }
 
-/// The status codes a policy retries. An absent list matches every code of its kind.
+/// Status codes to retry. An absent list matches every code of its kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CodeMatch {
     http: Option<Vec<RangeInclusive<i64>>>,
     grpc: Option<Vec<RangeInclusive<i64>>>,
 }
 
-/// A list of status codes cannot be read.
+/// Why a list of status codes is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodeListError {
     /// Not a number.
@@ -77,7 +77,7 @@ pub enum CodeListError {
     Number {
         /// `start` or `end`.
         which: &'static str,
-        /// What stands where the number should be.
+        /// The text in place of the number.
         code: String,
         /// The list entry.
         pattern: String,
@@ -85,7 +85,7 @@ pub enum CodeListError {
     /// More than one dash.
     #[error("invalid pattern {0}, more than one '-' exists")]
     Dashes(String),
-    /// No status code of this kind.
+    /// Not a status code of this kind.
     #[error("invalid pattern {pattern}, {which} code {code} is not valid")]
     Range {
         /// `start` or `end`.
@@ -95,7 +95,7 @@ pub enum CodeListError {
         /// The list entry.
         pattern: String,
     },
-    /// The end comes before the start.
+    /// The end is before the start.
     #[error("invalid pattern {0}, start value should not bigger than end value")]
     Backwards(String),
 }
@@ -104,10 +104,11 @@ pub(super) const HTTP_CODES: RangeInclusive<i64> = 100..=599;
 pub(super) const GRPC_CODES: RangeInclusive<i64> = 0..=16;
 
 impl CodeMatch {
-    /// Reads lists such as `429,500-504` (HTTP, 100-599) and `2,14` (gRPC, 0-16). Empty: every code.
+    /// Parses lists such as `429,500-504` (HTTP, 100-599) and `2,14` (gRPC, 0-16). Empty matches every
+    /// code.
     ///
     /// # Errors
-    /// The first entry that is not a code or a range of codes.
+    /// The first invalid entry.
     pub fn parse(http: &str, grpc: &str) -> Result<Self, CodeListError> {
         Ok(Self {
             http: ranges(http, &HTTP_CODES)?,
@@ -115,7 +116,7 @@ impl CodeMatch {
         })
     }
 
-    /// Whether a list that the user wrote holds this HTTP status.
+    /// Whether an explicit list contains this HTTP status.
     pub fn names_http(&self, status: u16) -> bool {
         let status = i64::from(status);
         self.http
@@ -148,7 +149,7 @@ fn ranges(
     entries(list, valid).collect::<Result<_, _>>().map(Some)
 }
 
-/// What each entry of a list of codes means.
+/// The parsed entries of a list of codes.
 pub(super) fn entries<'l>(
     list: &'l str,
     valid: &'l RangeInclusive<i64>,
@@ -188,18 +189,18 @@ fn range(pattern: &str, valid: &RangeInclusive<i64>) -> Result<RangeInclusive<i6
     Ok(start..=end)
 }
 
-/// The retries of one run of an operation.
+/// Retry state of one run of an operation.
 #[derive(Debug)]
 pub struct RetryState {
     started: Instant,
     retries: u32,
-    /// Nanoseconds of the next wait before jitter.
+    /// The next interval in nanoseconds, before jitter.
     interval: f64,
     random: u64,
 }
 
 impl RetryState {
-    /// The state before the first attempt. `seed` determines the jitter.
+    /// The initial state. `seed` determines the jitter.
     pub fn new(spec: &RetrySpec, now: Instant, seed: u64) -> Self {
         let first = match spec.backoff {
             Backoff::Constant(duration) => duration,
@@ -213,8 +214,7 @@ impl RetryState {
         }
     }
 
-    /// After a failure with this status code, if it had one: how long to wait before the next attempt, or `None`
-    /// to give up.
+    /// After a failure with this status code, if any: the pause before the next attempt, or `None` to stop.
     pub fn next_delay(&mut self, spec: &RetrySpec, code: Option<i32>, now: Instant) -> Option<Duration> {
         if code.is_some_and(|code| !spec.matching.matches(code)) {
             return None;
@@ -245,7 +245,7 @@ impl RetryState {
         Duration::from_nanos(value as u64)
     }
 
-    /// A number from 0 up to but excluding 1 (splitmix64).
+    /// A number in [0, 1) (splitmix64).
     fn unit(&mut self) -> f64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;

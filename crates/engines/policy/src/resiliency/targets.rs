@@ -1,4 +1,4 @@
-//! What policies apply to.
+//! Targets of policies.
 
 use std::sync::Arc;
 
@@ -7,30 +7,32 @@ use outrigger_resources::resiliency as spec;
 use super::Policy;
 use super::problem::Problems;
 
-/// Most breakers any target may keep; a larger number in a document is lowered to this.
+/// Maximum size of a breaker cache; larger configured numbers are lowered to this.
 pub(super) const MAX_BREAKERS: usize = 1 << 20;
 
-/// What applies to an app, an HTTPEndpoint or a URL.
+/// The policy of an app, an HTTPEndpoint or a URL.
 #[derive(Debug, Clone, Default)]
 pub struct AppPolicy {
-    /// The user's policy, own or default; `None`: nothing applies, call once.
+    /// The user's policy, own or default; `None` means to call once without a policy.
     pub policy: Option<Arc<Policy>>,
-    /// Whether the app has an entry in `targets.apps`; if not, [`Builtin::ServiceRetries`] covers the connection.
+    /// Whether the app has an entry in `targets.apps`; if not, [`Builtin::ServiceRetries`] applies to the
+    /// connection.
     pub has_target: bool,
 }
 
-/// What applies to an actor type.
+/// The policy of an actor type.
 #[derive(Debug, Clone, Default)]
 pub struct ActorPolicy {
-    /// Retry and breaker, around waiting for the actor's turn.
+    /// Retry and breaker, around the wait for the actor's turn.
     pub before_lock: Option<Arc<Policy>>,
     /// Timeout, around the turn.
     pub after_lock: Option<Arc<Policy>>,
-    /// Whether the type has an entry in `targets.actors`; if not, [`Builtin::ActorNotFoundRetries`] covers routing.
+    /// Whether the type has an entry in `targets.actors`; if not, [`Builtin::ActorNotFoundRetries`] applies
+    /// to routing.
     pub has_target: bool,
 }
 
-/// The kinds of component that policies tell apart.
+/// Component kinds with separate default policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ComponentKind {
     /// Input and output bindings.
@@ -67,7 +69,7 @@ impl ComponentKind {
     }
 }
 
-/// How finely the breakers of an actor type are told apart.
+/// Scope of the breakers of an actor type.
 pub(super) enum Scope {
     /// One for the type.
     Type,
@@ -75,7 +77,7 @@ pub(super) enum Scope {
     Id { size: usize },
 }
 
-/// The size of a breaker cache; 0 and absurd numbers are replaced.
+/// The size of a breaker cache; replaces 0 and excessive numbers.
 pub(super) fn cache_size(configured: i64, default: usize) -> usize {
     match usize::try_from(configured) {
         Ok(0) | Err(_) => default,
@@ -83,7 +85,7 @@ pub(super) fn cache_size(configured: i64, default: usize) -> usize {
     }
 }
 
-/// The targets of a document over those of the ones before it.
+/// Merges the targets of a document over earlier ones.
 pub(super) fn add_targets<'d>(
     targets: &mut spec::Targets,
     doc: &'d spec::Resiliency,

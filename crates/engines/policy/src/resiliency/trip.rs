@@ -1,4 +1,4 @@
-//! When a circuit breaker opens: an expression over its counters.
+//! Trip conditions of circuit breakers: expressions over the breaker's counters.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use cel::{Context, Env, Value};
 use crate::expression::{Expression, start};
 use crate::routing::Event;
 
-/// What a breaker counted since it last started counting.
+/// Counters of a breaker since the last reset.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Calls let through.
+    /// Calls permitted.
     pub requests: u32,
     /// Calls that succeeded.
     pub total_successes: u32,
@@ -23,7 +23,7 @@ pub struct Counts {
     pub consecutive_failures: u32,
 }
 
-/// The names of the counters in expressions.
+/// Names of the counters in expressions.
 const NAMES: [&str; 5] = [
     "requests",
     "totalSuccesses",
@@ -51,7 +51,7 @@ pub struct Trip {
     rule: Rule,
 }
 
-/// The text decides what a trip does.
+/// Equality of the text implies equal behavior.
 impl PartialEq for Trip {
     fn eq(&self, other: &Self) -> bool {
         self.source == other.source
@@ -60,13 +60,13 @@ impl PartialEq for Trip {
 
 #[derive(Clone)]
 enum Rule {
-    /// One counter against one number, which is how nearly every policy is written.
+    /// One counter compared with a number, the form of nearly every policy.
     Compare {
         counter: usize,
         comparison: Comparison,
         limit: u32,
     },
-    /// Anything else.
+    /// Any other expression.
     Expression {
         env: Arc<Env>,
         compiled: Arc<Expression>,
@@ -79,13 +79,13 @@ enum Comparison {
     GreaterOrEqual,
 }
 
-/// A trip expression is not valid CEL.
+/// An invalid trip expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("trip expression {expression:?} is not valid CEL: {reason}")]
 pub struct TripError {
-    /// The expression as written, or its beginning.
+    /// The expression as written, or its start.
     pub expression: String,
-    /// The error of the compiler of CEL.
+    /// The CEL compiler's error.
     pub reason: String,
 }
 
@@ -93,8 +93,8 @@ impl Trip {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// [`TripError`] when it is not CEL, or larger than it may be. Unknown names and non-boolean results are found when it runs, and then
-    /// never trip.
+    /// [`TripError`] if it is not valid CEL, or too complex. Unknown names and non-boolean results are
+    /// detected at evaluation, and never trip.
     pub fn compile(expression: &str) -> Result<Self, TripError> {
         let source = Arc::from(expression);
         if let Some(rule) = simple(expression) {
@@ -102,7 +102,7 @@ impl Trip {
         }
         let env = Arc::new(Env::stdlib());
         let compiled = Expression::compile(&env, expression).and_then(|compiled| {
-            // Its variables are numbers, so it takes as long each time.
+            // Its variables are numbers, so its cost is constant.
             compiled.check(&Event::new())?;
             Ok(Arc::new(compiled))
         });
@@ -118,7 +118,7 @@ impl Trip {
         }
     }
 
-    /// More than `limit` failures in a row.
+    /// Trips after more than `limit` consecutive failures.
     pub fn consecutive_failures(limit: u32) -> Self {
         Self {
             source: format!("consecutiveFailures > {limit}").into(),
@@ -161,7 +161,7 @@ impl Debug for Trip {
     }
 }
 
-/// Reads `counter > number` and `counter >= number`.
+/// Parses `counter > number` and `counter >= number`.
 fn simple(expression: &str) -> Option<Rule> {
     let (name, rest) = expression.split_once('>')?;
     let (comparison, limit) = match rest.strip_prefix('=') {

@@ -1,4 +1,4 @@
-//! Targets that name a policy which no document has.
+//! Targets that refer to undefined policies.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,15 @@ use outrigger_resources::resiliency as spec;
 use super::Problem;
 use super::builtin::Builtin;
 
-/// The names of the policies of all documents, by kind.
+/// Policy names of all documents, by kind.
 struct Defined<'d> {
     timeouts: BTreeSet<&'d str>,
     retries: BTreeSet<&'d str>,
     breakers: BTreeSet<&'d str>,
 }
 
-/// The policies that targets name and that none of the documents in scope for an app defines: calls go without them.
+/// Reports policies that targets refer to and no document in scope for an app defines: calls are made
+/// without them.
 pub fn undefined<'d>(docs: impl IntoIterator<Item = &'d spec::Resiliency>, app_id: &str) -> Vec<Problem> {
     let docs: Vec<_> = docs
         .into_iter()
@@ -41,8 +42,8 @@ pub fn undefined<'d>(docs: impl IntoIterator<Item = &'d spec::Resiliency>, app_i
     docs.into_iter().flat_map(|doc| defined.missing(doc)).collect()
 }
 
-/// The targets by their keys below `spec.targets`, with the timeout, the retry policy and the circuit breaker that each
-/// names.
+/// The targets by their keys below `spec.targets`, with the names of their timeout, retry policy and
+/// circuit breaker.
 pub(super) fn policies_of(targets: &spec::Targets) -> Vec<(String, [&String; 3])> {
     let apps = targets.apps.iter().map(|(name, target)| {
         let names = [&target.timeout, &target.retry, &target.circuit_breaker];

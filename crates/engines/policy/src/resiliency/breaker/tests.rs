@@ -121,8 +121,8 @@ fn counts_requests() {
 }
 
 proptest! {
-    /// Whatever the order of calls, results and time: an open breaker lets nothing through before its time, and a
-    /// half-open one never more than it may.
+    /// For any order of calls, outcomes and time: an open breaker permits nothing before its timeout, and a
+    /// half-open one never more than its limit.
     #[test]
     fn never_exceeds_permitted_calls(
         max in 1u32..4,

@@ -133,7 +133,7 @@ fn unsendable_request_does_not_open_breaker() {
         assert_eq!(run.after(Outcome::Unsendable, now), None);
         assert_eq!(run.breaker_state(now), Some(BreakerState::Closed));
     }
-    // Nor does it close one, or keep the place of the probe.
+    // It does not close one either, nor keep the place of the probe.
     let mut run = policy.start(key(), now);
     run.before(now).unwrap();
     let _retry = run.after(FAILED, now);

@@ -12,7 +12,7 @@ fn fuse(mut doc: spec::Resiliency, name: &str, timeout: &str) -> spec::Resilienc
     doc
 }
 
-/// Whether a call under a policy is refused by its breaker.
+/// Whether the breaker of a policy rejects a call.
 fn is_open(policy: Option<&Policy>) -> bool {
     let now = Instant::now();
     policy.unwrap().start(Key::actor("k"), now).before(now).is_err()
@@ -26,7 +26,7 @@ fn fail(policy: Option<&Policy>) {
     run.after(Outcome::Failure { code: None }, now);
 }
 
-/// Breakers for everything that has no entry, and for an app, an actor type and a component.
+/// Breakers for everything without an entry, and for an app, an actor type and a component.
 fn fused(own: &str, default: &str) -> spec::Resiliency {
     let mut doc = fuse(doc("d"), "own", own);
     for level in ["App", "Actor", "StatestoreComponentOutbound"] {
@@ -88,6 +88,6 @@ fn rebuild_keeps_unchanged_breakers() {
     assert_eq!(open(&own), [false, false, false, true, true, true]);
     let (default, _) = slower.rebuild([&fused("1h", "2h")], "me");
     assert_eq!(open(&default), [true, true, true, false, false, false]);
-    // What ran before goes on under what it began with.
+    // Runs in progress keep their policy.
     assert_eq!(open(&slower), [true; 6]);
 }
