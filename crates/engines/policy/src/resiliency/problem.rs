@@ -19,7 +19,7 @@ pub struct Problem {
     pub error: bool,
     /// The cause.
     pub text: String,
-    /// What does not apply because of it; empty if the text says so.
+    /// The effect on the document; empty if the text states it.
     pub effect: String,
     /// The location of the wrong value; without a file for a document from the operator.
     pub place: Source,
