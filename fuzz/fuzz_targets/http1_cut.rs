@@ -50,7 +50,7 @@ fn body(bytes: &[u8], step: usize) {
     assert_eq!(
         fuzz_body_end(bytes, step),
         end,
-        "it depends on how the body comes"
+        "the result depends on the chunking of the body"
     );
     // What is refused here does not reach hyper.
     let Ok(end) = end else { return };
@@ -64,7 +64,7 @@ fn body(bytes: &[u8], step: usize) {
     match served(&[HEAD, &bytes[..end]].concat())[..] {
         [Read::Whole] => {
             let read = served(&[HEAD, &bytes[..end], NEXT].concat());
-            assert_eq!(read, [Read::Whole, Read::Next], "something of the body is left");
+            assert_eq!(read, [Read::Whole, Read::Next], "a part of the body is left");
         }
         [Read::Refused] => {}
         ref other => panic!("hyper sees no end: {other:?}"),
@@ -73,7 +73,7 @@ fn body(bytes: &[u8], step: usize) {
 
 fn head(bytes: &[u8], step: usize) {
     let head = fuzz_head(bytes, usize::MAX);
-    assert_eq!(fuzz_head(bytes, step), head, "it depends on how the head comes");
+    assert_eq!(fuzz_head(bytes, step), head, "the result depends on the chunking of the head");
     let Some(head) = head else {
         assert_eq!(served(bytes), [], "hyper sees an end");
         return;

@@ -107,6 +107,6 @@ fuzz_target!(|input: (bool, u8, &[u8])| {
                 as_server(words, piece).await;
             }
         };
-        tokio::time::timeout(LONG, talk).await.expect("somebody waits for ever");
+        tokio::time::timeout(LONG, talk).await.expect("deadlock");
     });
 });

@@ -90,7 +90,7 @@ mod tests {
     use crate::call_path::Kind;
 
     #[test]
-    fn a_budget_is_read_as_it_was_written() {
+    fn budget_round_trips() {
         let cost = Cost {
             instructions: 123_456.0,
             allocations: 78.5,
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_by_line() {
+    fn errors_name_line() {
         for (text, line) in [
             ("instructions = 1", 1),
             ("[proxy]\ninstructions = many", 2),

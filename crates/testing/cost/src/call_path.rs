@@ -209,7 +209,7 @@ async fn sidecar(app_id: &str, dir: &Path, flags: &[String]) -> Result<(u16, u16
     let env: Env = Arc::new(|name| (name == "DAPR_HOST_IP").then(|| "127.0.0.1".to_owned()));
     let command = Config::from_args(arguments, |name| env(name), |note| eprintln!("{note}"))?;
     let Command::Run(config) = command else {
-        return Err("the flags of the sidecar ask for something else than running".into());
+        return Err("the sidecar's flags do not start it".into());
     };
     let sidecar = Sidecar::build(*config, env, Handle::current(), Shutdown::default()).await?;
     let name = app_id.to_owned();
@@ -226,7 +226,7 @@ mod tests {
     use super::{CallPath, Kind};
 
     #[test]
-    fn every_kind_of_call_gets_through() {
+    fn every_kind_of_call_succeeds() {
         for kind in Kind::ALL {
             CallPath::start(kind).and_then(|mut path| path.call(3)).unwrap();
         }

@@ -67,7 +67,7 @@ mod tests {
     use super::total_of;
 
     #[test]
-    fn the_totals_line_counts() {
+    fn reads_totals_line() {
         assert_eq!(total_of("events: Ir\nfn=x\n1 2\ntotals: 1234\n"), Some(1234));
         assert_eq!(total_of("events: Ir\ntotals: 0\n"), None);
         assert_eq!(total_of("events: Ir\n"), None);

@@ -89,7 +89,7 @@ fn attempt(name: &str, run: fn(&[u8]), input: &[u8], what: &str) {
         let file = std::env::temp_dir().join(format!("{name}-failed"));
         std::fs::write(&file, input).unwrap();
         panic!(
-            "{name} fails for {what}: the input is {}; mend it, and keep the input in fuzz/corpus/{name}",
+            "{name} fails for {what}: the input is {}; fix the bug and add the input to fuzz/corpus/{name}",
             file.display()
         );
     }
@@ -157,7 +157,7 @@ fn change(input: &[u8], corpus: &[(PathBuf, Vec<u8>)], random: &mut Random) -> V
 }
 
 #[test]
-fn changes_repeat() {
+fn mutations_are_deterministic() {
     let corpus = vec![
         (PathBuf::new(), b"some input".to_vec()),
         (PathBuf::new(), Vec::new()),

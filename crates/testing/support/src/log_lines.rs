@@ -45,7 +45,7 @@ impl Lines {
     pub fn new() -> Self {
         static FIRST: Once = Once::new();
         FIRST.call_once(|| {
-            tracing::subscriber::set_global_default(Threads).expect("the process logs elsewhere already");
+            tracing::subscriber::set_global_default(Threads).expect("another log subscriber is installed");
             // What was asked for while it was being set.
             tracing::callsite::rebuild_interest_cache();
         });
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_those_of_the_thread_while_somebody_keeps_them() {
+    fn captures_lines_of_own_thread() {
         tracing::warn!(target: "t", "before");
         let lines = Lines::new();
         std::thread::spawn(|| tracing::warn!(target: "t", "of another thread"))

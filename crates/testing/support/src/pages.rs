@@ -62,14 +62,14 @@ impl Page {
     /// When they differ, or the page has no such part.
     pub fn check(self, name: &str, made: &str) {
         let (before, held, after) =
-            split(&self.text, name).unwrap_or_else(|| panic!("{} has no part {name}", self.path.display()));
+            split(&self.text, name).unwrap_or_else(|| panic!("{} has no section {name}", self.path.display()));
         if held.trim() == made.trim() {
             return;
         }
         let shown = self.path.display();
         if std::env::var_os(UPDATE).is_none() {
             panic!(
-                "{shown}: the part {name} is not what the code says; run `{UPDATE}=1 cargo test`:\n{made}"
+                "{shown}: section {name} is outdated; run `{UPDATE}=1 cargo test`:\n{made}"
             );
         }
         let text = format!("{before}\n{}\n{after}", made.trim());
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_stands_between_its_marks() {
+    fn splits_page_at_markers() {
         let text = "a\n<!-- made from the code: x -->\nold\n<!-- end -->\nb";
         let (before, held, after) = split(text, "x").unwrap();
         assert!(before.ends_with("x -->") && after.starts_with(END));

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_distinct_and_none_is_a_port_of_connections() {
+    fn ports_are_distinct_and_not_ephemeral() {
         let ports: [u16; 100] = free_ports();
         let distinct: BTreeSet<u16> = ports.into_iter().collect();
         assert_eq!(distinct.len(), ports.len());
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_somebody_has_is_not_given() {
+    fn skips_ports_in_use() {
         let held: Vec<_> = (0..20)
             .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).unwrap())
             .collect();

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_settings_are_read_and_no_others() {
+    fn reads_setting_rows_only() {
         let page = "## A\n| category | x |\n| --- | --- |\n| state | y |\n\n### `b`\n\n\
                     | setting | type | default | meaning |\n| --- | --- | --- | --- |\n\
                     | `One`, `two` | text | `1`, `2` | both |\n| [shared](#a) | | | |\n| `three` | switch | off | |\n";

@@ -40,7 +40,7 @@ fn dependencies(manifest: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_crate_depends_on_a_higher_folder() {
+fn crates_depend_on_lower_layers_only() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut manifests = BTreeMap::new();
     for folder in folders(&crates) {

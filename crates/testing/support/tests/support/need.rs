@@ -23,7 +23,7 @@ fn needed(rustc: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_toolchain_that_cannot_be_used_is_named_with_the_remedy() {
+fn reports_unusable_toolchain() {
     let without_default = "echo 'error: rustup could not choose a version of rustc to run' >&2; exit 1";
     let (status, text) = needed(without_default);
     assert_eq!(status, Some(1));

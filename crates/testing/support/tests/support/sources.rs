@@ -71,7 +71,7 @@ fn code(path: &Path) -> String {
 
 /// The codes in the sources of the API's errors, however they begin: texts of capital letters, but for the reasons in
 /// the details of errors.
-fn codes_of_the_api() -> BTreeSet<String> {
+fn api_codes() -> BTreeSet<String> {
     let api = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sidecar/api/src");
     let mut files = vec![api.join("error.rs")];
     sources(&api.join("error"), &mut files);
@@ -84,7 +84,7 @@ fn codes_of_the_api() -> BTreeSet<String> {
 }
 
 /// The codes that have a row: what stands in backticks in the first column.
-fn codes_with_a_row(page: &str) -> BTreeSet<String> {
+fn documented_codes(page: &str) -> BTreeSet<String> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let first = rows.filter_map(|row| row.split('|').next());
     let codes = first.flat_map(|cell| cell.split('`').step_by(2));
@@ -110,16 +110,16 @@ fn named(page: &str) -> BTreeSet<&str> {
 fn every_error_code_has_a_row() {
     let text = text(|name| name.starts_with("sidecar/") || name.starts_with("components/"));
     let page = Page::read("reference/errors.md");
-    let listed = codes_with_a_row(page.text());
+    let listed = documented_codes(page.text());
     let elsewhere = quoted(&text, "\"ERR_").map(|rest| format!("ERR_{rest}"));
-    let codes: BTreeSet<String> = codes_of_the_api().into_iter().chain(elsewhere).collect();
+    let codes: BTreeSet<String> = api_codes().into_iter().chain(elsewhere).collect();
     assert!(codes.len() > 30, "{codes:?}");
     let missing: Vec<_> = codes.difference(&listed).collect();
     assert!(missing.is_empty(), "docs/reference/errors.md lacks {missing:?}");
     let of_nobody: Vec<_> = listed.difference(&codes).collect();
     assert!(
         of_nobody.is_empty(),
-        "no code answers with {of_nobody:?} of docs/reference/errors.md"
+        "docs/reference/errors.md has unused codes: {of_nobody:?}"
     );
 }
 
