@@ -1,4 +1,4 @@
-//! Reviews of pods from the API server: no input panics, patches can be applied, and a patched pod has one sidecar.
+//! Admission reviews of pods: no input panics, patches apply, and a patched pod has one sidecar.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Schemas of Avro, values and JSON: no input panics, takes the stack or more memory than it may, and JSON that was encoded
-//! and decoded is encoded alike.
+//! Avro schemas, values and JSON: no input panics, overflows the stack or exceeds the memory limit, and
+//! encoded JSON survives a round trip.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

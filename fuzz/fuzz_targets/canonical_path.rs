@@ -1,4 +1,5 @@
-//! The canonical path: it stays below the root, is final, and a deny rule for it holds however it was spelled.
+//! The canonical path: it stays below the root, is idempotent, and a deny rule for it holds for all
+//! spellings.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -54,7 +55,7 @@ fuzz_target!(|raw: &str| {
     assert_eq!(canonical(&method).as_deref(), Ok(&*method));
     assert!(method.split('/').all(|segment| !matches!(segment, "." | "..")));
     assert!(!method.contains("//"));
-    // The segments left over are those of the input, in order.
+    // The remaining segments are those of the input, in order.
     let mut rest = decoded.split('/');
     assert!(
         method

@@ -1,5 +1,5 @@
-//! CloudEvents from brokers and publishers: no input panics; what is accepted is written as an event with the same
-//! members, and what is wrapped can be read.
+//! CloudEvents from brokers and publishers: no input panics, accepted events keep their members when
+//! serialized, and wrapped data can be parsed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Subscriptions that the API server wants converted: no input panics, and nothing is lost but what a version lacks.
+//! Conversion of subscriptions for the API server: no input panics, and only fields that a version lacks
+//! are lost.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! The header of an encrypted document: no input panics, chunking does not change what is read, and a manifest that is
-//! accepted survives its own encoding.
+//! The header of an encrypted document: no input panics, chunking does not affect parsing, and an accepted
+//! manifest survives a round trip.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

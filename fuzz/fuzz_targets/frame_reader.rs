@@ -1,4 +1,4 @@
-//! The frame reader: no input panics, and chunking does not change what is read.
+//! The frame reader: no input panics, and chunking does not affect parsing.
 #![no_main]
 
 use bytes::Bytes;

@@ -1,4 +1,5 @@
-//! Header blocks of one connection: no input panics, the limit holds, and what is read survives its own encoding.
+//! Header blocks of one connection: no input panics, the limit holds, and decoded fields survive a round
+//! trip.
 #![no_main]
 
 use bytes::BytesMut;

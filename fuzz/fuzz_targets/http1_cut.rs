@@ -1,5 +1,5 @@
-//! HTTP/1.1 as it is cut for hyper: a head and a chunked body end where hyper sees them end, however they come. Otherwise
-//! what one request says could be taken for another.
+//! HTTP/1.1 message framing in front of hyper: heads and chunked bodies end where hyper sees them end, for
+//! any chunking. Otherwise a part of one request could be taken for another (request smuggling).
 #![no_main]
 
 use std::cell::RefCell;
@@ -22,18 +22,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const HEAD: &[u8] = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
 const NEXT: &[u8] = b"GET /next HTTP/1.1\r\nhost: a\r\n\r\n";
 
-/// How a request of hyper's went.
+/// The result of hyper reading a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
     Whole,
-    /// The body goes on.
+    /// The body is incomplete.
     Unfinished,
     Refused,
-    /// The request behind the body.
+    /// The request after the body.
     Next,
 }
 
-// The first byte says what the others are, and in pieces of how many they come.
+// The first byte selects the kind of input and the chunk size.
 fuzz_target!(|input: &[u8]| {
     let Some((first, bytes)) = input.split_first() else {
         return;
@@ -52,7 +52,7 @@ fn body(bytes: &[u8], step: usize) {
         end,
         "the result depends on the chunking of the body"
     );
-    // What is refused here does not reach hyper.
+    // Rejected input does not reach hyper.
     let Ok(end) = end else { return };
     let Some(end) = end else {
         let read = served(&[HEAD, bytes].concat());
@@ -82,7 +82,7 @@ fn head(bytes: &[u8], step: usize) {
     assert_eq!(served(cut), [], "hyper sees an earlier end");
 }
 
-/// The requests that hyper makes of this.
+/// The requests that hyper parses from this input.
 fn served(bytes: &[u8]) -> Vec<Read> {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let reads = Rc::new(RefCell::new(Vec::new()));
@@ -116,7 +116,7 @@ fn served(bytes: &[u8]) -> Vec<Read> {
     reads.clone()
 }
 
-/// Whether a body failed because there was no more of it.
+/// Whether a body failed because of missing data.
 fn failed(error: &hyper::Error) -> Read {
     let cause = error
         .source()

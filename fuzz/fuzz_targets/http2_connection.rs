@@ -1,4 +1,4 @@
-//! Both ends of a connection, against a peer that says anything: nobody panics, and nobody waits for ever.
+//! Both ends of a connection with a peer that sends arbitrary bytes: no panics and no deadlocks.
 #![no_main]
 
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! The decoders of the call stream: no input panics, and what they accept survives the encoders.
+//! The decoders of the call stream: no input panics, and accepted messages survive a round trip.
 #![no_main]
 
 use bytes::{Bytes, BytesMut};

@@ -1,4 +1,5 @@
-//! The target of a service invocation: any request is read or refused, and what is read is canonical.
+//! The target of a service invocation: any request is parsed or rejected, and the parsed method is
+//! canonical.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

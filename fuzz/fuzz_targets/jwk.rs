@@ -1,4 +1,4 @@
-//! JSON Web Keys, alone and in sets: no input panics, and the public half of an accepted key is accepted again.
+//! JSON Web Keys, single and in sets: no input panics, and the public half of an accepted key is accepted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Packets from the local network, as the multicast DNS resolver reads them.
+//! Multicast DNS packets, as decoded by the resolver.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! An answer of a worker that is too large, looked through for what it answers: no input panics, chunking does not change what
-//! is found, and what is found is what is there.
+//! Extraction of the IDs from an oversized worker response: no input panics, chunking does not affect the
+//! result, and the result matches the content.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

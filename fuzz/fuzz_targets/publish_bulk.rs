@@ -1,4 +1,4 @@
-//! The JSON of a bulk to be published: no input panics, and JSON payloads stay parts of the body.
+//! The JSON of a bulk publish: no input panics, and JSON payloads stay slices of the body.
 #![no_main]
 
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! The JSON bodies of state requests: no input panics, and values stay parts of the body.
+//! The JSON bodies of state requests: no input panics, and values stay slices of the body.
 #![no_main]
 
 use bytes::Bytes;

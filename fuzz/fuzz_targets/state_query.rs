@@ -1,4 +1,4 @@
-//! The JSON of a state query: no input panics, and what is accepted is no deeper than it may be.
+//! The JSON of a state query: no input panics, and the depth of accepted queries is limited.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

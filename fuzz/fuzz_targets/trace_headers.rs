@@ -1,4 +1,4 @@
-//! Trace headers: whatever a caller sends, what is accepted survives its own encoding.
+//! Trace headers: no input panics, and accepted headers survive a round trip.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(TraceState::parse(state.as_str()), Some(state));
     }
     if let Ok(baggage) = Baggage::parse(text) {
-        // Encoding may grow the text past the limits; within them it is stable.
+        // Encoding may extend the text beyond the limits; within them it is stable.
         if let Ok(again) = Baggage::parse(&baggage.encode()) {
             assert_eq!(again, baggage);
         }

@@ -1,4 +1,4 @@
-//! Lists the fuzz targets, so that a new one is replayed without being named here.
+//! Lists the fuzz targets, so that new ones are replayed without being registered.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn main() -> io::Result<()> {
     fs::write(out.join("targets.rs"), text)
 }
 
-/// A target as a module, and the test that replays it.
+/// The module of a target, and its replay test.
 fn entry(file: &Path) -> String {
     let name = file.file_stem().unwrap_or_default().to_string_lossy();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! What the tests of components share: opening what a crate adds to the catalog, real servers, broken connections,
+//! Shared tools for tests of components: opening catalog components, real servers, broken connections,
 //! certificates. For tests only: its functions panic where a test would fail.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -15,7 +15,7 @@ use outrigger_component::{
     bindings::{Invoke, Invoked},
 };
 
-/// What a component named `under-test` is built from, for the app `app`.
+/// The configuration of a component named `under-test`, for the app `app`.
 pub fn setup(properties: &[(&str, &str)]) -> Setup {
     setup_for("app", properties)
 }
@@ -35,7 +35,7 @@ pub fn setup_for(app_id: &str, properties: &[(&str, &str)]) -> Setup {
 pub struct Components(pub Catalog);
 
 impl Components {
-    /// Those of `add`.
+    /// The components added by `add`.
     pub fn of(add: fn(&mut Catalog)) -> Self {
         let mut catalog = Catalog::empty();
         add(&mut catalog);
@@ -78,7 +78,7 @@ openers! {
     pubsub: pubsub, PubSub;
 }
 
-/// The properties that a component which does not start names, one for each mistake; empty where it names none.
+/// The properties named in a component's startup error, one per mistake; empty if it names none.
 pub fn named<T: ?Sized>(opened: Result<Arc<T>>) -> Vec<String> {
     let error = opened.err().unwrap();
     let each = error.each();
@@ -99,7 +99,7 @@ pub fn call(operation: &str, metadata: &[(&str, &str)], data: &str) -> Invoke {
     }
 }
 
-/// What an output binding answered, which must be UTF-8.
+/// The response of an output binding, which must be UTF-8.
 pub fn text(answer: Option<Invoked>) -> String {
     String::from_utf8(answer.unwrap().data.to_vec()).unwrap()
 }

@@ -1,4 +1,4 @@
-//! A way to a server that loses what is sent.
+//! A TCP proxy that can drop data.
 
 use std::{
     net::Ipv4Addr,
@@ -16,9 +16,9 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// Forwards to a server.
+/// Forwards connections to a server.
 pub struct Proxy {
-    /// On 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub port: u16,
     shared: Arc<ProxyState>,
     _task: AbortOnDropHandle<()>,
@@ -33,13 +33,13 @@ struct ProxyState {
 }
 
 impl Proxy {
-    /// Forwards to `server`, a port.
+    /// Forwards to the port `server`.
     pub async fn start(server: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         Self::serve(listener, server)
     }
 
-    /// The same, listening where the caller says.
+    /// The same, with a listener of the caller.
     pub fn serve(listener: TcpListener, server: u16) -> Self {
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(ProxyState {
@@ -54,7 +54,7 @@ impl Proxy {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
                 let shared = for_all.clone();
-                // Before it is looked for silence: what is lost from here on is noticed.
+                // Subscribes before checking for silence, so that no loss is missed.
                 let losses = shared.losses.subscribe();
                 if *shared.cut.borrow() {
                     continue;
@@ -78,44 +78,44 @@ impl Proxy {
         }
     }
 
-    /// Nothing arrives any more on the connections there are, in either direction; they stay open.
+    /// Drops all data of existing connections, in both directions; they stay open.
     pub fn lose(&self) {
         self.shared.losses.send_modify(|count| *count += 1);
     }
 
-    /// A cut that nobody is told of.
+    /// A partition without connection errors.
     pub fn silence(&self) -> Silence<'_> {
         Silence(self)
     }
 
-    /// Nothing arrives any more, in either direction, until [`Proxy::go_on`]. Connections stay open, and new ones are
-    /// taken.
+    /// Holds all data, in both directions, until [`Proxy::go_on`]. Connections stay open, and new ones are
+    /// accepted.
     pub fn hold(&self) {
         self.shared.held.send_replace(true);
     }
 
-    /// What was sent meanwhile arrives, as after a partition of a network.
+    /// Delivers the held data, as after a network partition.
     pub fn go_on(&self) {
         self.shared.held.send_replace(false);
     }
 
-    /// Instead of the next answer the client sees the end of its connection.
+    /// Closes the client's connection instead of delivering the next response.
     pub fn swallow_an_answer(&self) {
         self.shared.mute.store(true, Ordering::SeqCst);
     }
 }
 
 impl ProxyState {
-    /// Waits until something may arrive.
+    /// Waits until data may pass.
     async fn passes(&self) {
-        // The sender is here.
+        // The sender exists as long as `self`.
         let _ = self.held.subscribe().wait_for(|held| !*held).await;
     }
 
     async fn forward(&self, mut client: TcpStream, mut server: TcpStream, mut losses: watch::Receiver<u32>) {
         let mut cut = self.cut.subscribe();
         let (mut asked, mut answered) = (vec![0; 16384], vec![0; 16384]);
-        // What is sent after a loss or a cut may be read before that is noticed.
+        // Data sent after a loss or a cut may be read before it is noticed.
         let lost = losses.clone();
         let lost = || lost.has_changed().unwrap_or(true);
         let ended = cut.clone();
@@ -153,7 +153,7 @@ impl ProxyState {
     }
 }
 
-/// The server stays, but connections to it end, and new ones do at once.
+/// The server keeps running, but existing and new connections to it are closed.
 impl Link for Proxy {
     fn cut(&mut self) {
         self.shared.cut.send_replace(true);
@@ -164,9 +164,9 @@ impl Link for Proxy {
     }
 }
 
-/// The way to a server, cut as where packets are dropped: connections stay open, and nothing arrives on them. Those that were
-/// there during the cut carry nothing afterwards either, as behind a firewall that has forgotten them, and neither side
-/// hears of the other's end: each has to notice by itself.
+/// A partition that drops packets: connections stay open, and no data arrives. Connections that existed
+/// during the partition stay dead afterwards, as behind a firewall that has forgotten them. Neither side
+/// sees the other's close; each must detect the partition itself.
 pub struct Silence<'a>(&'a Proxy);
 
 impl Link for Silence<'_> {
@@ -176,7 +176,7 @@ impl Link for Silence<'_> {
     }
 
     fn restore(&mut self) {
-        // Connections that were begun meanwhile are not forwarded.
+        // Connections opened during the partition are not forwarded.
         self.0.shared.silent.store(false, Ordering::SeqCst);
     }
 }

@@ -1,5 +1,5 @@
-//! A registry of schemas, as far as clients of Kafka read from one: no real one runs without a Java application server.
-//! Paths, answers and error codes are those of Confluent's documentation.
+//! A minimal schema registry for clients of Kafka; a real one needs a Java application server. Paths,
+//! responses and error codes follow Confluent's documentation.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// Listens on 127.0.0.1 until it is dropped.
+/// Listens on 127.0.0.1 until dropped.
 pub struct SchemaRegistry {
     address: String,
     state: Arc<Mutex<State>>,
@@ -21,26 +21,26 @@ pub struct SchemaRegistry {
 
 #[derive(Default)]
 struct State {
-    /// What `Authorization` has to be.
+    /// The required `Authorization` header.
     authorization: Option<String>,
-    /// By id, from 1 on.
+    /// By ID, from 1.
     schemas: Vec<String>,
     latest: HashMap<String, usize>,
     trouble: Option<Trouble>,
     requests: Vec<String>,
 }
 
-/// What the registry does instead of answering.
+/// Failure modes of the registry.
 #[derive(Debug, Clone)]
 pub enum Trouble {
-    /// It never answers.
+    /// Never responds.
     Hang,
-    /// It answers with this status, head lines and body.
+    /// Responds with this status, head lines and body.
     Answer(u16, String, String),
 }
 
 impl SchemaRegistry {
-    /// An empty one; `authorization`: what the header of this name has to be.
+    /// Starts an empty registry; `authorization` is the required header value.
     pub async fn start(authorization: Option<&str>) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -67,7 +67,7 @@ impl SchemaRegistry {
         format!("http://{}", self.address)
     }
 
-    /// Makes a schema the latest of a subject; its id.
+    /// Registers a schema as the latest of a subject; returns its ID.
     pub fn register(&self, subject: &str, schema: &str) -> u32 {
         let mut state = lock(&self.state);
         state.schemas.push(schema.to_owned());
@@ -76,12 +76,12 @@ impl SchemaRegistry {
         u32::try_from(id).unwrap()
     }
 
-    /// What it does from now on; `None`: it answers.
+    /// Sets the failure mode; `None` restores normal responses.
     pub fn trouble(&self, trouble: Option<Trouble>) {
         lock(&self.state).trouble = trouble;
     }
 
-    /// The paths that were asked for, the oldest first.
+    /// The requested paths, oldest first.
     pub fn requests(&self) -> Vec<String> {
         lock(&self.state).requests.clone()
     }
@@ -91,7 +91,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Answers one request.
+/// Serves one request.
 async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
     let (mut head, mut buffer) = (Vec::new(), [0; 1024]);
     while !head.ends_with(b"\r\n\r\n") {
@@ -105,7 +105,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
     let (status, lines, body) = match answer {
         Trouble::Answer(status, lines, body) => (status, lines, body),
         Trouble::Hang => {
-            // Until the client goes.
+            // Until the client disconnects.
             let _ = stream.read(&mut buffer).await;
             return;
         }
@@ -160,7 +160,7 @@ fn refusal(status: u16, code: u32, message: &str) -> Trouble {
     Trouble::Answer(status, String::new(), body)
 }
 
-/// A schema as a JSON string; schemas of tests are ASCII.
+/// A schema as a JSON string; the schemas of tests are ASCII.
 fn quoted(schema: &str) -> String {
     let escaped = schema
         .replace('\\', "\\\\")

@@ -1,4 +1,4 @@
-//! Real servers on loopback, for one test each.
+//! Real servers on loopback, each for one test.
 
 mod etcd;
 pub mod kafka;
@@ -32,10 +32,10 @@ pub use self::{
     redis::{Cli, Redis, Sentinel},
 };
 
-/// Some servers are slow to start where the machine is busy.
+/// Startup timeout; some servers start slowly on a busy machine.
 const START: Duration = Duration::from_secs(240);
 
-/// A child that does not outlive its owner.
+/// A child process that is killed on drop.
 struct Process {
     child: Child,
     log: PathBuf,
@@ -60,7 +60,7 @@ impl Process {
         text
     }
 
-    /// Waits until something listens on `port`; `false` when the process ended before.
+    /// Waits for a listener on `port`; `false` if the process ended before.
     fn listens(&mut self, port: u16) -> bool {
         let deadline = Instant::now() + START;
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
@@ -77,12 +77,12 @@ impl Process {
         true
     }
 
-    /// Waits until the log has `line`, after something listens.
+    /// Waits until the log has `line`, after the server listens.
     fn says(&mut self, line: &str) {
         assert!(self.comes_to(line), "it ended without {line:?}:\n{}", self.log());
     }
 
-    /// As [`Self::says`]; `false` when the process ended before.
+    /// Like [`Self::says`], but returns `false` if the process ended before.
     fn comes_to(&mut self, line: &str) -> bool {
         let deadline = Instant::now() + START;
         while !self.log().contains(line) {
@@ -107,7 +107,7 @@ impl Drop for Process {
     }
 }
 
-/// The program, or `None` with a line that says so; in CI its absence fails the test.
+/// The program, or `None` with a reported skip; in CI its absence fails the test.
 fn find(program: &str, package: &str, folders: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let searched = std::env::split_paths(&path).chain(folders.iter().map(PathBuf::from));

@@ -1,14 +1,14 @@
-//! Certificates for a server on 127.0.0.1 and for its clients.
+//! Certificates for a server on 127.0.0.1 and its clients.
 
 use std::{fs, path::PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
-/// An authority, a server's certificate and a client's.
+/// A CA, a server's certificate and a client's.
 pub struct Certificates {
     folder: TempDir,
-    /// PEM, as all texts here.
+    /// PEM, like all texts here.
     pub root: String,
     /// The client's certificate.
     pub client: String,
@@ -17,12 +17,12 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// New ones, for each test.
+    /// New certificates for each test.
     #[expect(clippy::new_without_default, reason = "each one is another")]
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // A leaf with the name of its issuer would pass for self-signed.
+        // A leaf with the name of its issuer would count as self-signed.
         params
             .distinguished_name
             .push(DnType::CommonName, "authority of a test");
@@ -58,7 +58,7 @@ impl Certificates {
         self.folder.path().join(name)
     }
 
-    /// The same as a text.
+    /// The same file as text.
     pub fn text(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
     }

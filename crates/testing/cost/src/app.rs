@@ -1,4 +1,4 @@
-//! The app that is called: one connection task per sidecar, an answer as short as the protocol allows.
+//! The called app: one connection task per sidecar, and minimal responses.
 
 use std::convert::Infallible;
 
@@ -14,19 +14,19 @@ use tokio::net::TcpListener;
 
 type Answer = Result<Response<BoxBody<Bytes, Infallible>>, hyper::Error>;
 
-/// Starts the app on a port of its own, as a task of this runtime.
+/// Starts the app on a free port, as a task of this runtime.
 pub(crate) async fn start(grpc: bool) -> std::io::Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let port = listener.local_addr()?.port();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             if stream.set_nodelay(true).is_err() {
-                // The connection broke before it was used.
+                // The connection broke before use.
                 continue;
             }
             let io = TokioIo::new(stream);
             tokio::spawn(async move {
-                // A connection ends with the sidecar that made it.
+                // A connection ends with its sidecar.
                 if grpc {
                     let _ended = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                         .serve_connection(io, service_fn(grpc_answer))
@@ -68,7 +68,7 @@ async fn grpc_answer(request: Request<Incoming>) -> Answer {
     Ok(response)
 }
 
-/// The data of the call, as the answer to it.
+/// The request's data as the response.
 fn on_invoke(framed: &[u8]) -> Option<Bytes> {
     let call = InvokeRequest::decode(framed.get(5..)?).ok()?;
     let message = InvokeResponse {

@@ -1,14 +1,14 @@
-//! The budget: a section for each kind of call, with the instructions and allocations it may take.
+//! The budget file: a section per kind of call with its allowed instructions and allocations.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::call_path::Kind;
 
-/// Measured cost over allowed cost that still passes.
+/// Maximum ratio of measured to allowed cost.
 pub(crate) const TOLERANCE: f64 = 1.02;
 
-/// What one call takes.
+/// The cost of one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Cost {
     pub(crate) instructions: f64,
@@ -35,7 +35,7 @@ impl Budget {
         Self(named.collect())
     }
 
-    /// Reads sections of `name = number`; comments start with `#`.
+    /// Parses sections of `name = number`; comments start with `#`.
     pub(crate) fn parse(text: &str) -> Result<Self, BudgetError> {
         let mut budget = Self::default();
         let mut section = None;

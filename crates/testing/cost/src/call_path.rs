@@ -1,5 +1,5 @@
-//! The path of a call: client, sidecar, sidecar, app, and back, or a call of state that the sidecar answers itself,
-//! on one thread.
+//! The path of a call on one thread: client, sidecar, sidecar, app, and back; or a state call that the
+//! sidecar answers itself.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::client::{Call, Client, STORE};
 
 const CALLER: &str = "caller";
 const CALLEE: &str = "callee";
-/// How long sidecars may take to find each other, under valgrind on a busy machine.
+/// Timeout for the sidecars to find each other, under valgrind on a busy machine.
 const READY: Duration = Duration::from_secs(120);
 
 /// A kind of call.
@@ -44,7 +44,7 @@ impl Kind {
         Self::StateSaveGrpc,
     ];
 
-    /// As in the budget.
+    /// Name in the budget.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::HttpToHttp => "http-to-http",
@@ -61,14 +61,14 @@ impl Kind {
 pub(crate) struct CallPath {
     runtime: Runtime,
     client: Client,
-    /// Configuration and names; removed at the end.
+    /// Configuration and name registry; removed at the end.
     _dir: TempDir,
 }
 
 impl CallPath {
-    /// Starts everything and waits until a call gets through.
+    /// Starts everything and waits until a call succeeds.
     pub(crate) fn start(kind: Kind) -> Result<Self, Failure> {
-        // Only one of a process can be installed, and it does not matter who did.
+        // A process can install only one provider, and any is fine.
         let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let dir = tempfile::Builder::new().prefix("outrigger-cost-").tempdir()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -84,7 +84,7 @@ impl CallPath {
         self.call(calls)
     }
 
-    /// Calls, one after the other.
+    /// Makes sequential calls.
     pub(crate) fn call(&mut self, calls: usize) -> Result<(), Failure> {
         let client = &mut self.client;
         self.runtime.block_on(async {
@@ -111,7 +111,7 @@ async fn connect(kind: Kind, dir: &Path) -> Result<Client, Failure> {
     }
     let (http, grpc) = sidecar(CALLER, dir, &[]).await?;
     if of_state {
-        // What is read has to be there.
+        // The state to read must exist.
         until_answered(|| Client::http(http, Call::save_over_http())).await?;
     }
     match kind {
@@ -126,7 +126,7 @@ async fn connect(kind: Kind, dir: &Path) -> Result<Client, Failure> {
     }
 }
 
-/// A client whose call has got through once.
+/// A client whose first call has succeeded.
 async fn until_answered(open: impl AsyncFn() -> Result<Client, Failure>) -> Result<Client, Failure> {
     let deadline = Instant::now() + READY;
     loop {
@@ -145,7 +145,7 @@ async fn until_answered(open: impl AsyncFn() -> Result<Client, Failure>) -> Resu
     }
 }
 
-/// A state store in the sidecar's own memory.
+/// An in-memory state store.
 fn component() -> String {
     format!(
         "apiVersion: dapr.io/v1alpha1
@@ -160,8 +160,8 @@ spec:
     )
 }
 
-/// Everything that a call passes is on: tracing, metrics, a policy. The sampling rate is as good as none: the caller says which
-/// calls are traced.
+/// Enables everything that a call passes through: tracing, metrics, a policy. The sampling rate is
+/// practically zero, because the caller decides which calls are traced.
 fn configuration(dir: &Path) -> String {
     format!(
         "apiVersion: dapr.io/v1alpha1
@@ -189,7 +189,7 @@ spec:
     )
 }
 
-/// Builds a sidecar and runs it as a task of this runtime, the control work included. Returns its API ports.
+/// Builds a complete sidecar and runs it as a task of this runtime. Returns its API ports.
 async fn sidecar(app_id: &str, dir: &Path, flags: &[String]) -> Result<(u16, u16), Failure> {
     let [http, grpc, internal, metrics] = free_ports();
     let mut arguments = vec![

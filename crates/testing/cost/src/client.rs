@@ -17,53 +17,53 @@ use tokio::net::TcpStream;
 use crate::Failure;
 use crate::app::framed_message;
 
-/// Bytes of a body, each way, and of a value.
+/// Bytes of a body in each direction, and of a value.
 const PAYLOAD: usize = 1024;
-/// Bytes before a gRPC message.
+/// Bytes of a gRPC message prefix.
 const FRAME: usize = 5;
-/// One call in so many is traced: the caller decides, not chance, so that every run records as many spans.
+/// One call in this many is traced. The caller decides, so that every run records the same number of spans.
 const TRACED: usize = 10;
-/// Of a caller that records its span.
+/// The header of a caller that records its span.
 const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 /// The name of the state store.
 pub(crate) const STORE: &str = "cost";
 const KEY: &str = "key";
 
-/// A body without a declared length: gRPC clients send none.
+/// A body without a declared length, as sent by gRPC clients.
 type Streamed = StreamBody<Once<std::future::Ready<Result<Frame<Bytes>, Infallible>>>>;
 
-/// Frames go out at once: waiting for acknowledgements would add 40 ms to each call.
+/// Sets TCP_NODELAY: delayed acknowledgements would add 40 ms to each call.
 async fn connect(port: u16) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// A call, ready to be repeated.
+/// A repeatable call.
 pub(crate) struct Call {
     method: Method,
     path: String,
     headers: HeaderMap,
     body: Bytes,
-    /// Bytes that come back, at least.
+    /// Minimum number of response bytes.
     expected: usize,
 }
 
 impl Call {
-    /// A method of an app by the HTTP API; it echoes.
+    /// Calls an app's echo method through the HTTP API.
     pub(crate) fn invoke(app_id: &str) -> Self {
         let path = format!("/v1.0/invoke/{app_id}/method/echo");
         Self::http(Method::POST, path, "application/octet-stream", filler(), PAYLOAD)
     }
 
-    /// A method of an app by the gRPC API, proxied; it echoes.
+    /// Calls an app's echo method through the gRPC API, proxied.
     pub(crate) fn proxied(app_id: &str) -> Result<Self, Failure> {
         let mut call = Self::grpc("/cost.Echo/Echo", &filler(), PAYLOAD);
         call.headers.insert("dapr-app-id", HeaderValue::from_str(app_id)?);
         Ok(call)
     }
 
-    /// The value of a key.
+    /// Reads the value of a key.
     pub(crate) fn get_over_http() -> Self {
         let path = format!("/v1.0/state/{STORE}/{KEY}");
         Self::http(Method::GET, path, "", Bytes::new(), PAYLOAD)
@@ -114,7 +114,7 @@ impl Call {
         }
     }
 
-    /// `expected` is the least length of the message that comes back, without its frame.
+    /// `expected` is the minimum length of the response message, without its prefix.
     fn grpc(path: &str, message: &[u8], expected: usize) -> Self {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -196,7 +196,7 @@ impl Client {
         }
     }
 
-    /// One call, which has to bring back what it is for.
+    /// Makes one call and checks its response.
     pub(crate) async fn call(&mut self) -> Result<(), Failure> {
         self.calls += 1;
         let traced = self.calls.is_multiple_of(TRACED);

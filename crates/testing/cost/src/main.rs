@@ -1,8 +1,9 @@
-//! A gate that noise cannot move: how many instructions and allocations one call costs.
+//! A performance gate without noise: the number of instructions and allocations per call.
 //!
-//! Client, two sidecars and app run in one process on one thread, one call at a time, so that the same build counts
-//! the same every time; calls of state need one sidecar, which keeps it in memory. The sidecars are whole: parsing, policy, tracing, metrics and the protocol between them, on
-//! loopback without TLS. The counts include the client and the app, which do next to nothing.
+//! Client, two sidecars and app run in one process on one thread, one call at a time, so the counts of a
+//! build are reproducible. State calls need one sidecar with an in-memory store. The sidecars are complete:
+//! parsing, policy, tracing, metrics and the protocol between them, on loopback without TLS. The counts
+//! include the client and the app, which do little work.
 
 mod app;
 mod budget;
@@ -37,10 +38,10 @@ const FLAGS: &[Flag] = &[
     ),
     Flag::int("calls", "2000", "calls to count"),
 ];
-/// Calls before counting: connections, pools and caches are there by then.
+/// Calls before counting, which open connections and fill pools and caches.
 const WARM_UP: usize = 100;
 
-/// Why the cost could not be found, or is too high.
+/// An error, or an exceeded budget.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> ExitCode {
@@ -55,9 +56,10 @@ fn main() -> ExitCode {
             return ExitCode::from(EXIT_USAGE);
         }
     };
-    // As in a sidecar, whose log does not take what libraries trace: without a subscriber they would format it.
+    // As in a sidecar, whose log drops libraries' trace events: without a subscriber they would be
+    // formatted.
     let silent = tracing::subscriber::NoSubscriber::new();
-    // Nobody has set another one.
+    // No subscriber was installed before.
     let _first = tracing::subscriber::set_global_default(silent);
     match execute(&values) {
         Ok(()) => ExitCode::SUCCESS,
@@ -125,7 +127,7 @@ fn check(file: &Path, update: bool, calls: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the comparison; whether the budget is exceeded.
+/// Prints the comparison; returns whether the budget is exceeded.
 fn compare(kind: Kind, what: &str, measured: f64, allowed: f64) -> bool {
     let change = (measured / allowed - 1.0) * 100.0;
     let over = measured > allowed * budget::TOLERANCE;
@@ -153,7 +155,7 @@ fn allocations(kind: Kind, calls: usize) -> Result<f64, Failure> {
     Ok((change.allocations + change.reallocations) as f64 / calls as f64)
 }
 
-/// What callgrind counts, by the name of this function. All tasks of the runtime run inside.
+/// Callgrind counts this function by its name. All tasks of the runtime run inside it.
 #[inline(never)]
 fn measured(path: &mut CallPath, calls: usize) -> Result<(), Failure> {
     path.call(calls)

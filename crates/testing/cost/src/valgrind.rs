@@ -1,4 +1,4 @@
-//! Runs this program again: under callgrind for instructions, alone for allocations.
+//! Runs this program again: under callgrind for instructions, without for allocations.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -44,7 +44,7 @@ fn run(command: &mut Command, kind: Kind, calls: usize) -> Result<Output, Failur
     Ok(output)
 }
 
-/// The sum at the end of a profile.
+/// The total at the end of a profile.
 fn total(profile: &Path) -> Result<u64, Failure> {
     let text = std::fs::read_to_string(profile)?;
     total_of(&text).ok_or_else(|| "callgrind wrote no totals, or counted nothing".into())

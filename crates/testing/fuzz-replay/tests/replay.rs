@@ -1,9 +1,10 @@
-//! Every fuzz target on its corpus (`fuzz/corpus/TARGET`) and on inputs made from it: always the same ones, as many as
-//! fit into the time. What fails is written to a file, which belongs into the corpus.
+//! Runs every fuzz target on its corpus (`fuzz/corpus/TARGET`) and on mutated inputs, which are
+//! deterministic, within a time limit. A failing input is written to a file that should be added to the
+//! corpus.
 //!
-//! The files of the targets are those that `cargo fuzz` builds; here this crate stands in for `libfuzzer_sys`.
+//! The sources of the targets are shared with `cargo fuzz`; here this crate replaces `libfuzzer_sys`.
 
-// The targets are programs by themselves elsewhere.
+// Elsewhere each target is a separate program.
 #![allow(unused_attributes, unused_imports)]
 
 extern crate self as libfuzzer_sys;
@@ -12,14 +13,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a target is tried, in seconds; the variable of this name sets another number.
+/// Seconds per target; the variable of this name overrides the default.
 const SECONDS: (&str, u64) = ("FUZZ_SECONDS", 4);
-/// Changed inputs at most: on a quiet machine every run tries the same ones.
+/// Maximum number of mutated inputs: on an idle machine every run tries the same ones.
 const ROUNDS: u64 = 20_000;
-/// Inputs do not grow beyond this, in bytes.
+/// Maximum size of an input in bytes.
 const MAX_INPUT: usize = 4096;
 
-/// Makes `run(&[u8])` of a target, which reads its input from the bytes as `libfuzzer_sys` does.
+/// Defines a target's `run(&[u8])`, which parses its input from bytes like `libfuzzer_sys`.
 #[macro_export]
 macro_rules! fuzz_target {
     (|$input:ident: &[u8]| $body:expr) => {
@@ -83,7 +84,7 @@ fn corpus(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(read).collect()
 }
 
-/// One input; what fails is kept.
+/// Runs one input, and saves it if it fails.
 fn attempt(name: &str, run: fn(&[u8]), input: &[u8], what: &str) {
     if catch_unwind(AssertUnwindSafe(|| run(input))).is_err() {
         let file = std::env::temp_dir().join(format!("{name}-failed"));
@@ -95,7 +96,7 @@ fn attempt(name: &str, run: fn(&[u8]), input: &[u8], what: &str) {
     }
 }
 
-/// The generator splitmix64: the same numbers everywhere and always.
+/// The splitmix64 generator, which is deterministic on all platforms.
 struct Random(u64);
 
 impl Random {
@@ -107,7 +108,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Less than `bound`; 0 for 0.
+    /// A number below `bound`; 0 for 0.
     fn below(&mut self, bound: usize) -> usize {
         (self.next() % (bound.max(1) as u64)) as usize
     }
@@ -122,14 +123,14 @@ impl Random {
         }
     }
 
-    /// A part of `length` bytes, of up to 64.
+    /// A range of `length` bytes, of up to 64.
     fn part(&mut self, length: usize) -> std::ops::Range<usize> {
         let start = self.below(length + 1);
         start..(start + self.below(64)).min(length)
     }
 }
 
-/// The input with one to four changes.
+/// The input with one to four mutations.
 fn change(input: &[u8], corpus: &[(PathBuf, Vec<u8>)], random: &mut Random) -> Vec<u8> {
     let mut input = input.to_vec();
     for _ in 0..=random.below(4) {

@@ -1,5 +1,6 @@
-//! What the code under test logs, on the thread of the test. A subscriber of the thread alone would miss lines: which of them
-//! are of interest is kept for the whole process, and another test's thread that comes first says that none is.
+//! Captures log lines on a test's thread. A thread-local subscriber would miss lines, because `tracing`
+//! caches the interest in a call site for the whole process, and another test's thread may disable it
+//! first.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,14 +12,14 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// A line of the log.
+/// A log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// How grave it is.
+    /// Severity.
     pub level: Level,
-    /// The part of the program that says it.
+    /// The `tracing` target.
     pub target: &'static str,
-    /// The message, without other fields.
+    /// The message, without fields.
     pub message: String,
 }
 
@@ -32,21 +33,21 @@ thread_local! {
     static KEPT: RefCell<Vec<Weak<RefCell<Vec<Line>>>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The lines that this thread logs for as long as this is held.
+/// Captures this thread's log lines while it exists.
 #[derive(Debug)]
 pub struct Lines(Rc<RefCell<Vec<Line>>>);
 
 impl Lines {
-    /// Keeps the lines of this thread from now on.
+    /// Starts capturing this thread's log lines.
     ///
     /// # Panics
-    /// When the process logs elsewhere already.
+    /// If another subscriber is installed.
     #[expect(clippy::new_without_default, reason = "it does something")]
     pub fn new() -> Self {
         static FIRST: Once = Once::new();
         FIRST.call_once(|| {
             tracing::subscriber::set_global_default(Threads).expect("another log subscriber is installed");
-            // What was asked for while it was being set.
+            // Rebuilds interest that was cached during the installation.
             tracing::callsite::rebuild_interest_cache();
         });
         let lines = Rc::new(RefCell::new(Vec::new()));
@@ -57,7 +58,7 @@ impl Lines {
         Self(lines)
     }
 
-    /// The lines so far of this target, and of this level or a graver one; they are not given again.
+    /// Takes the captured lines of this target with at least this severity.
     pub fn take(&self, target: &str, level: Level) -> Vec<Line> {
         let mut lines = self.0.take();
         lines.retain(|line| line.target == target && line.level <= level);
@@ -65,7 +66,7 @@ impl Lines {
     }
 }
 
-/// Gives each line to the thread that it is of.
+/// Dispatches each line to its thread.
 struct Threads;
 
 impl Subscriber for Threads {

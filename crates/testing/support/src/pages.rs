@@ -1,13 +1,13 @@
-//! Parts of the pages in `docs/` that are made from the code: tests compare them with it, and write them anew when the
-//! variable `UPDATE_DOCS` is set.
+//! Sections of the pages in `docs/` that are generated from the code. Tests compare them, and rewrite them
+//! if the variable `UPDATE_DOCS` is set.
 //!
-//! Such a part stands between two lines: `<!-- made from the code: NAME -->` and `<!-- end -->`.
+//! A generated section is between the lines `<!-- made from the code: NAME -->` and `<!-- end -->`.
 
 pub mod settings;
 
 use std::path::{Path, PathBuf};
 
-/// Makes the tests write what they would compare.
+/// Makes the tests rewrite the sections.
 const UPDATE: &str = "UPDATE_DOCS";
 const END: &str = "<!-- end -->";
 
@@ -18,10 +18,10 @@ pub struct Page {
 }
 
 impl Page {
-    /// Reads a page: `flags.md`.
+    /// Reads a page such as `flags.md`.
     ///
     /// # Panics
-    /// When there is no such page.
+    /// If the page does not exist.
     pub fn read(name: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../../../docs")
@@ -30,10 +30,10 @@ impl Page {
         Self { path, text }
     }
 
-    /// Reads all pages in a folder and below: `reference/components`.
+    /// Reads all pages in a folder such as `reference/components`, recursively.
     ///
     /// # Panics
-    /// When there is no such folder.
+    /// If the folder does not exist.
     pub fn read_folder(name: &str) -> Vec<Self> {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs");
         let entries =
@@ -51,26 +51,24 @@ impl Page {
         pages
     }
 
-    /// All of it.
+    /// The complete text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Compares the part `name` with what the code says now, or writes it.
+    /// Compares the section `name` with the generated text, or rewrites it.
     ///
     /// # Panics
-    /// When they differ, or the page has no such part.
+    /// If they differ, or the page has no such section.
     pub fn check(self, name: &str, made: &str) {
-        let (before, held, after) =
-            split(&self.text, name).unwrap_or_else(|| panic!("{} has no section {name}", self.path.display()));
+        let (before, held, after) = split(&self.text, name)
+            .unwrap_or_else(|| panic!("{} has no section {name}", self.path.display()));
         if held.trim() == made.trim() {
             return;
         }
         let shown = self.path.display();
         if std::env::var_os(UPDATE).is_none() {
-            panic!(
-                "{shown}: section {name} is outdated; run `{UPDATE}=1 cargo test`:\n{made}"
-            );
+            panic!("{shown}: section {name} is outdated; run `{UPDATE}=1 cargo test`:\n{made}");
         }
         let text = format!("{before}\n{}\n{after}", made.trim());
         if let Err(error) = std::fs::write(&self.path, text) {
@@ -79,7 +77,7 @@ impl Page {
     }
 }
 
-/// What is before, in and after the part `name`.
+/// The text before, in and after the section `name`.
 fn split<'t>(text: &'t str, name: &str) -> Option<(&'t str, &'t str, &'t str)> {
     let begin = format!("<!-- made from the code: {name} -->");
     let at = text.find(&begin)? + begin.len();

@@ -1,4 +1,4 @@
-//! Free ports on loopback for servers of tests and measurements, which are told their port and listen later.
+//! Free ports on loopback for servers of tests and measurements that listen later.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -6,14 +6,14 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
-/// Below the ports that the kernel gives to connections: one of those could be taken before its server listens.
+/// Below the ephemeral ports, which could be taken before the server listens.
 const PORTS: RangeInclusive<u16> = 10_240..=32_767;
 
-/// A port that nobody has, another one each time in this process.
+/// A free port, different each time in this process.
 pub fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
-        // A state of its own is a random number.
+        // A new `RandomState` is a random number.
         let random = RandomState::new().hash_one(()).to_le_bytes();
         let port = u16::from_le_bytes([random[0], random[1]]);
         let is_new =
@@ -24,7 +24,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// So many ports at once, all different.
+/// Several free ports, all different.
 pub fn free_ports<const N: usize>() -> [u16; N] {
     [(); N].map(|()| free_port())
 }

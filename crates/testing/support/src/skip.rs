@@ -1,26 +1,25 @@
-//! How a test says that it cannot run on this machine, so that it is not taken for one that passed: libtest has no word for that,
-//! and keeps what a test prints to itself.
+//! Reporting of skipped tests: libtest cannot report them, and hides the output of passed tests.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
-/// A file that gets a line for each reason why a test was skipped, with the process and the name of the test; `scripts/test` counts
-/// those and prints the reasons.
+/// File to which each skipped test appends a line with the process, the test's name and the reason;
+/// `scripts/test` counts and prints them.
 const SKIPPED: &str = "OUTRIGGER_SKIPPED";
 
-/// Notes that a test was skipped for want of something that every machine of CI has.
+/// Reports that a test was skipped for lack of something that every CI machine has.
 ///
 /// # Panics
-/// With `CI=true`, where nothing is skipped.
+/// With `CI=true`, where nothing may be skipped.
 pub fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{why}");
     note(why);
 }
 
-/// Notes that a test was skipped for want of something that CI may lack too.
+/// Reports that a test was skipped for lack of something that CI may lack too.
 ///
 /// # Panics
-/// When the file that `OUTRIGGER_SKIPPED` names cannot be written.
+/// If the file in `OUTRIGGER_SKIPPED` cannot be written.
 pub fn skip_optional(why: &str) {
     note(why);
 }
@@ -30,7 +29,7 @@ fn note(why: &str) {
     eprintln!("skipped: {test}: {why}");
     let line = format!("{} {test}: {why}\n", std::process::id());
     if let Some(path) = std::env::var_os(SKIPPED) {
-        // One write: test binaries run beside each other.
+        // A single write, because test binaries run concurrently.
         let file = OpenOptions::new().create(true).append(true).open(&path);
         let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
         assert!(written.is_ok(), "{}: {written:?}", path.display());

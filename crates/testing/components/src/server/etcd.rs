@@ -11,29 +11,29 @@ use tempfile::TempDir;
 use super::{Process, find, free_port};
 use crate::tls::Certificates;
 
-/// A cluster of one; `None` when it is not installed.
+/// A cluster with one member; `None` if etcd is not installed.
 pub struct Etcd {
     process: Process,
     folder: TempDir,
     program: PathBuf,
     port: u16,
     peers: u16,
-    /// Flags beside those of all.
+    /// Additional flags.
     flags: Vec<String>,
 }
 
 impl Etcd {
-    /// With an empty store.
+    /// Starts with an empty store.
     pub fn start() -> Option<Self> {
         Self::start_with(Vec::new())
     }
 
-    /// Keeps no more than these bytes, history included.
+    /// Limits the store to this many bytes, including history.
     pub fn start_with_quota(bytes: u64) -> Option<Self> {
         Self::start_with(vec![format!("--quota-backend-bytes={bytes}")])
     }
 
-    /// Takes only clients with a certificate.
+    /// Requires client certificates.
     pub fn start_tls(certificates: &Certificates) -> Option<Self> {
         Self::start_with(vec![
             "--client-cert-auth".to_owned(),
@@ -43,7 +43,7 @@ impl Etcd {
         ])
     }
 
-    /// Takes anybody over TLS.
+    /// Serves TLS without client certificates.
     pub fn start_https(certificates: &Certificates) -> Option<Self> {
         Self::start_with(vec![
             format!("--cert-file={}", certificates.text("server.pem")),
@@ -90,7 +90,7 @@ impl Etcd {
         Process::start(command, &folder.join("log"))
     }
 
-    /// On 127.0.0.1.
+    /// Address on 127.0.0.1.
     pub fn endpoint(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }

@@ -1,4 +1,4 @@
-//! Apache Kafka. It takes long to start: one for all the tests of a binary.
+//! Apache Kafka. It starts slowly, so the tests of a binary share one.
 
 use std::{
     fs,
@@ -12,15 +12,15 @@ use tempfile::TempDir;
 use super::{Process, find, free_port};
 use crate::tls::Certificates;
 
-/// The user that SASL lets in, by PLAIN and SCRAM.
+/// The SASL user, for PLAIN and SCRAM.
 pub const USER: &str = "app";
 /// Its password.
 pub const PASSWORD: &str = "secret";
 /// Any 16 bytes in base64.
 const CLUSTER: &str = "b3V0cmlnZ2VyLXRlc3RzIQ";
 
-/// A broker that is its own controller; `None` when it is not installed. Topics are made when first used, with one
-/// partition.
+/// A broker that is also the controller; `None` if Kafka is not installed. Topics are created on first use,
+/// with one partition.
 pub struct Kafka {
     process: Process,
     folder: TempDir,
@@ -38,7 +38,8 @@ struct Ports {
 }
 
 impl Kafka {
-    /// With an empty store. Clients that come by [`Kafka::proxied_port`] are told that the broker is at `proxy`.
+    /// Starts with an empty store. Clients that connect to [`Kafka::proxied_port`] get `proxy` as the
+    /// broker's address.
     pub fn start(certificates: &Certificates, proxy: u16) -> Option<Self> {
         let java = find("java", "default-jre-headless", &["/usr/bin"])?;
         let jars = jars()?;
@@ -96,22 +97,23 @@ impl Kafka {
         }
     }
 
-    /// Without TLS and passwords: host and port.
+    /// Host and port without TLS and passwords.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.ports.plain)
     }
 
-    /// Takes [`USER`] with PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, and any token that is not signed with OAUTHBEARER.
+    /// Host and port for [`USER`] with PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, and for any unsigned token
+    /// with OAUTHBEARER.
     pub fn sasl_address(&self) -> String {
         format!("127.0.0.1:{}", self.ports.sasl)
     }
 
-    /// With TLS, for clients that show a certificate.
+    /// Host and port with TLS and client certificates.
     pub fn tls_address(&self) -> String {
         format!("127.0.0.1:{}", self.ports.tls)
     }
 
-    /// What a proxy has to forward to.
+    /// The port that a proxy must forward to.
     pub fn proxied_port(&self) -> u16 {
         self.ports.proxied
     }
@@ -145,7 +147,7 @@ fn jars() -> Option<String> {
     Some(format!("{}/*", folder.display()))
 }
 
-/// Small, and quick to start.
+/// A JVM tuned for small size and fast startup.
 fn virtual_machine(java: &Path, jars: &str) -> Command {
     let mut command = Command::new(java);
     command
@@ -167,7 +169,7 @@ fn settings(ports: &Ports, proxy: u16, certificates: &Certificates, folder: &Pat
         tls,
         controller,
     } = ports;
-    // A file with both: that is how Kafka takes PEM.
+    // Kafka reads PEM from one file with key and certificate.
     let pair = [certificates.path("server.key"), certificates.path("server.pem")]
         .map(|file| fs::read_to_string(file).unwrap());
     let store = folder.join("server-store.pem");

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::{Process, find, free_port};
 use crate::tls::Certificates;
 
-/// An MQTT broker that anybody may use; `None` when it is not installed.
+/// An MQTT broker without authentication; `None` if it is not installed.
 pub struct Mosquitto {
     process: Process,
     folder: TempDir,
@@ -21,12 +21,12 @@ pub struct Mosquitto {
 }
 
 impl Mosquitto {
-    /// With an empty store.
+    /// Starts with an empty store.
     pub fn start() -> Option<Self> {
         Self::start_with("")
     }
 
-    /// Takes only clients with a certificate.
+    /// Requires client certificates.
     pub fn start_tls(certificates: &Certificates) -> Option<Self> {
         Self::start_with(&format!(
             "cafile {}\ncertfile {}\nkeyfile {}\nrequire_certificate true\n",
@@ -36,13 +36,13 @@ impl Mosquitto {
         ))
     }
 
-    /// With these lines of configuration besides.
+    /// Starts with additional lines of configuration.
     pub fn start_with(more: &str) -> Option<Self> {
         let program = find("mosquitto", "mosquitto", &["/usr/sbin", "/usr/bin"])?;
         let folder = tempfile::tempdir().unwrap();
         for _ in 0..10 {
             let port = free_port();
-            // What was stored survives a kill.
+            // Persists data, so that it survives a kill.
             let text = format!(
                 "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence true\n\
                  persistence_location {}/\nautosave_on_changes true\nautosave_interval 1\n{more}",
@@ -68,17 +68,17 @@ impl Mosquitto {
         Process::start(command, &folder.join("log"))
     }
 
-    /// On 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Without TLS.
+    /// URL without TLS.
     pub fn url(&self) -> String {
         format!("tcp://127.0.0.1:{}", self.port)
     }
 
-    /// With TLS.
+    /// URL with TLS.
     pub fn tls_url(&self) -> String {
         format!("ssl://127.0.0.1:{}", self.port)
     }

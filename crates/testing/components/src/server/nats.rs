@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::{Process, find, free_port};
 
-/// A server with JetStream; `None` when it is not installed.
+/// A server with JetStream; `None` if it is not installed.
 pub struct Nats {
     process: Process,
     folder: TempDir,
@@ -20,7 +20,7 @@ pub struct Nats {
 }
 
 impl Nats {
-    /// With an empty store, for clients with `token`; any, where it is empty.
+    /// Starts with an empty store, for clients with `token`; for any client if that is empty.
     pub fn start(token: &str) -> Option<Self> {
         let access = match token {
             "" => String::new(),
@@ -29,12 +29,12 @@ impl Nats {
         Self::configured("", &access)
     }
 
-    /// With an empty store, for any client, in a domain of JetStream.
+    /// Starts with an empty store, for any client, in a JetStream domain.
     pub fn in_domain(domain: &str) -> Option<Self> {
         Self::configured(&format!(", domain: {domain}"), "")
     }
 
-    /// `jetstream`, `more`: settings of JetStream and of the server.
+    /// `jetstream` and `more` are settings of JetStream and of the server.
     fn configured(jetstream: &str, more: &str) -> Option<Self> {
         let program = find("nats-server", "nats-server", &["/usr/sbin", "/usr/bin"])?;
         let folder = tempfile::tempdir().unwrap();
@@ -60,12 +60,12 @@ impl Nats {
         Process::start(command, &folder.join("log"))
     }
 
-    /// On 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where it is.
+    /// URL of the server.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }

@@ -16,17 +16,17 @@ use tempfile::TempDir;
 use super::{Process, START, find, free_port};
 use crate::tls::Certificates;
 
-/// A PostgreSQL server without password; `None` when it is not installed.
+/// A PostgreSQL server without passwords; `None` if it is not installed.
 pub struct Postgres {
     process: Process,
     folder: TempDir,
     program: PathBuf,
     arguments: Vec<String>,
-    /// On 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub port: u16,
 }
 
-/// It listens before that, and turns everybody away.
+/// The server listens before it is ready, and rejects clients until then.
 const READY: &str = "ready to accept connections";
 const POSTGRES_FOLDERS: &[&str] = &[
     "/usr/lib/postgresql/17/bin",
@@ -34,7 +34,7 @@ const POSTGRES_FOLDERS: &[&str] = &[
     "/usr/lib/postgresql/15/bin",
 ];
 
-/// The account of the server's package, if the tests run as root: the server refuses to.
+/// The account of the server's package, for tests that run as root, which the server refuses.
 fn account() -> Option<(u32, u32)> {
     let root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     if !root {
@@ -60,7 +60,7 @@ fn as_postgres(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Lets in only who comes over TLS with a certificate; the arguments that say so.
+/// Requires TLS with client certificates; returns the arguments for that.
 fn require_tls(folder: &Path, certificates: &Certificates) -> Vec<String> {
     let mut arguments = vec!["-c".to_owned(), "ssl=on".to_owned()];
     for (setting, name) in [
@@ -82,7 +82,7 @@ fn require_tls(folder: &Path, certificates: &Certificates) -> Vec<String> {
 }
 
 impl Postgres {
-    /// Statements after which the sessions that begin see a clock, `clock_timestamp()`, which `fake.clock` shifts.
+    /// Statements after which new sessions see a `clock_timestamp()` that `fake.clock` shifts.
     pub const SETTABLE_CLOCK: &str = "
         CREATE SCHEMA fake;
         CREATE TABLE fake.clock AS SELECT interval '0' AS shift;
@@ -92,12 +92,12 @@ impl Postgres {
             EXECUTE format('ALTER DATABASE %I SET search_path = fake, pg_catalog, public', current_database());
         END$$;";
 
-    /// With an empty store.
+    /// Starts with an empty store.
     pub fn start() -> Option<Self> {
         Self::start_with(None)
     }
 
-    /// Takes only clients with a certificate.
+    /// Requires client certificates.
     pub fn start_tls(certificates: &Certificates) -> Option<Self> {
         Self::start_with(Some(certificates))
     }
@@ -106,7 +106,7 @@ impl Postgres {
         let program = find("postgres", "postgresql", POSTGRES_FOLDERS)?;
         let initdb = find("initdb", "postgresql", POSTGRES_FOLDERS)?;
         let folder = tempfile::tempdir().unwrap();
-        // The other account makes the data folder in it.
+        // The other account creates the data directory in it.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let mut command = as_postgres(initdb);
         command.current_dir(folder.path()).args([
@@ -156,7 +156,7 @@ impl Postgres {
         Process::start(command, &folder.join("log"))
     }
 
-    /// What it has logged.
+    /// The server's log.
     pub fn log(&self) -> String {
         self.process.log()
     }
@@ -166,7 +166,7 @@ impl Postgres {
         format!("host=127.0.0.1 port={} user=postgres dbname=postgres", self.port)
     }
 
-    /// Ends it as a crash would: nothing is written any more, and its children are gone when this returns.
+    /// Crashes the server: nothing more is written, and its children have ended on return.
     pub fn kill(&mut self) {
         let id = self.process.child.id().to_string();
         let sent = Command::new("kill").args(["-QUIT", &id]).status().unwrap();
@@ -174,7 +174,7 @@ impl Postgres {
         let _ = self.process.child.wait();
     }
 
-    /// As [`Self::start_again`], but as a standby does that takes the place of a server: from here on its history is another one.
+    /// Like [`Self::start_again`], but as a promoted standby: it starts a new timeline.
     pub fn take_over(&mut self) {
         fs::write(self.folder.path().join("data/recovery.signal"), "").unwrap();
         self.arguments
@@ -182,7 +182,7 @@ impl Postgres {
         self.start_again();
     }
 
-    /// With the data it had, on its port.
+    /// Restarts with its data on its port.
     pub fn start_again(&mut self) {
         let deadline = Instant::now() + START;
         loop {

@@ -1,4 +1,5 @@
-//! Apache Pulsar, with its own ZooKeeper and BookKeeper. It takes long to start: one for all the tests of a binary.
+//! Apache Pulsar with its own ZooKeeper and BookKeeper. It starts slowly, so the tests of a binary share
+//! one.
 
 use std::{
     fs,
@@ -16,13 +17,13 @@ use tempfile::TempDir;
 use super::{Process, START, find, free_port};
 use crate::tls::Certificates;
 
-/// What the broker checks tokens with: base64.
+/// The broker's token key, in base64.
 const KEY: &str = "b3V0cmlnZ2VyLXRlc3RzLW91dHJpZ2dlci10ZXN0cyE=";
-/// A token that the broker takes.
+/// A valid token.
 pub const TOKEN: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhcHAifQ.LfajuHL1lzjj1dBk8w8uibY9uZdMjumRN8ZOB_9-Oa4";
 
-/// A broker that takes clients without credentials, and those with [`TOKEN`]; `None` when it is not installed. Topics are
-/// made when first used, without partitions.
+/// A broker that accepts clients without credentials, and those with [`TOKEN`]; `None` if Pulsar is not
+/// installed. Topics are created on first use, without partitions.
 pub struct Pulsar {
     process: Process,
     folder: TempDir,
@@ -41,7 +42,8 @@ struct Ports {
 }
 
 impl Pulsar {
-    /// With an empty store. Clients that come by [`Pulsar::proxied_port`] are told that the broker is at `proxy`.
+    /// Starts with an empty store. Clients that connect to [`Pulsar::proxied_port`] get `proxy` as the
+    /// broker's address.
     pub fn start(certificates: &Certificates, proxy: u16) -> Option<Self> {
         let java = find("java", "default-jre-headless", &["/usr/bin"])?;
         let jars = jars()?;
@@ -77,7 +79,7 @@ impl Pulsar {
         ] {
             assert!(self.process.listens(port), "{}", self.process.log());
         }
-        // It listens before its namespace is there.
+        // The broker listens before its namespace exists.
         let deadline = Instant::now() + START;
         while !has_namespace(self.ports.web) {
             assert!(Instant::now() < deadline, "{}", self.process.log());
@@ -85,22 +87,22 @@ impl Pulsar {
         }
     }
 
-    /// Without TLS: host and port.
+    /// Host and port without TLS.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.ports.plain)
     }
 
-    /// With TLS: a URL.
+    /// URL with TLS.
     pub fn tls_url(&self) -> String {
         format!("pulsar+ssl://127.0.0.1:{}", self.ports.tls)
     }
 
-    /// Of the REST interface for administrators: host and port.
+    /// Host and port of the administration API.
     pub fn admin_address(&self) -> String {
         format!("127.0.0.1:{}", self.ports.web)
     }
 
-    /// What a proxy has to forward to.
+    /// The port that a proxy must forward to.
     pub fn proxied_port(&self) -> u16 {
         self.ports.proxied
     }
@@ -119,7 +121,7 @@ impl Link for Pulsar {
 
 fn spawn(java: &Path, jars: &str, folder: &Path, ports: &Ports) -> Process {
     let mut command = Command::new(java);
-    // Small, and quick to start.
+    // Tuned for small size and fast startup.
     command
         .args([
             "-Xms64m",

@@ -1,4 +1,4 @@
-//! RabbitMQ. It takes long to start: one for all the tests of a binary.
+//! RabbitMQ. It starts slowly, so the tests of a binary share one.
 
 use std::{
     fs,
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 use super::{Process, find, free_port};
 use crate::tls::Certificates;
 
-/// A broker with the account `guest`; `None` when it is not installed.
+/// A broker with the account `guest`; `None` if it is not installed.
 pub struct RabbitMq {
     node: Process,
-    /// What finds nodes for each other. The node would start one that outlives it.
+    /// The Erlang port mapper. The node would start one that outlives it.
     _names: Process,
     folder: TempDir,
     program: PathBuf,
@@ -25,13 +25,13 @@ pub struct RabbitMq {
 }
 
 impl RabbitMq {
-    /// The largest message that it takes, bytes.
+    /// Maximum message size in bytes.
     pub const MAX_MESSAGE: usize = 16 << 20;
 
-    /// With an empty store, and TLS for clients that show a certificate.
+    /// Starts with an empty store, and TLS with client certificates.
     pub fn start(certificates: &Certificates) -> Option<Self> {
         let script = "rabbitmq-server";
-        // The one in /usr/sbin becomes another user first.
+        // The script in /usr/sbin switches to another user first.
         let folders: Vec<String> = fs::read_dir("/usr/lib/rabbitmq/lib")
             .into_iter()
             .flatten()
@@ -88,7 +88,7 @@ impl RabbitMq {
             .env("HOME", folder)
             .env("ERL_EPMD_PORT", names_port.to_string())
             .env("ERL_EPMD_ADDRESS", "127.0.0.1")
-            // The script becomes the node: killing it kills the node.
+            // Makes the script `exec` the node, so that killing it kills the node.
             .env("RUNNING_UNDER_SYSTEMD", "true")
             .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
             .env("RABBITMQ_NODENAME", "test@localhost")
@@ -101,22 +101,22 @@ impl RabbitMq {
         Process::start(command, &folder.join("log"))
     }
 
-    /// Of plain AMQP, on 127.0.0.1.
+    /// AMQP port without TLS, on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// What it has written.
+    /// The broker's log.
     pub fn log(&self) -> String {
         self.node.log()
     }
 
-    /// Without TLS.
+    /// URL without TLS.
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}", self.port)
     }
 
-    /// With TLS.
+    /// URL with TLS.
     pub fn tls_url(&self) -> String {
         format!("amqps://guest:guest@127.0.0.1:{}", self.tls_port)
     }

@@ -13,32 +13,32 @@ use tempfile::TempDir;
 use super::{Process, START, find, free_port};
 use crate::tls::Certificates;
 
-/// Of a cluster.
+/// Slots of a cluster.
 const SLOTS: usize = 16384;
-/// The argument for the port by which the nodes of a cluster talk to each other.
+/// Argument for the cluster bus port.
 const BUS: &str = "--cluster-port";
 
-/// A Redis server; `None` when it is not installed.
+/// A Redis server; `None` if it is not installed.
 pub struct Redis {
     process: Process,
     folder: TempDir,
     program: PathBuf,
     arguments: Vec<String>,
-    /// On 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub port: u16,
 }
 
 impl Redis {
-    /// With these arguments besides those for its port and its files.
+    /// Starts with these arguments in addition to those for its port and files.
     pub fn start(arguments: &[&str]) -> Option<Self> {
         let program = find("redis-server", "redis-server", &["/usr/bin"])?;
         let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let folder = tempfile::tempdir().unwrap();
-        // The ports were free a moment ago; if they are not any more, others are.
+        // Retries with other ports, because a free port may have been taken.
         for _ in 0..10 {
             let port = free_port();
             let mut arguments = arguments.clone();
-            // By itself it takes one that the kernel may have given to a connection.
+            // The default bus port may be an ephemeral port in use.
             if arguments.iter().any(|argument| argument == "--cluster-enabled") {
                 arguments.extend([BUS.to_owned(), free_port().to_string()]);
             }
@@ -65,13 +65,13 @@ impl Redis {
         } else {
             command.args(["--port", &port]);
         }
-        // What was written survives a kill.
+        // Writes survive a kill.
         command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
         command.args(arguments);
         Process::start(command, &folder.join("log"))
     }
 
-    /// Takes only clients with a certificate.
+    /// Requires client certificates.
     pub fn start_tls(certificates: &Certificates, more: &[&str]) -> Option<Self> {
         let settings = tls_settings(certificates);
         let mut arguments = Vec::new();
@@ -91,12 +91,12 @@ impl Redis {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// As a crash would.
+    /// Kills the server without a shutdown.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Makes it deaf until it is woken up; connections stay.
+    /// Stops or resumes the process; connections stay open.
     pub fn freeze(&self, frozen: bool) {
         let signal = if frozen { "-STOP" } else { "-CONT" };
         let id = self.process.child.id().to_string();
@@ -109,7 +109,7 @@ impl Redis {
         );
     }
 
-    /// Waits until its copy of its master's data is complete.
+    /// Waits until its replication is complete.
     pub async fn is_replica(&self) {
         let joined = async {
             while !self
@@ -122,19 +122,19 @@ impl Redis {
         tokio::time::timeout(START, joined).await.unwrap();
     }
 
-    /// What follows an argument that it has.
+    /// The value of a given argument.
     fn argument(&self, name: &str) -> &str {
         let index = self.arguments.iter().position(|argument| argument == name);
         &self.arguments[index.unwrap() + 1]
     }
 
-    /// Gives this node of a cluster these slots, `last` included.
+    /// Assigns slots `first` to `last` to this cluster node.
     fn takes_slots(&self, first: usize, last: usize) {
         let said = self.cli(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
         assert_eq!(said, "OK", "{}", self.process.log());
     }
 
-    /// Makes this node a cluster by itself.
+    /// Makes this node a cluster with one member.
     pub async fn is_cluster(&self) {
         self.takes_slots(0, SLOTS - 1);
         let ready = async {
@@ -165,7 +165,7 @@ impl Redis {
                 if alone.is_empty() {
                     break;
                 }
-                // A meeting that takes longer than the nodes' time limit is forgotten.
+                // Repeats the introduction, because nodes forget one that takes longer than their timeout.
                 for node in alone.iter().filter(|_| turn % 40 == 0) {
                     let (port, bus) = (nodes[0].port.to_string(), nodes[0].argument(BUS));
                     node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
@@ -186,23 +186,23 @@ impl Redis {
         Some(nodes)
     }
 
-    /// With the data it had, on its port.
+    /// Restarts with its data on its port.
     pub fn start_again(&mut self) {
         let again = Self::spawn(&self.program, self.folder.path(), self.port, &self.arguments);
         self.process = again;
         assert!(self.process.listens(self.port), "{}", self.process.log());
     }
 
-    /// `redis-cli` against this server.
+    /// Runs `redis-cli` against this server.
     pub fn cli(&self, arguments: &[&str]) -> String {
         self.client().run(arguments)
     }
 
-    /// Reaches the server over its restarts too.
+    /// A client that also works after restarts.
     pub fn client(&self) -> Cli {
         let port = self.port.to_string();
         let mut arguments = ["-h", "127.0.0.1", "-p", &port].map(str::to_owned).to_vec();
-        // The server takes its own certificate for a client's.
+        // The server accepts its own certificate as a client's.
         for (theirs, ours) in [
             ("--tls-cert-file", "--cert"),
             ("--tls-key-file", "--key"),
@@ -226,7 +226,7 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// What the command prints.
+    /// The output of a command.
     pub fn run(&self, arguments: &[&str]) -> String {
         let program = find("redis-cli", "redis-tools", &["/usr/bin"]).unwrap();
         let output = Command::new(program)
@@ -251,12 +251,12 @@ fn tls_settings(certificates: &Certificates) -> [(&'static str, String); 4] {
 pub struct Sentinel {
     _process: Process,
     _folder: TempDir,
-    /// On 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub port: u16,
 }
 
 impl Sentinel {
-    /// It notices within seconds that the server is gone. With certificates it takes only clients with one too.
+    /// Detects the loss of the server within seconds. With certificates, requires client certificates too.
     pub fn watching(redis: &Redis, certificates: Option<&Certificates>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let port = free_port();

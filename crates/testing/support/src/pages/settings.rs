@@ -1,29 +1,29 @@
-//! Tables of settings as they stand on a page: `| setting | type | default | meaning |`. They are written by hand, and tests
-//! compare them with what the code reads.
+//! Tables of settings on a page: `| setting | type | default | meaning |`. They are handwritten, and tests
+//! compare them with the code.
 
 use std::collections::BTreeMap;
 
 /// A row of a table of settings.
 pub struct Row {
-    /// The names, or a link to a table that several share.
+    /// The names, or a link to a shared table.
     pub first: String,
     kind: String,
     default: String,
 }
 
-/// What a page says of a setting.
+/// The documentation of a setting.
 #[derive(Clone)]
 pub struct Documented {
     /// The type.
     pub kind: String,
-    /// The default, in backticks or not.
+    /// The default, with or without backticks.
     pub default: String,
 }
 
-/// The sections of a page: what their headings say, and the rows of their settings.
+/// The sections of a page: headings and the rows of their settings.
 ///
 /// # Panics
-/// When a table of settings has other columns, or stands before the first heading.
+/// If a table of settings has other columns, or is before the first heading.
 pub fn sections(text: &str) -> Vec<(String, Vec<Row>)> {
     let mut sections: Vec<(String, Vec<Row>)> = Vec::new();
     let mut is_settings = false;
@@ -55,7 +55,7 @@ pub fn sections(text: &str) -> Vec<(String, Vec<Row>)> {
     sections
 }
 
-/// The settings of rows, by name in lower case. Where there are as many defaults as names, each has its own.
+/// The settings of rows, by lower-case name. If there are as many defaults as names, each name has its own.
 pub fn documented_by(rows: &[Row]) -> BTreeMap<String, Documented> {
     let mut all = BTreeMap::new();
     for row in rows.iter().filter(|row| !row.first.contains("](")) {
@@ -76,7 +76,7 @@ pub fn documented_by(rows: &[Row]) -> BTreeMap<String, Documented> {
     all
 }
 
-/// What stands in backticks in a text.
+/// The texts in backticks.
 pub fn in_backticks(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

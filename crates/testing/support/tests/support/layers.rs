@@ -1,8 +1,10 @@
-//! The folders of `crates/` are layers: a crate depends on crates of its own folder and of lower ones only.
+//! The directories of `crates/` are layers: a crate depends only on crates of the same or a lower
+//! directory.
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The folders that each folder may depend on. Dev-dependencies are exempt: tests use the crates of `testing`.
+/// The directories that each directory may depend on. Dev-dependencies are exempt: tests use the crates of
+/// `testing`.
 const LAYERS: [(&str, &[&str]); 6] = [
     ("foundation", &[]),
     ("engines", &["foundation"]),

@@ -1,4 +1,4 @@
-//! Documents, manifests and scripts against the sources.
+//! Checks of documents, manifests and scripts against the sources.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod layers;

@@ -1,10 +1,10 @@
-//! What `scripts/need` says of a Rust toolchain that cannot be used.
+//! The output of `scripts/need` for an unusable Rust toolchain.
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Status and standard error of `scripts/need cargo` where `rustc` is this script.
+/// Exit status and standard error of `scripts/need cargo` with this script as `rustc`.
 fn needed(rustc: &str) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in [("cargo", ""), ("rustc", rustc)] {

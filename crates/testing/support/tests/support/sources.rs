@@ -1,10 +1,10 @@
-//! Pages of `docs/` against names that stand in the sources.
+//! Pages of `docs/` compared with names in the sources.
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use outrigger_testing::pages::Page;
 
-/// How variables of the environment are read.
+/// Ways to read environment variables.
 const READS: [&str; 7] = [
     "env(\"",
     "(self.env)(\"",
@@ -14,7 +14,7 @@ const READS: [&str; 7] = [
     "var_os(\"",
     "_VARIABLE: &str = \"",
 ];
-/// Variables that libraries read for us: a client of HTTP, the root certificates of the system, the client of Kubernetes.
+/// Variables read by libraries: HTTP clients, system root certificates, the Kubernetes client.
 const LIBRARIES: [&str; 7] = [
     "HTTP_PROXY",
     "HTTPS_PROXY",
@@ -24,7 +24,7 @@ const LIBRARIES: [&str; 7] = [
     "SSL_CERT_DIR",
     "KUBECONFIG",
 ];
-/// Variables that no user sets for us.
+/// Variables that are not for users.
 const OTHERS: [&str; 5] = [
     "CI",
     "OUTAGE_SECONDS",
@@ -44,7 +44,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The text of all sources of the crates whose `<folder>/<crate>` is wanted, without tests.
+/// The sources of the selected crates (`<folder>/<crate>`), without tests.
 fn text(wanted: impl Fn(&str) -> bool) -> String {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = Vec::new();
@@ -59,7 +59,7 @@ fn text(wanted: impl Fn(&str) -> bool) -> String {
     files.iter().map(|path| code(path)).collect()
 }
 
-/// The text of a file of sources; tests are left out.
+/// The text of a source file without tests.
 fn code(path: &Path) -> String {
     if path.ends_with("tests.rs") {
         return String::new();
@@ -69,8 +69,7 @@ fn code(path: &Path) -> String {
     code.unwrap_or_default().to_owned()
 }
 
-/// The codes in the sources of the API's errors, however they begin: texts of capital letters, but for the reasons in
-/// the details of errors.
+/// The API's error codes in the sources: upper-case texts, except the reasons in error details.
 fn api_codes() -> BTreeSet<String> {
     let api = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sidecar/api/src");
     let mut files = vec![api.join("error.rs")];
@@ -83,7 +82,7 @@ fn api_codes() -> BTreeSet<String> {
     words.map(str::to_owned).collect()
 }
 
-/// The codes that have a row: what stands in backticks in the first column.
+/// The codes with a row: texts in backticks in the first column.
 fn documented_codes(page: &str) -> BTreeSet<String> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let first = rows.filter_map(|row| row.split('|').next());
@@ -94,7 +93,7 @@ fn documented_codes(page: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What follows `before` up to the next quote.
+/// The texts between `before` and the next quote.
 fn quoted<'t>(text: &'t str, before: &'t str) -> impl Iterator<Item = &'t str> {
     text.split(before)
         .skip(1)
@@ -125,7 +124,7 @@ fn every_error_code_has_a_row() {
 
 #[test]
 fn every_variable_has_a_row() {
-    // Variables of a resolver stand in its page.
+    // The variables of name resolvers are on another page.
     let text = text(|name| !name.starts_with("testing/") && name != "foundation/discovery");
     let page = Page::read("reference/flags.md");
     let listed = named(page.text());
