@@ -167,7 +167,7 @@ impl Reader<'_> {
 }
 
 #[test]
-fn constants_and_amounts_are_read() {
+fn parses_constants_and_amounts() {
     let file = "const A: usize = 1 << 4;\npub(super) const B: u64 = 2 * A as u64;\npub const C: (u32, u32) = (1_000, 4 * 4 + 1);\n\
                 const D: Duration = Duration::from_secs(5 * 60);\nconst E: &str = \"\";\nconst F: usize = 4 * A;\n\
                 const N: NonZeroUsize = NonZeroUsize::new(2 * A).unwrap();\n\

@@ -20,11 +20,11 @@ const ALLOWED: &[(&str, &str)] = &[
     ),
     (
         "control-plane/scheduler/src/storage/embedded/log.rs",
-        "beside the store, which it wrote itself, record by record",
+        "next to the store, which it wrote itself, record by record",
     ),
     (
         "control-plane/sentry/src/material.rs",
-        "a folder, to have it written to the disk",
+        "a folder, to sync it",
     ),
     ("control-plane/sentry/src/server/owner.rs", "/proc"),
     ("sidecar/daprd/src/profiling.rs", "/proc"),
@@ -49,7 +49,7 @@ fn reads(text: &str) -> impl Iterator<Item = usize> {
 }
 
 #[test]
-fn files_are_read_by_the_crate_for_it() {
+fn files_are_read_through_safe_crate() {
     let (mut wrong, mut used) = (Vec::new(), Vec::new());
     for name in released() {
         for file in sources(&crates().join(name).join("src")) {
@@ -65,7 +65,7 @@ fn files_are_read_by_the_crate_for_it() {
     }
     assert!(
         wrong.is_empty(),
-        "read with outrigger_files, which refuses what is no regular file, or name the reason in ALLOWED:\n{}",
+        "read with outrigger_files, which rejects irregular files, or add a reason to ALLOWED:\n{}",
         wrong.join("\n")
     );
     let stale: Vec<_> = ALLOWED.iter().filter(|(file, _)| !used.contains(file)).collect();
@@ -73,7 +73,7 @@ fn files_are_read_by_the_crate_for_it() {
 }
 
 #[test]
-fn reads_are_found() {
+fn finds_unsafe_reads() {
     let text = "fn a() {\n    std::fs::read(path);\n    // fs::read(path)\n    AnchorsFile::open(path);\n    File::open(path);\n}\n\
                 #[cfg(test)]\nmod tests {\n    std::fs::read(path);\n}\n";
     assert_eq!(reads(text).collect::<Vec<_>>(), [2, 5]);

@@ -100,7 +100,7 @@ fn flags(text: &str) -> Vec<String> {
 }
 
 /// The flags of every server, from the tables of them: `Flag::int("port", …)`.
-fn flags_of_servers() -> BTreeSet<String> {
+fn server_flags() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for name in released() {
         let table = crates().join(name).join("src/config/flags.rs");
@@ -113,8 +113,8 @@ fn flags_of_servers() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_flag_that_sets_a_limit_is_one() {
-    let known = flags_of_servers();
+fn documented_flags_exist() {
+    let known = server_flags();
     let named = rows()
         .into_iter()
         .flat_map(|row| row.flags.into_iter().map(move |flag| (row.line, flag)));
@@ -129,7 +129,7 @@ fn every_flag_that_sets_a_limit_is_one() {
 }
 
 #[test]
-fn every_default_is_that_of_the_code() {
+fn documented_defaults_match_code() {
     let rows = rows();
     assert!(
         (51..=120).contains(&rows.len()),
@@ -163,7 +163,7 @@ fn every_default_is_that_of_the_code() {
 }
 
 #[test]
-fn every_limit_has_a_row_that_says_whom_it_holds_against() {
+fn every_limit_has_documented_row() {
     let rows = rows();
     let strange: Vec<_> = rows
         .iter()

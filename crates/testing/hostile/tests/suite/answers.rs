@@ -91,7 +91,7 @@ pub const ANSWERS: &[Answer] = &[
         format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n{OK}")
     ),
     answer!(
-        "nothing-but-an-interim-answer",
+        "only-an-interim-answer",
         Fails,
         "HTTP/1.1 100 Continue\r\n\r\n",
         closes
@@ -125,7 +125,7 @@ pub const ANSWERS: &[Answer] = &[
         "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nok",
         closes
     ),
-    answer!("chunk-that-breaks-off", Fails, chunked("9\r\nok"), closes),
+    answer!("truncated-chunk", Fails, chunked("9\r\nok"), closes),
     answer!(
         "chunk-size-beyond-64-bits",
         Fails,
@@ -184,12 +184,12 @@ async fn ask(target: &Target, path: &str) -> (Option<u16>, String, bool) {
     let whole = heard.closed && h1::is_answered(&heard.bytes) && (!chunked || body.ends_with("0\r\n\r\n"));
     println!("{path:40} {:?}", started.elapsed());
     // An answer that never ends is none that fails.
-    assert!(heard.closed, "{path}: nothing more came, and no end: {text:?}");
+    assert!(heard.closed, "{path}: the response does not end: {text:?}");
     (h1::statuses(&heard).first().copied(), text, whole)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_byte_of_an_answer_reaches_another_caller() {
+async fn responses_do_not_leak_to_next_caller() {
     let fleet = Fleet::start().await;
     let target = fleet.target(&LISTENERS[0]);
     let id = fleet.server(Process::Sidecar).id();
@@ -217,7 +217,7 @@ async fn no_byte_of_an_answer_reaches_another_caller() {
             let (status, text, whole) = ask(&target, &own).await;
             if status != Some(200) || !whole || !text.ends_with(&format!("/{own}")) {
                 failures.push(format!(
-                    "{}, round {round}: the next caller got {text:?}",
+                    "{}, round {round}: the next caller received {text:?}",
                     answer.path
                 ));
             }
@@ -245,7 +245,7 @@ const SPLITTING: &[&str] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_that_goes_through_a_binding_splits_a_message() {
+async fn binding_metadata_cannot_split_messages() {
     let fleet = Fleet::start().await;
     let target = fleet.target(&LISTENERS[0]);
     for metadata in SPLITTING {
@@ -276,5 +276,5 @@ async fn nothing_that_goes_through_a_binding_splits_a_message() {
             line.starts_with("GET /injected") || lines.any(|line| line.starts_with(INJECTED))
         })
         .collect();
-    assert!(split.is_empty(), "the app has seen {split:?}");
+    assert!(split.is_empty(), "the app received {split:?}");
 }

@@ -354,7 +354,7 @@ async fn is_served(port: u16) -> bool {
 async fn eventually(what: &str, server: &mut Server, condition: impl AsyncFn() -> bool) {
     let waiting = async {
         while !condition().await {
-            assert!(!server.is_over(), "the sidecar has ended before {what}");
+            assert!(!server.is_over(), "the sidecar exited before: {what}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
@@ -363,7 +363,7 @@ async fn eventually(what: &str, server: &mut Server, condition: impl AsyncFn() -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hostile_broker_ends_no_sidecar() {
+async fn hostile_brokers_do_not_crash_sidecar() {
     raise_file_limit();
     let folder = tempfile::tempdir().unwrap();
     let app = App::start().await;

@@ -56,7 +56,7 @@ impl Fleet {
         }
         Self::try_start()
             .await
-            .expect("the servers do not start: see what they printed")
+            .expect("the servers do not start: see their logs")
     }
 
     async fn try_start() -> Option<Self> {

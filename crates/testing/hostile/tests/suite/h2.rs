@@ -154,7 +154,7 @@ pub fn frames(mut bytes: &[u8]) -> Vec<Frame<'_>> {
 }
 
 /// Whether the server said that it ends the connection because of what was done to it.
-pub fn is_sent_away(heard: &Heard) -> bool {
+pub fn is_closed_with_error(heard: &Heard) -> bool {
     frames(&heard.bytes)
         .iter()
         .any(|f| f.kind == kind::GOAWAY && f.payload.get(4..8) != Some(&[0; 4]))

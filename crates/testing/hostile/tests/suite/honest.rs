@@ -139,7 +139,7 @@ fn trailers_only(code: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_call_is_served_with_the_status_that_its_row_says() {
+fn accepts_expected_status_only() {
     const REFUSED: Request = Request::Call("/s/m", &[3, 4, 8, 14]);
     const SERVED: Request = Request::Call("/s/m", &[0]);
     assert!(is_served(REFUSED, &trailers_only("3")));
@@ -156,7 +156,7 @@ fn a_call_is_served_with_the_status_that_its_row_says() {
 }
 
 #[test]
-fn a_status_is_read_from_trailers_behind_an_answer() {
+fn reads_status_from_trailers() {
     const SERVED: Request = Request::Call("/s/m", &[0]);
     // The first answer has the field remembered, the second one refers to it.
     let (mut head, mut trailers) = (vec![0x88], Vec::new());

@@ -307,7 +307,7 @@ pub const LISTENERS: &[Listener] = &[
         honest: Request::Get("/metrics"),
     },
     Listener {
-        name: "placement gRPC in plain text",
+        name: "placement gRPC in plaintext",
         process: Process::PlainPlacement,
         flag: "port",
         socket: None,
@@ -316,7 +316,7 @@ pub const LISTENERS: &[Listener] = &[
         honest: REPORT,
     },
     Listener {
-        name: "scheduler gRPC in plain text",
+        name: "scheduler gRPC in plaintext",
         process: Process::PlainScheduler,
         flag: "port",
         socket: None,
@@ -472,7 +472,7 @@ fn listening(id: u32) -> BTreeSet<u16> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_table_names_every_listener() {
+async fn table_has_every_listener() {
     let fleet = Fleet::start().await;
     for process in PROCESSES {
         let attacked = LISTENERS
@@ -492,7 +492,7 @@ async fn the_table_names_every_listener() {
 }
 
 #[test]
-fn every_twin_is_that_of_a_listener() {
+fn every_twin_has_listener() {
     for twin in TWINS {
         let original = LISTENERS.iter().find(|listener| listener.name == twin.of);
         assert_eq!(

@@ -52,19 +52,19 @@ const KINDS: [Kind; 5] = [
         packet: |_| questions(),
     },
     Kind {
-        name: "instances of an app that is looked for",
+        name: "instances of an app being looked up",
         packet: instances,
     },
     Kind {
-        name: "the longest names, by pointers",
+        name: "maximum-length names, by pointers",
         packet: |_| long_names(),
     },
     Kind {
-        name: "names whose pointers lead to pointers",
+        name: "chains of name pointers",
         packet: |_| chains(),
     },
     Kind {
-        name: "counts of records that are not there",
+        name: "counts of missing records",
         packet: |number| message(0x8400, &[u16::MAX; 4], &number.to_be_bytes()),
     },
 ];
@@ -200,7 +200,7 @@ async fn sidecar(app: &App, folder: &std::path::Path) -> Option<(Server, Target)
 }
 
 /// Looks for an app that does not exist, again and again.
-async fn keep_looking(target: Target, stop: Arc<AtomicBool>) {
+async fn look_up_repeatedly(target: Target, stop: Arc<AtomicBool>) {
     let request =
         format!("GET /v1.0/invoke/{SOUGHT}/method/x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     while !stop.load(Ordering::Acquire) {
@@ -225,7 +225,7 @@ async fn answers(socket: &UdpSocket) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn floods_of_multicast_dns_are_bounded() {
+async fn mdns_floods_are_bounded() {
     let (app, folder) = (App::start().await, tempfile::tempdir().unwrap());
     let (server, target) = sidecar(&app, folder.path()).await.expect("the sidecar starts");
     // A plain client of DNS, which is answered by unicast.
@@ -237,7 +237,7 @@ async fn floods_of_multicast_dns_are_bounded() {
         "{answered} answers to a packet"
     );
     let stop = Arc::new(AtomicBool::new(false));
-    let looking = tokio::spawn(keep_looking(target.clone(), Arc::clone(&stop)));
+    let looking = tokio::spawn(look_up_repeatedly(target.clone(), Arc::clone(&stop)));
     let served = tokio::spawn(honest::keep_calling(target, Arc::clone(&stop)));
     let (first, attacker) = (usage(server.id()).unwrap(), socket(GROUP.port()));
     let mut failures = Vec::new();

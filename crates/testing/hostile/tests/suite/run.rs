@@ -49,7 +49,7 @@ fn wanted(name: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn attacks_are_bounded_and_honest_clients_are_served() {
+async fn attacks_are_bounded_and_clients_served() {
     let fleet = Fleet::start().await;
     let attacked = stream::iter(PROCESSES).map(|process| attack_process(&fleet, process));
     let failures: Vec<String> = attacked.buffer_unordered(AT_ONCE).concat().await;
@@ -68,7 +68,7 @@ async fn attacks_are_bounded_and_honest_clients_are_served() {
         failures.len(),
         failures.join("\n")
     );
-    assert!(smuggled.is_empty(), "the app has seen {smuggled:?}");
+    assert!(smuggled.is_empty(), "the app received {smuggled:?}");
 }
 
 /// All attacks on the listeners of one process, one after the other.
@@ -113,14 +113,14 @@ async fn attack_listener(
     id: u32,
 ) -> Result<(), String> {
     let target = fleet.target(listener);
-    let before = usage(id).ok_or("the process has ended")?;
+    let before = usage(id).ok_or("the process has exited")?;
     forget_peak(id);
     let (stop, started) = (Arc::new(AtomicBool::new(false)), Instant::now());
     let honest = tokio::spawn(honest::keep_calling(target.clone(), Arc::clone(&stop)));
     let heard = tokio::time::timeout(ATTACK_TIMEOUT, attack.run(target.from(ATTACKER))).await;
     stop.store(true, Ordering::Release);
     let served = honest.await.map_err(|panic| panic.to_string())?;
-    let after = usage(id).ok_or("the process has ended")?;
+    let after = usage(id).ok_or("the process has exited")?;
     let memory = after.peak.saturating_sub(before.resident) >> 10;
     let work = (after.work - before.work).as_millis();
     println!(
@@ -138,16 +138,16 @@ async fn attack_listener(
         let _infallible = write!(wrong, "{why}; ");
     }
     if memory > attack.memory {
-        let _infallible = write!(wrong, "{memory} MiB, more than {}; ", attack.memory);
+        let _infallible = write!(wrong, "{memory} MiB exceed {}; ", attack.memory);
     }
     if work > u128::from(attack.work) {
-        let _infallible = write!(wrong, "{work} ms of work, more than {}; ", attack.work);
+        let _infallible = write!(wrong, "{work} ms of CPU time exceed {}; ", attack.work);
     }
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_clients_are_sent_away() {
+async fn silent_clients_are_disconnected() {
     let fleet = Fleet::start().await;
     let cells = SILENCES
         .iter()
@@ -181,9 +181,9 @@ async fn silent_clients_are_sent_away() {
             continue;
         };
         let work = after.saturating_sub(before);
-        println!("{process:?}: {work:?} of work");
+        println!("{process:?}: {work:?} of CPU time");
         if work > SILENT_WORK {
-            failures.push(format!("{process:?}: {work:?} of work"));
+            failures.push(format!("{process:?}: {work:?} of CPU time"));
         }
     }
     stop.store(true, Ordering::Release);

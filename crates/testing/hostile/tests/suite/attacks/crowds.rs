@@ -46,28 +46,28 @@ pub(super) const ATTACKS: &[Attack] = &[
         LITTLE,
     ),
     attack(
-        "silent connections from many machines",
+        "silent connections from many addresses",
         Tcp,
         Do(|target| crowd(target, MANY, EACH, &[]).boxed()),
         Bounded,
         LITTLE,
     ),
     attack(
-        "more silent connections than a server keeps, all of them staying",
+        "more silent connections than the limit, held open",
         Tcp,
-        Do(|target| silent_for_long(target).boxed()),
+        Do(|target| hold_silent(target).boxed()),
         Bounded,
         (48, 8_000),
     ),
     attack(
-        "more connections than a server keeps, silent after a request",
+        "more connections than the limit, idle after a request",
         Tcp,
-        Do(|target| silent_after_a_request(target).boxed()),
+        Do(|target| idle_after_request(target).boxed()),
         Bounded,
         (128, 20_000),
     ),
     attack(
-        "more connections than the process may have",
+        "more connections than the process has descriptors",
         Tcp,
         Do(|target| beyond_descriptors(target).boxed()),
         Bounded,
@@ -95,7 +95,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         (48, 8_000),
     ),
     attack(
-        "clear text instead of TLS",
+        "plaintext instead of TLS",
         Tls,
         Do(|target| plain(target, b"GET / HTTP/1.1\r\n\r\n".to_vec()).boxed()),
         Ends,
@@ -164,10 +164,10 @@ async fn connected(target: &Target, count: u32, machines: u32, words: &'static [
 }
 
 /// Somebody else is served while a crowd stays, of which so many were connected, and the server does not keep all of it.
-async fn others_are_served(target: &Target, before: u64, connected: usize) -> Heard {
+async fn serves_others(target: &Target, before: u64, connected: usize) -> Heard {
     let others = target.from(std::net::Ipv4Addr::LOCALHOST);
     let served = tokio::time::timeout(SERVED, honest::call(&others)).await;
-    let served = served.unwrap_or_else(|_| Err(format!("nobody else is served within {SERVED:?}")));
+    let served = served.unwrap_or_else(|_| Err(format!("no other client is served within {SERVED:?}")));
     let kept = open_files(target.process).saturating_sub(before);
     let too_few = crowd_of(connected, TOO_MANY as usize).wrong;
     let wrong = served.err().or(too_few).or_else(|| {
@@ -181,16 +181,16 @@ async fn others_are_served(target: &Target, before: u64, connected: usize) -> He
 }
 
 /// A crowd that is there as long as the server lets it.
-async fn silent_for_long(target: Target) -> Heard {
+async fn hold_silent(target: Target) -> Heard {
     let before = open_files(target.process);
     let held = connected(&target, TOO_MANY, EACH, &[]).await;
-    let heard = others_are_served(&target, before, held.len()).await;
+    let heard = serves_others(&target, before, held.len()).await;
     drop(held);
     heard
 }
 
 /// A crowd each of whom asks what honest clients ask, once, and stays.
-async fn silent_after_a_request(target: Target) -> Heard {
+async fn idle_after_request(target: Target) -> Heard {
     let before = open_files(target.process);
     let asking = futures::stream::iter(0..TOO_MANY).map(|number| {
         let machine = target.source.to_bits() + number % EACH;
@@ -199,7 +199,7 @@ async fn silent_after_a_request(target: Target) -> Heard {
     });
     let held: Vec<std::io::Result<Option<Peer>>> = asking.buffer_unordered(AT_ONCE).collect().await;
     let reached = held.iter().filter(|asked| is_reached(asked)).count();
-    let heard = others_are_served(&target, before, reached).await;
+    let heard = serves_others(&target, before, reached).await;
     drop(held);
     heard
 }

@@ -81,7 +81,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         "Content-Length: 18446744073709551616\r\n",
         &hidden
     )),
-    says!("a coding that is none", Refused, |p, hidden| post(
+    says!("an unknown coding", Refused, |p, hidden| post(
         p,
         "Transfer-Encoding: xchunked\r\n",
         &format!("0\r\n\r\n{hidden}")
@@ -92,7 +92,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         &format!("0\r\n\r\n{hidden}")
     )),
     says!(
-        "chunked, then another coding in a field of its own",
+        "chunked, then another coding in a separate field",
         Refused,
         |p, hidden| post(
             p,
@@ -105,7 +105,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         "Transfer-Encoding : chunked\r\n",
         &format!("0\r\n\r\n{hidden}")
     )),
-    says!("a coding behind a vertical tab", Refused, |p, hidden| post(
+    says!("a coding after a vertical tab", Refused, |p, hidden| post(
         p,
         "Transfer-Encoding: \x0bchunked\r\n",
         &format!("0\r\n\r\n{hidden}")
@@ -130,10 +130,10 @@ pub(super) const ATTACKS: &[Attack] = &[
     says!("a version of three digits", Refused, |p, _h| format!(
         "GET {p} HTTP/1.10\r\nHost: localhost\r\n\r\n"
     )),
-    says!("HTTP/1.0 that asks for an upgrade", OneAnswer, |p, _h| format!(
+    says!("HTTP/1.0 with an upgrade", OneAnswer, |p, _h| format!(
         "GET {p} HTTP/1.0\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
     )),
-    says!("a size that is a sum", OneAnswer, |p, hidden| chunked(
+    says!("a chunk size with a plus sign", OneAnswer, |p, hidden| chunked(
         p,
         "1 + 1\r\nab\r\n0\r\n\r\n",
         &hidden
@@ -148,7 +148,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         "10000000000000002\r\nab\r\n0\r\n\r\n",
         &hidden
     )),
-    says!("a size that ends with a line feed", OneAnswer, |p, hidden| {
+    says!("a chunk size ending in a bare line feed", OneAnswer, |p, hidden| {
         chunked(p, "2;a\nb\r\nab\r\n0\r\n\r\n", &hidden)
     }),
     says!("a chunk longer than its size", OneAnswer, |p, hidden| chunked(
@@ -156,7 +156,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         "2\r\nabcd\r\n0\r\n\r\n",
         &hidden
     )),
-    says!("the last chunk ends with a line feed", Swallowed, |p, hidden| {
+    says!("the last chunk ends in a bare line feed", Swallowed, |p, hidden| {
         chunked(p, "0\r\n\n", &hidden)
     }),
     attack(
@@ -198,7 +198,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         FLOOD,
     ),
     attack(
-        "pipelined requests whose answers nobody reads",
+        "pipelined requests with unread responses",
         Http1,
         Do(|target| unread_pipeline(target).boxed()),
         Bounded,

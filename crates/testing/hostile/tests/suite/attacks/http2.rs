@@ -47,7 +47,7 @@ const DEAF: bool = false;
 pub(super) const ATTACKS: &[Attack] = &[
     flood!("rapid reset", READS, Bounded, rapid_reset),
     flood!(
-        "resets that the server is made to send",
+        "resets provoked from the server",
         READS,
         Bounded,
         made_you_reset
@@ -108,13 +108,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         frame(kind::DATA, 0, 1, &[]),
         100_000
     )),
-    flood!("DATA that is padding alone", READS, Bounded, |l| on_a_stream(
+    flood!("DATA with only padding", READS, Bounded, |l| on_a_stream(
         l,
         padding(),
         5_000
     )),
     flood!("DATA of one byte", READS, Bounded, small_data),
-    flood!("DATA on a stream that was reset", READS, Ends, |l| Flood {
+    flood!("DATA on a reset stream", READS, Ends, |l| Flood {
         // A window of nothing has to be answered with a reset.
         opening: [hello(&[]), headers(l, 1, false), window(1, 0)].concat(),
         pieces: many(frame(kind::DATA, 0, 1, b"x"), 100_000),
@@ -125,28 +125,28 @@ pub(super) const ATTACKS: &[Attack] = &[
     )),
     flood!("requests without end", READS, Bounded, unfinished, STREAMS),
     flood!(
-        "windows of streams, the connection's at 0",
+        "stream windows while the connection's is 0",
         READS,
         Bounded,
         |l| queued(l, 2),
         STREAMS
     ),
     flood!(
-        "windows of far streams, the connection's at 0",
+        "windows of distant streams while the connection's is 0",
         READS,
         Bounded,
         |l| queued(l, 16_384),
         STREAMS
     ),
     flood!(
-        "windows that SETTINGS open and close",
+        "SETTINGS that open and close windows",
         READS,
         Bounded,
         window_flips,
         STREAMS
     ),
     flood!(
-        "answers that no stream has room for",
+        "responses without stream windows",
         READS,
         Bounded,
         |l| Flood {
@@ -156,7 +156,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         STREAMS
     ),
     flood!(
-        "answers that nobody reads",
+        "unread responses",
         DEAF,
         Bounded,
         |l| Flood {

@@ -55,11 +55,11 @@ pub(super) const ATTACKS: &[Attack] = &[
     with_field!("connection", "connection", b"x-a"),
     with_field!("te that is not trailers", "te", b"chunked"),
     with_field!("a second path", ":path", b"/"),
-    with_field!("a pseudo-field behind fields", ":authority", b"elsewhere"),
+    with_field!("a pseudo-field after regular fields", ":authority", b"elsewhere"),
     with_field!("an unknown pseudo-field", ":injected", b"a"),
-    with_field!("a length that is none", "content-length", b"1, 2"),
-    with_field!("a length of a body that is not there", "content-length", b"7"),
-    block!("a path with a request in it", StreamRefused, |l| with_path(
+    with_field!("an invalid content-length", "content-length", b"1, 2"),
+    with_field!("a content-length without a body", "content-length", b"7"),
+    block!("a path that contains a request", StreamRefused, |l| with_path(
         l,
         b"/ HTTP/1.1\r\nHost: localhost\r\n\r\nGET /smuggled"
     )),
@@ -75,14 +75,14 @@ pub(super) const ATTACKS: &[Attack] = &[
     block!("no fields", StreamRefused, |_l| Vec::new()),
     block!("an index that is too large", Ends, |_l| vec![0xff, 0x80, 0x01]),
     block!("index 0", Ends, |_l| vec![0x80]),
-    block!("an integer without end", Ends, |_l| [&[0xff][..], &[0xff; 64]]
+    block!("an unterminated integer", Ends, |_l| [&[0xff][..], &[0xff; 64]]
         .concat()),
     block!("a string longer than its block", Ends, |_l| {
         let mut block = vec![0];
         integer(&mut block, 0, 0x7f, 1 << 30);
         block
     }),
-    block!("Huffman code that is padding alone", Ends, |_l| vec![
+    block!("a Huffman string of only padding", Ends, |_l| vec![
         0, 0x84, 0xff, 0xff, 0xff, 0xff, 0
     ]),
     block!("a table larger than announced", Ends, |_l| {

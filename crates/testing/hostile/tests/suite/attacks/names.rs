@@ -30,9 +30,9 @@ const STAY: Duration = Duration::from_millis(400);
 const NARROW: u32 = 4096;
 
 pub(super) const ATTACKS: &[Attack] = &[
-    attack("long methods, each another one", Grpc, Do(send), Bounded, FLOOD),
+    attack("long, distinct method names", Grpc, Do(send), Bounded, FLOOD),
     attack(
-        "answers that nobody reads",
+        "unread responses",
         Http1,
         Do(|target| unread(target).boxed()),
         Bounded,

@@ -94,8 +94,8 @@ pub const SILENCES: &[Silence] = &[
         name: "half a message, pings answered",
         needs: Http2,
         run: |target| {
-            let fields = fields_of_a_call(target.listener);
-            half_a_message(target, fields).boxed()
+            let fields = call_fields(target.listener);
+            send_half_message(target, fields).boxed()
         },
     },
     Silence {
@@ -104,7 +104,7 @@ pub const SILENCES: &[Silence] = &[
         run: |target| {
             let mut fields = h2::fields_of(target.listener, POST, "/orders.Orders/Watch");
             h2::field(&mut fields, "dapr-app-id", b"hostile");
-            half_a_message(target, fields).boxed()
+            send_half_message(target, fields).boxed()
         },
     },
     Silence {
@@ -112,7 +112,7 @@ pub const SILENCES: &[Silence] = &[
         needs: Grpc,
         run: |target| {
             let fields = h2::fields_of(target.listener, POST, REFLECTION);
-            half_a_message(target, fields).boxed()
+            send_half_message(target, fields).boxed()
         },
     },
     Silence {
@@ -170,7 +170,7 @@ async fn upgrade(target: Target) {
 }
 
 /// The fields of an honest call; where gRPC is not spoken it is only called that.
-fn fields_of_a_call(listener: &Listener) -> Vec<u8> {
+fn call_fields(listener: &Listener) -> Vec<u8> {
     match listener.honest {
         Request::Get(path) => {
             let mut fields = h2::fields_of(listener, POST, path);
@@ -182,7 +182,7 @@ fn fields_of_a_call(listener: &Listener) -> Vec<u8> {
 }
 
 /// A gRPC message without its end.
-async fn half_a_message(target: Target, fields: Vec<u8>) {
+async fn send_half_message(target: Target, fields: Vec<u8>) {
     let head = frame(kind::HEADERS, END_HEADERS, 1, &fields);
     let half = frame(kind::DATA, 0, 1, b"\0\0\0\0\x09half");
     let is_over = |heard: &[u8]| h2::is_over(heard, 1);

@@ -30,42 +30,42 @@ const INITIAL_WINDOW: u16 = 4;
 
 pub(super) const ATTACKS: &[Attack] = &[
     attack(
-        "large answers that many streams have no room for",
+        "large responses blocked on many streams",
         State,
         Do(|target| unread(target, 700, 1).boxed()),
         Bounded,
         (400, 20_000),
     ),
     attack(
-        "huge answers that few streams have no room for",
+        "huge responses blocked on few streams",
         State,
         Do(|target| unread(target, 80, 16).boxed()),
         Bounded,
         (1_200, 30_000),
     ),
     attack(
-        "huge answers that nobody reads on many connections",
+        "huge unread responses on many connections",
         State,
         Do(|target| unread_on_connections(target, 72, 16).boxed()),
         Bounded,
         (1_100, 30_000),
     ),
     attack(
-        "huge answers that streams of some connections have no room for",
+        "huge responses blocked on several connections",
         State,
         Do(|target| unread_streams_on_connections(target, 3, 36, 16).boxed()),
         Bounded,
         (1_600, 30_000),
     ),
     attack(
-        "a bulk get that has one key many times",
+        "a bulk get that repeats one key",
         State,
         Do(|target| repeated(target).boxed()),
         Bounded,
         FLOOD,
     ),
     attack(
-        "a bulk of events that all have the metadata of the request",
+        "a bulk publish whose events inherit metadata",
         State,
         Do(|target| inherited(target).boxed()),
         Bounded,
@@ -118,7 +118,7 @@ async fn unread_streams_on_connections(
         (answers, resets) = (seen(kind::HEADERS), seen(kind::RESET));
     }
     Heard {
-        wrong: (resets == 0).then(|| format!("{answers} of {asked} were answered, {resets} reset")),
+        wrong: (resets == 0).then(|| format!("{answers} of {asked} answered, {resets} reset")),
         ..Heard::default()
     }
 }
@@ -168,7 +168,7 @@ async fn unread_on_connections(target: Target, connections: u32, times: usize) -
         }
     }
     Heard {
-        wrong: Some("all connections go on".to_owned()),
+        wrong: Some("all connections stay open".to_owned()),
         ..Heard::default()
     }
 }

@@ -33,35 +33,35 @@ const POST: u8 = 0x83;
 
 pub(super) const ATTACKS: &[Attack] = &[
     attack(
-        "calls that are never whole on one connection",
+        "incomplete calls on one connection",
         Grpc,
         Do(|target| calls(target, 1, 400).boxed()),
         Bounded,
         (1_100, 30_000),
     ),
     attack(
-        "calls that are never whole on many connections",
+        "incomplete calls on many connections",
         Grpc,
         Do(|target| calls(target, 24, 16).boxed()),
         Bounded,
         (1_300, 40_000),
     ),
     attack(
-        "as many calls that have begun as all connections may have",
+        "started calls up to the limit of all connections",
         Grpc,
         Do(|target| begun(target, 16, 4096).boxed()),
         Bounded,
         (450, 60_000),
     ),
     attack(
-        "bodies that are never whole on streams of one connection",
+        "incomplete bodies on streams of one connection",
         State,
         Do(|target| bodies(target, 400).boxed()),
         Bounded,
         (1_100, 30_000),
     ),
     attack(
-        "bodies that are never whole on many connections",
+        "incomplete bodies on many connections",
         State,
         Do(|target| bodies_on_connections(target, 300).boxed()),
         Bounded,

@@ -19,14 +19,14 @@ const MANY: usize = 22;
 
 pub(super) const ATTACKS: &[Attack] = &[
     attack(
-        "a large review of nothing but small values",
+        "a large review of many small values",
         Webhook,
         Do(|target| small_values(target).boxed()),
         Bounded,
         (192, 40_000),
     ),
     attack(
-        "large reviews whose answers nobody reads",
+        "large reviews with unread responses",
         Webhook,
         Do(|target| unread(target).boxed()),
         Bounded,
@@ -60,7 +60,7 @@ async fn small_values(target: Target) -> Heard {
     let values = format!("[{}0]", r#"{"":0},"#.repeat(size / 7));
     let Some(mut peer) = post(&target, &review(&target, &values)).await else {
         return Heard {
-            wrong: Some("the review was not taken".to_owned()),
+            wrong: Some("the review was not accepted".to_owned()),
             ..Heard::default()
         };
     };
