@@ -1,16 +1,16 @@
-//! Constants in source text, and amounts in prose.
+//! Parsing of constants in source text, and of amounts in prose.
 
-/// How much.
+/// An amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
-    /// Of things or bytes.
+    /// A number of things or bytes.
     Count(u64),
-    /// Of time, milliseconds.
+    /// Time in milliseconds.
     Time(u64),
 }
 
 impl Amount {
-    /// The amount a text begins with: `4 MiB`, `16,384`, `10 s`.
+    /// Parses the amount at the start of a text: `4 MiB`, `16,384`, `10 s`.
     pub(crate) fn said(text: &str) -> Option<Self> {
         let mut words = text.split(|c: char| c.is_whitespace() || c == ';' || c == ')');
         let number: String = words.next()?.chars().filter(|c| *c != ',').collect();
@@ -34,7 +34,7 @@ pub(crate) fn public_constants(text: &str) -> impl Iterator<Item = &str> {
         .filter_map(|line| line.strip_prefix("pub const ")?.split(':').next())
 }
 
-/// The value of a constant; `NAME.1` is the second of a tuple, `NAME.field` that of a structure.
+/// The value of a constant; `NAME.1` is the second element of a tuple, `NAME.field` a field of a struct.
 pub(crate) fn value(text: &str, name: &str) -> Option<Amount> {
     let (name, index) = match name.split_once('.') {
         Some((name, index)) => (name, Some(index)),
@@ -60,7 +60,7 @@ pub(crate) fn value(text: &str, name: &str) -> Option<Amount> {
     }
 }
 
-/// A part of a tuple or a structure.
+/// An element of a tuple, or a field of a struct.
 fn part<'a>(written: &'a str, index: &str) -> Option<&'a str> {
     if let Ok(index) = index.parse::<usize>() {
         let inner = written.strip_prefix('(')?.strip_suffix(')')?;
@@ -71,12 +71,12 @@ fn part<'a>(written: &'a str, index: &str) -> Option<&'a str> {
     fields.find_map(|field| field.strip_prefix(index)?.strip_prefix(": ")?.strip_suffix(','))
 }
 
-/// Reads an expression of integers and durations, the only ones limits are written as.
+/// Evaluates an expression of integers and durations, the only forms of limits.
 struct Reader<'a> {
     rest: &'a str,
-    /// For other constants of the same file.
+    /// For references to other constants in the file.
     file: &'a str,
-    /// Whether a duration was met: amounts are milliseconds then.
+    /// Whether a duration was seen; amounts are then in milliseconds.
     time: bool,
 }
 

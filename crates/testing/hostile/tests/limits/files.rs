@@ -1,11 +1,11 @@
-//! Files that people name are read by `crates/foundation/files` alone: a path can lead to a pipe that nobody writes to, or to a file
-//! without end.
+//! Files named by users must be read through `crates/foundation/files`: a path can lead to a pipe without a
+//! writer, or to an endless file.
 
 use super::{crates, released, sources};
 
-/// What reads a file of any kind, of any size, for as long as it takes.
+/// Calls that read any kind of file without a limit on size or time.
 const READS: &[&str] = &["fs::read(", "fs::read_to_string(", "File::open("];
-/// Who may, and why.
+/// Allowed exceptions with reasons.
 const ALLOWED: &[(&str, &str)] = &[
     ("foundation/accept/src/budget.rs", "/proc and /sys"),
     ("components/pluggable/src/discovery.rs", "/proc"),
@@ -22,23 +22,20 @@ const ALLOWED: &[(&str, &str)] = &[
         "control-plane/scheduler/src/storage/embedded/log.rs",
         "next to the store, which it wrote itself, record by record",
     ),
-    (
-        "control-plane/sentry/src/material.rs",
-        "a folder, to sync it",
-    ),
+    ("control-plane/sentry/src/material.rs", "a folder, to sync it"),
     ("control-plane/sentry/src/server/owner.rs", "/proc"),
     ("sidecar/daprd/src/profiling.rs", "/proc"),
     ("foundation/telemetry/src/log/format.rs", "/etc/localtime"),
     ("foundation/telemetry/src/metrics/process.rs", "/proc"),
 ];
 
-/// Lines of code, without those of the tests at the end of a file.
+/// Line numbers with such calls, except in the tests at the end of a file.
 fn reads(text: &str) -> impl Iterator<Item = usize> {
     let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
     let lines = code.lines().enumerate();
     let reading = lines.filter(|(_, line)| {
         let comment = line.trim_start().starts_with("//");
-        // `AnchorsFile::open` is another's.
+        // Skips other types, such as `AnchorsFile::open`.
         let whole = |at: usize| !line[..at].ends_with(|before: char| before.is_ascii_alphanumeric());
         !comment
             && READS

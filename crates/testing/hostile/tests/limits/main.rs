@@ -1,9 +1,6 @@
-//! Compares `docs/reference/limits.md` with the code: a comment in each row names the constant with its default, and every
-//! public constant of a file `limits.rs` has a row.
-#![expect(
-    clippy::unwrap_used,
-    reason = "functions that tests share may fail like tests"
-)]
+//! Compares `docs/reference/limits.md` with the code: a comment in each row names the constant with its
+//! default, and every public constant in a file `limits.rs` has a row.
+#![expect(clippy::unwrap_used, reason = "shared test functions may panic")]
 
 mod constant;
 mod files;
@@ -13,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 use constant::{Amount, public_constants, value};
 
-/// Who a limit may hold against.
+/// Valid values of the column `against`.
 const SIDES: [&str; 5] = ["network", "peer", "app", "server", "cluster"];
 
 /// A row of the document.
 #[derive(Debug)]
 struct Row {
     line: usize,
-    /// The first words of the column `default`.
+    /// The amount at the start of the column `default`.
     default: String,
     /// The column `against`.
     against: String,
@@ -89,7 +86,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// The flags that a text names: `--max-body-size`.
+/// The flags in a text, such as `--max-body-size`.
 fn flags(text: &str) -> Vec<String> {
     let quoted = text.split('`').skip(1).step_by(2);
     let flags = quoted.filter_map(|quoted| quoted.strip_prefix("--"));
@@ -99,7 +96,7 @@ fn flags(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The flags of every server, from the tables of them: `Flag::int("port", …)`.
+/// The flags of every server, from their tables: `Flag::int("port", …)`.
 fn server_flags() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for name in released() {
@@ -192,7 +189,7 @@ fn every_limit_has_documented_row() {
     );
 }
 
-/// The source files below a folder, those of tests left out.
+/// The source files below a directory, without tests.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {

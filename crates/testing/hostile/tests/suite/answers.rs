@@ -1,6 +1,6 @@
-//! Hostile apps: answers that two readers would read differently, that bring more than they say, or that break off.
+//! Hostile apps: responses with ambiguous framing, with more data than declared, or cut short.
 //!
-//! Whatever the app says to one caller, the next caller gets the answer to its own request.
+//! Whatever the app sends to one caller, the next caller gets the response to its own request.
 
 use std::time::{Duration, Instant};
 
@@ -10,19 +10,19 @@ use crate::h1;
 use crate::listeners::{LISTENERS, Process};
 use crate::peer::Target;
 
-/// What the app says when it is asked for a path.
+/// The app's response to a path.
 pub struct Answer {
     pub path: &'static str,
     pub says: fn() -> Vec<u8>,
-    /// Whether the app then ends the connection.
+    /// Whether the app then closes the connection.
     pub closes: bool,
     verdict: Verdict,
 }
 
-/// What the caller must be told.
+/// The expected result for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// A status of 500 or more, or an answer that breaks off.
+    /// A status of 500 or more, or a truncated response.
     Fails,
     /// `ok`, with status 200.
     Whole,
@@ -32,19 +32,20 @@ enum Verdict {
 
 use Verdict::{Clean, Fails, Whole};
 
-/// What no caller may ever see: as a field, or as the body of an answer to somebody else.
+/// Must never reach a caller: neither as a field, nor as the body of another caller's response.
 const INJECTED: &str = "injected";
-/// Memory for all of them together, MiB.
+/// Memory for all rows together, MiB.
 const MEMORY: u64 = 48;
-/// Work of the sidecar for all of them together, with the calls between them. Generous, as for attacks.
+/// CPU time of the sidecar for all rows together, including the calls between them. Generous, as for
+/// attacks.
 const WORK: Duration = Duration::from_secs(20);
-/// How long a caller waits.
+/// Timeout of a caller.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const MORE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\ninjected";
 
-/// A row.
+/// Defines a row.
 macro_rules! answer {
     ($path:literal, $verdict:ident, $says:expr) => {
         Answer {
@@ -169,7 +170,7 @@ pub const ANSWERS: &[Answer] = &[
     answer!("nothing", Fails, "", closes),
 ];
 
-/// What a caller gets who asks for a path of the app; whether it came whole.
+/// The response to a caller who requests a path of the app, and whether it was complete.
 async fn ask(target: &Target, path: &str) -> (Option<u16>, String, bool) {
     let started = Instant::now();
     let mut peer = target.connect().await.unwrap();
@@ -183,7 +184,7 @@ async fn ask(target: &Target, path: &str) -> (Option<u16>, String, bool) {
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
     let whole = heard.closed && h1::is_answered(&heard.bytes) && (!chunked || body.ends_with("0\r\n\r\n"));
     println!("{path:40} {:?}", started.elapsed());
-    // An answer that never ends is none that fails.
+    // A response must end, even if it fails.
     assert!(heard.closed, "{path}: the response does not end: {text:?}");
     (h1::statuses(&heard).first().copied(), text, whole)
 }
@@ -232,8 +233,8 @@ async fn responses_do_not_leak_to_next_caller() {
     assert!(work <= WORK, "{work:?} of work");
 }
 
-/// What a caller tells a binding, as the metadata of its request: line ends, to be carried into a request to the app or
-/// into the answer.
+/// Metadata of a caller for a binding, with line ends to be injected into a request to the app or into the
+/// response.
 const SPLITTING: &[&str] = &[
     r#""X-A": "a\r\ninjected: b""#,
     r#""X-A": "a\ninjected: b""#,
@@ -265,7 +266,7 @@ async fn binding_metadata_cannot_split_messages() {
         );
         assert!(!head.contains(INJECTED), "{metadata}: {text}");
     }
-    // Escaped, the text may arrive as part of a path.
+    // The text may arrive escaped as part of a path.
     let split: Vec<String> = fleet
         .app
         .seen()

@@ -1,4 +1,5 @@
-//! The apps behind the sidecars: one answers with its path, or with whatever bytes a hostile one would; one speaks gRPC.
+//! The apps behind the sidecars: one responds with the request's path, or with arbitrary hostile bytes; the
+//! other is a gRPC app.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,12 +11,12 @@ use tokio::task::JoinHandle;
 use crate::answers::ANSWERS;
 use crate::h2::{ACK, END_HEADERS, END_STREAM, PREFACE, field, frame, frames, kind};
 
-/// The path under which the app reads no body.
+/// A path for which the app does not read the body.
 pub const UNREAD: &str = "/unread";
-/// Bytes of a frame of HTTP/2 before its payload.
+/// Bytes of an HTTP/2 frame header.
 const HEAD: usize = 9;
 
-/// A server for HTTP/1.1 without any library between it and the bytes.
+/// A raw HTTP/1.1 server without an HTTP library.
 pub struct App {
     pub port: u16,
     seen: Arc<Mutex<Vec<String>>>,
@@ -44,7 +45,7 @@ impl App {
         Self { port, seen, task }
     }
 
-    /// The heads that have arrived.
+    /// The request heads received.
     pub fn seen(&self) -> Vec<String> {
         self.seen.lock().unwrap().clone()
     }
@@ -56,7 +57,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<String>>>) {
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
         seen.lock().unwrap().push(head.clone());
         if path == UNREAD {
-            // Until the sidecar gives up.
+            // Until the sidecar times out.
             tokio::time::sleep(Duration::from_secs(120)).await;
             return;
         }
@@ -85,7 +86,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<String>>>) {
     }
 }
 
-/// The next head; what comes behind it stays in `bytes`.
+/// The next head; the data after it stays in `bytes`.
 async fn head(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<String> {
     let end = until(stream, bytes, b"\r\n\r\n").await?;
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
@@ -93,7 +94,7 @@ async fn head(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<String> {
     Some(head)
 }
 
-/// Reads a body away; `false` when it does not come.
+/// Reads and discards a body; `false` if it does not arrive.
 async fn body(stream: &mut TcpStream, bytes: &mut Vec<u8>, head: &str) -> bool {
     let head = head.to_ascii_lowercase();
     if head.contains("transfer-encoding: chunked") {
@@ -129,7 +130,8 @@ async fn more(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> bool {
     matches!(stream.read_buf(bytes).await, Ok(read) if read > 0)
 }
 
-/// An app that speaks gRPC and has no method: whatever ended is answered with UNIMPLEMENTED, whatever did not is waited for.
+/// A gRPC app without methods: complete requests are answered with UNIMPLEMENTED, incomplete ones are
+/// awaited.
 pub struct GrpcApp {
     pub port: u16,
     task: JoinHandle<()>,
@@ -192,7 +194,7 @@ async fn serve_grpc(mut stream: TcpStream) {
     }
 }
 
-/// An answer of nothing but trailers.
+/// A response with only trailers.
 fn unimplemented(stream: u32) -> Vec<u8> {
     // `:status 200` of the static table.
     let mut fields = vec![0x88];

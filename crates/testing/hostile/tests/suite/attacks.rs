@@ -1,4 +1,4 @@
-//! The attacks: what is done, what a listener must offer for it, what must come of it, and what it may cost.
+//! The attacks: their actions, the required protocol, the expected result, and the allowed cost.
 
 mod crowds;
 mod http1;
@@ -24,52 +24,53 @@ pub use silence::SILENCES;
 
 pub struct Attack {
     pub name: &'static str,
-    /// What a listener must speak for it.
+    /// The protocol that a listener must speak.
     pub needs: Protocol,
     pub run: Run,
     pub verdict: Verdict,
-    /// Memory the process may need for it, at the peak (MiB).
+    /// Allowed peak memory of the process, MiB.
     pub memory: u64,
-    /// Work of the process, with that for honest clients (milliseconds of CPU time). Generous: it must hold for a build
-    /// without optimisation, and tells what grows from what does not.
+    /// Allowed CPU time of the process in milliseconds, including that for honest clients. Generous,
+    /// because it must hold for a debug build; it detects superlinear growth.
     pub work: u64,
 }
 
-/// What is done.
+/// The action.
 #[derive(Clone, Copy)]
 pub enum Run {
-    /// These bytes on one connection.
+    /// Sends these bytes on one connection.
     Say(fn(&Listener) -> Vec<u8>),
-    /// Anything.
+    /// Runs a function.
     Do(fn(Target) -> BoxFuture<'static, Heard>),
 }
 
-/// What must come of it, besides the ceilings, and an honest client that is served meanwhile.
+/// The expected result, in addition to the ceilings and an honest client being served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// HTTP/1.1: no good answer, and the end of the connection.
+    /// HTTP/1.1: no success response, and the connection is closed.
     Refused,
-    /// HTTP/1.1: one answer at most, and the end of the connection: what follows is never read as a request.
+    /// HTTP/1.1: at most one response, and the connection is closed: the rest is never interpreted as a
+    /// request.
     OneAnswer,
-    /// HTTP/1.1: one answer at most; the connection may go on.
+    /// HTTP/1.1: at most one response; the connection may stay open.
     Swallowed,
-    /// HTTP/1.1: a good answer.
+    /// HTTP/1.1: a success response.
     Answered,
-    /// HTTP/2: stream 1 has no good answer.
+    /// HTTP/2: no success response on stream 1.
     StreamRefused,
-    /// The end of the connection; in HTTP/2, that or a GOAWAY that tells why.
+    /// The connection is closed; in HTTP/2, possibly after a GOAWAY with the reason.
     Ends,
-    /// Nothing but the ceilings.
+    /// Only the ceilings apply.
     Bounded,
 }
 
-/// Ceilings of attacks that say little, MiB and milliseconds.
+/// Ceilings of small attacks, MiB and milliseconds.
 const LITTLE: (u64, u64) = (24, 2_000);
 /// Ceilings of floods.
 const FLOOD: (u64, u64) = (32, 4_000);
-/// Ceilings of thousands of requests that are there at once, as many as one connection may have.
+/// Ceilings of thousands of concurrent requests, the maximum of one connection.
 const STREAMS: (u64, u64) = (128, 6_000);
-/// How long an attacker listens for the end of its connection.
+/// How long an attacker waits for its connection to close.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 const fn attack(
@@ -89,7 +90,7 @@ const fn attack(
     }
 }
 
-/// Every attack.
+/// All attacks.
 pub fn all() -> impl Iterator<Item = &'static Attack> {
     [
         http1::ATTACKS,
@@ -100,7 +101,8 @@ pub fn all() -> impl Iterator<Item = &'static Attack> {
         unfinished::ATTACKS,
         webhooks::ATTACKS,
         crowds::ATTACKS,
-        // Last: the series that it leaves behind make each scrape larger, and the ceilings of the others do not count them.
+        // Last, because the metric series that it leaves make each scrape larger, which the ceilings of the
+        // others do not include.
         names::ATTACKS,
     ]
     .into_iter()
@@ -108,12 +110,12 @@ pub fn all() -> impl Iterator<Item = &'static Attack> {
 }
 
 impl Attack {
-    /// Whether it is about how many connections there are.
+    /// Whether the attack is about the number of connections.
     pub fn is_crowd(&self) -> bool {
         crowds::ATTACKS.iter().any(|crowd| crowd.name == self.name)
     }
 
-    /// Attacks.
+    /// Runs the attack.
     pub async fn run(&self, target: Target) -> Heard {
         match self.run {
             Run::Do(attack) => attack(target).await,
@@ -140,7 +142,7 @@ impl Attack {
 }
 
 impl Verdict {
-    /// Why this is not what must come of an attack.
+    /// Why the result is not the expected one.
     pub fn judge(self, needs: Protocol, heard: &Heard) -> Result<(), String> {
         if let Some(wrong) = &heard.wrong {
             return Err(wrong.clone());

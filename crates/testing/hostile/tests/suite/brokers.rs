@@ -1,5 +1,6 @@
-//! Hostile brokers of AMQP, Redis, NATS, MQTT and Kafka, and messages of hostile clients that a broker of AMQP passes on:
-//! whatever comes, the sidecar runs, serves its callers, and uses no more memory and work than the ceilings.
+//! Hostile brokers of AMQP, Redis, NATS, MQTT and Kafka, and hostile clients' messages delivered by an
+//! honest AMQP broker. In all cases the sidecar keeps running, serves its callers, and stays below the
+//! ceilings for memory and CPU time.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,30 +15,30 @@ use tokio::task::JoinSet;
 use crate::app::App;
 use crate::child::{Server, raise_file_limit, usage};
 
-/// Nesting that overflows the stack of a parser that recurses.
+/// Nesting that overflows the stack of a recursive parser.
 const DEEP: usize = 100_000;
 /// Memory of the sidecar with all rows, MiB.
 const MEMORY: u64 = 192;
-/// Work for all rows together. Generous, as for attacks.
+/// CPU time for all rows together. Generous, as for attacks.
 const WORK: Duration = Duration::from_secs(30);
-/// How long the sidecar may take to start, and to react to a broker.
+/// Timeout for the start of the sidecar, and for its reaction to a broker.
 const SOON: Duration = Duration::from_secs(60);
 
 /// A row.
 struct Broker {
     name: &'static str,
-    /// Type and version of the component, and its metadata: `{port}` is the port of the broker.
+    /// Type and version of the component, and its metadata, in which `{port}` is the port of the broker.
     kind: &'static str,
     metadata: &'static [(&'static str, &'static str)],
     says: Says,
 }
 
-/// What a broker says.
+/// The broker's behavior.
 enum Says {
-    /// This, to everybody, before or after the first bytes of the client.
+    /// Sends this to every client, before or after the first bytes received.
     First(fn() -> Vec<u8>),
     Answer(fn() -> Vec<u8>),
-    /// It speaks AMQP, and delivers a message with this header frame, which the client has to refuse.
+    /// Speaks AMQP, and delivers a message with this header frame, which the client must reject.
     Amqp(fn() -> Vec<u8>),
 }
 
@@ -49,7 +50,7 @@ const MQTT: &[(&str, &str)] = &[("url", "tcp://127.0.0.1:{port}"), ("consumerID"
 const NATS: &[(&str, &str)] = &[("natsURL", "nats://127.0.0.1:{port}")];
 const KAFKA: &[(&str, &str)] = &[("brokers", "127.0.0.1:{port}"), ("authType", "none")];
 
-/// A row.
+/// Defines a row.
 macro_rules! broker {
     ($name:literal, $kind:literal, $metadata:ident, $says:expr) => {
         Broker {
@@ -176,7 +177,7 @@ fn length(bytes: &[u8]) -> [u8; 4] {
     u32::try_from(bytes.len()).unwrap().to_be_bytes()
 }
 
-/// A string, a table or an array of AMQP.
+/// An AMQP string, table or array.
 fn long(bytes: &[u8]) -> Vec<u8> {
     [&length(bytes)[..], bytes].concat()
 }
@@ -185,14 +186,14 @@ fn short(bytes: &[u8]) -> Vec<u8> {
     [&[u8::try_from(bytes.len()).unwrap()][..], bytes].concat()
 }
 
-/// A table with tables in it.
+/// Nested tables.
 fn tables(levels: usize) -> Vec<u8> {
     (1..levels).fold(long(&[]), |inner, _| {
         long(&[&[1, b'a', b'F'][..], &inner].concat())
     })
 }
 
-/// A table with arrays in it.
+/// A table with nested arrays.
 fn arrays(levels: usize) -> Vec<u8> {
     let array = (1..levels).fold(long(&[]), |inner, _| long(&[&[b'A'][..], &inner].concat()));
     long(&[&[1, b'a', b'A'][..], &array].concat())
@@ -206,13 +207,13 @@ fn method(channel: u8, [class, method]: [u8; 2], arguments: &[u8]) -> Vec<u8> {
     frame(1, channel, &[&[0, class, 0, method][..], arguments].concat())
 }
 
-/// `connection.start` with these properties of the server.
+/// `connection.start` with these server properties.
 fn start(properties: &[u8]) -> Vec<u8> {
     let mechanisms = [long(b"PLAIN"), long(b"en_US")].concat();
     method(0, [10, 10], &[&[0, 9][..], properties, &mechanisms].concat())
 }
 
-/// The header frame of a message of so many bytes.
+/// The header frame of a message of `size` bytes.
 fn header(size: u64, properties: &[u8]) -> Vec<u8> {
     frame(
         2,
@@ -226,16 +227,16 @@ fn headers(table: &[u8]) -> Vec<u8> {
     header(1, &[&[0x20, 0][..], table].concat())
 }
 
-/// What came of a broker.
+/// Observations of a broker.
 #[derive(Default)]
 struct Outcome {
-    /// Clients that have gone after it had said everything.
+    /// Clients that disconnected after the broker had sent everything.
     left: AtomicU32,
-    /// Messages that a client refused, so that they do not come again.
+    /// Messages rejected by the client without requeueing.
     refused: AtomicU32,
 }
 
-/// A frame of a client; `None` when it has gone.
+/// A client's frame; `None` if it has disconnected.
 async fn hear(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     let mut head = [0; 7];
     stream.read_exact(&mut head).await.ok()?;
@@ -245,7 +246,7 @@ async fn hear(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     Some((head[2], payload))
 }
 
-/// Serves an AMQP client honestly, but for the message.
+/// Serves an AMQP client honestly, except for the message.
 async fn speak_amqp(mut stream: TcpStream, message: Vec<u8>, outcome: &Outcome) -> Option<()> {
     stream.read_exact(&mut [0; 8]).await.ok()?;
     stream.write_all(&start(&long(&[]))).await.ok()?;
@@ -253,7 +254,7 @@ async fn speak_amqp(mut stream: TcpStream, message: Vec<u8>, outcome: &Outcome) 
         let (channel, payload) = hear(&mut stream).await?;
         let says = |id, arguments: &[u8]| method(channel, id, arguments);
         let answer = match [payload[1], payload[3]] {
-            // Without limits of channels and of frames: those of the client hold.
+            // No limits on channels and frames, so the client's apply.
             [10, 11] => says([10, 30], &[0; 8]),
             [10, 40] => says([10, 41], &[0]),
             [20, 10] => says([20, 11], &long(&[])),
@@ -263,7 +264,7 @@ async fn speak_amqp(mut stream: TcpStream, message: Vec<u8>, outcome: &Outcome) 
             [60, 10] => says([60, 11], &[]),
             [85, 10] => says([85, 11], &[]),
             [60, 20] => {
-                // Behind the name of the queue.
+                // After the name of the queue.
                 let at = 7 + usize::from(payload[6]);
                 let tag = short(&payload[at + 1..at + 1 + usize::from(payload[at])]);
                 let delivered = [&tag[..], &[0, 0, 0, 0, 0, 0, 0, 1, 0], &short(b"t"), &short(b"")].concat();
@@ -275,7 +276,7 @@ async fn speak_amqp(mut stream: TcpStream, message: Vec<u8>, outcome: &Outcome) 
                 ]
                 .concat()
             }
-            // Neither several nor to be delivered again.
+            // Neither multiple nor requeue.
             [60, 120] if payload[12] == 0 => {
                 outcome.refused.fetch_add(1, Ordering::Relaxed);
                 continue;
@@ -308,7 +309,7 @@ async fn serve(mut stream: TcpStream, broker: &'static Broker, outcome: Arc<Outc
     outcome.left.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The components and the subscriptions of all rows.
+/// The components and subscriptions of all rows.
 fn resources(ports: &[u16]) -> String {
     let mut text = String::new();
     for (broker, port) in BROKERS.iter().zip(ports) {
@@ -416,7 +417,7 @@ async fn hostile_brokers_do_not_crash_sidecar() {
         })
         .await;
     };
-    // What the sidecar wrote helps whoever reads a failure.
+    // Prints the sidecar's log on a failure.
     let failed = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(test)).await;
     if let Err(failed) = failed {
         println!("{}", std::fs::read_to_string(&log).unwrap_or_default());

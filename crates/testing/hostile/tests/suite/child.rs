@@ -1,15 +1,15 @@
-//! A server as a child process, and what it uses.
+//! Child processes and their resource usage.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A server; killed when dropped.
+/// A server process; killed on drop.
 pub struct Server {
     child: Child,
 }
 
-/// Memory in KiB, work since the start.
+/// Memory in KiB, CPU time since the start.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub resident: u64,
@@ -17,13 +17,13 @@ pub struct Usage {
     pub work: Duration,
 }
 
-/// Descriptors that a server may have, and those it is given at first: it has to ask for the rest. So few that crowds
-/// reach the limits.
+/// Hard and initial soft limit on descriptors: the server must raise the soft limit. Low enough that crowds
+/// reach it.
 pub const DESCRIPTORS: u64 = 2048;
 const AT_FIRST: u64 = 256;
 
 impl Server {
-    /// Starts a binary; its log goes to `log`.
+    /// Starts a binary; its log is written to `log`.
     pub fn start(binary: &str, arguments: &[String], env: &[(&str, String)], log: &Path) -> Self {
         let log = std::fs::File::create(log).unwrap();
         let child = Command::new("sh")
@@ -34,7 +34,7 @@ impl Server {
             .args(["sh", binary])
             .args(arguments)
             .envs(env.iter().map(|(name, value)| (name, value)))
-            // Memory that is free again shows as such soon.
+            // Returns freed memory to the system quickly.
             .env("_RJEM_MALLOC_CONF", "dirty_decay_ms:100,muzzy_decay_ms:0")
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -48,7 +48,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Whether it has ended, by itself.
+    /// Whether it has exited.
     pub fn is_over(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
@@ -61,7 +61,7 @@ impl Drop for Server {
     }
 }
 
-/// What a process uses; `None` when it has ended.
+/// Resource usage of a process; `None` if it has exited.
 pub fn usage(id: u32) -> Option<Usage> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let kib = |name: &str| -> Option<u64> {
@@ -69,7 +69,8 @@ pub fn usage(id: u32) -> Option<Usage> {
         line.split_whitespace().next()?.parse().ok()
     };
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // Behind the name, which may contain anything: utime and stime are fields 14 and 15 of the line.
+    // Fields are counted after the name, which may contain anything: utime and stime are fields 14 and 15
+    // of the line.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
     let mut ticks = || -> Option<u64> { fields.next()?.parse().ok() };
@@ -82,18 +83,18 @@ pub fn usage(id: u32) -> Option<Usage> {
     })
 }
 
-/// Forgets the peak of a process's memory.
+/// Resets the peak memory of a process.
 pub fn forget_peak(id: u32) {
     std::fs::write(format!("/proc/{id}/clear_refs"), "5").unwrap();
 }
 
-/// How many files a process has open.
+/// Number of open files of a process.
 pub fn open_files(id: u32) -> u64 {
     let files = std::fs::read_dir(format!("/proc/{id}/fd")).unwrap();
     u64::try_from(files.count()).unwrap()
 }
 
-/// Lets a process open this many files; returns how many it was allowed before.
+/// Sets a process's limit on open files; returns the previous one.
 pub fn limit_files(id: u32, files: Option<u64>) -> Option<u64> {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
     let pid = Pid::from_raw(i32::try_from(id).unwrap());
@@ -105,7 +106,7 @@ pub fn limit_files(id: u32, files: Option<u64>) -> Option<u64> {
     prlimit(pid, Resource::Nofile, limit).unwrap().current
 }
 
-/// As many open files as the system allows; children inherit it.
+/// Raises the limit on open files to the maximum; children inherit it.
 pub fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

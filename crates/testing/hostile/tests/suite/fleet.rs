@@ -1,5 +1,5 @@
-//! The servers under attack: sentry, placement and a scheduler with mTLS and in plain text, an operator, an injector, a
-//! sidecar without mTLS, and one with, each a process.
+//! The servers under attack, each a process: sentry, placement and a scheduler with mTLS and in plaintext,
+//! an operator, an injector, and sidecars with and without mTLS.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -25,17 +25,17 @@ use crate::honest;
 use crate::listeners::{LISTENERS, Listener, Process, Security, TWINS};
 use crate::peer::Target;
 
-/// How long a server may take to start.
+/// Startup timeout of a server.
 const START: Duration = Duration::from_secs(60);
-/// Tries to find ports that nobody takes meanwhile.
+/// Attempts to find ports that stay free.
 const TRIES: u32 = 10;
 
-/// All servers. They end when dropped.
+/// All servers. They are killed on drop.
 pub struct Fleet {
     pub app: App,
-    /// Behind the sidecar with mTLS, whose HTTP API nobody attacks.
+    /// Behind the sidecar with mTLS, whose HTTP API is not attacked.
     grpc_app: GrpcApp,
-    /// What the operator and the injector ask.
+    /// The API server for the operator and the injector.
     cluster: KubernetesApi,
     servers: Vec<(Process, Server)>,
     ports: HashMap<(Process, &'static str), u16>,
@@ -119,7 +119,7 @@ impl Fleet {
         let folder = self.folder.path().join(format!("{process:?}"));
         std::fs::create_dir(&folder).unwrap();
         let configuration = folder.join("config.yaml");
-        // A file of its own: nothing is asked of the network.
+        // A file-based resolver, so nothing is sent on the network.
         let text = format!(
             "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: hostile\nspec:\n  nameResolution:\n    \
              component: sqlite\n    version: v1\n    configuration:\n      connectionString: {}\n",
@@ -174,7 +174,7 @@ impl Fleet {
         Server::start(binary, &arguments, &env, &folder.join("log"))
     }
 
-    /// A service that has an identity of sentry, unless it speaks in plain text.
+    /// A service with an identity from sentry, unless it uses plaintext.
     fn start_service(&self, process: Process, sentry: &str) -> Server {
         let folder = self.folder.path().join(format!("{process:?}"));
         std::fs::create_dir(&folder).unwrap();
@@ -253,7 +253,7 @@ impl Fleet {
         self.port_of(listener.process, listener.flag)
     }
 
-    /// The port that a flag of a process sets.
+    /// The port set by a flag of a process.
     pub fn port_of(&self, process: Process, flag: &'static str) -> u16 {
         self.ports[&(process, flag)]
     }
@@ -263,7 +263,7 @@ impl Fleet {
         &server.expect("all are started").1
     }
 
-    /// Where attacks on a listener go.
+    /// The target of attacks on a listener.
     pub fn target(&self, listener: &'static Listener) -> Target {
         Target {
             listener,
@@ -288,7 +288,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until every listener of a process answers.
+    /// Waits until every listener of a process responds.
     async fn is_up(&mut self, process: Process) -> bool {
         for listener in LISTENERS.iter().filter(|listener| listener.process == process) {
             let target = self.target(listener);
@@ -305,7 +305,7 @@ impl Fleet {
         true
     }
 
-    /// What the servers have printed, for who reads the failure of a test.
+    /// Prints the logs of the servers, to diagnose a failed test.
     pub fn print_logs(&self) {
         let sidecars = ["Sidecar", "SecureSidecar", "SocketSidecar"];
         let services = ["sentry", "Placement", "Scheduler", "Operator", "Injector"];
@@ -317,7 +317,7 @@ impl Fleet {
     }
 }
 
-/// What a cluster has before the operator and the injector start.
+/// The cluster's objects that the operator and the injector require.
 async fn cluster(ports: &HashMap<(Process, &'static str), u16>) -> KubernetesApi {
     let api = KubernetesApi::start().await;
     let sentry = format!("127.0.0.1:{}", ports[&(Process::Sentry, "port")]);
@@ -389,7 +389,7 @@ async fn wait_for_file(path: &std::path::Path) -> Option<String> {
     None
 }
 
-/// A certificate for the OIDC server, and who trusts it.
+/// A certificate for the OIDC server, and a client configuration that trusts it.
 fn web_certificate(folder: &TempDir) -> Arc<ClientConfig> {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(["localhost".to_owned()]).unwrap();
@@ -407,7 +407,7 @@ fn web_certificate(folder: &TempDir) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// The identity of an attacker whom the authority knows.
+/// The identity of an attacker with a valid certificate.
 async fn identity(sentry: &str, anchors: &str) -> Identity {
     let request = SecurityConfig {
         ca: CaConfig {
@@ -431,7 +431,7 @@ async fn identity(sentry: &str, anchors: &str) -> Identity {
     identity
 }
 
-/// A request for a certificate.
+/// A certificate request.
 fn signing() -> Vec<u8> {
     let key = KeyPair::generate().unwrap();
     let request = CertificateParams::default().serialize_request(&key).unwrap();

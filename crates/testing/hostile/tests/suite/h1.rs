@@ -1,12 +1,12 @@
-//! What is said and heard in HTTP/1.1.
+//! HTTP/1.1 messages.
 
 use crate::listeners::{Listener, Request};
 use crate::peer::Heard;
 
-/// The path of a request that nobody may ever see: it is hidden in another.
+/// The path of a smuggled request, which must never arrive.
 pub const SMUGGLED: &str = "smuggled";
 
-/// The path that honest clients of a listener ask for.
+/// The path requested by honest clients of a listener.
 pub fn path(listener: &Listener) -> &'static str {
     match listener.honest {
         Request::Get(path) | Request::Post(path, _) => path,
@@ -14,7 +14,7 @@ pub fn path(listener: &Listener) -> &'static str {
     }
 }
 
-/// An honest request, with these header fields besides.
+/// An honest request with additional header fields.
 pub fn request(listener: &Listener, fields: &str) -> String {
     let path = path(listener);
     match listener.honest {
@@ -26,13 +26,13 @@ pub fn request(listener: &Listener, fields: &str) -> String {
     }
 }
 
-/// A request that hides in the body of another.
+/// A request to hide in the body of another.
 pub fn smuggled(path: &str) -> String {
     let (folder, _) = path.rsplit_once('/').unwrap_or_default();
     format!("GET {folder}/{SMUGGLED} HTTP/1.1\r\nHost: localhost\r\n\r\n")
 }
 
-/// The statuses of all answers in what was heard.
+/// The statuses of all received responses.
 pub fn statuses(heard: &Heard) -> Vec<u16> {
     let text = String::from_utf8_lossy(&heard.bytes);
     text.match_indices("HTTP/1.1 ")
@@ -41,7 +41,7 @@ pub fn statuses(heard: &Heard) -> Vec<u16> {
         .collect()
 }
 
-/// Whether a whole answer is there: its head, and its body as far as a length is given.
+/// Whether a complete response was received: its head, and its body if a length is declared.
 pub fn is_answered(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let Some((head, body)) = text.split_once("\r\n\r\n") else {

@@ -1,4 +1,4 @@
-//! What is said and heard in HTTP/2, frame by frame (RFC 9113, RFC 7541).
+//! HTTP/2 frames (RFC 9113) and header compression (RFC 7541).
 
 use outrigger_http2::hpack::{Decoder, Field};
 
@@ -7,7 +7,7 @@ use crate::peer::Heard;
 
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Kinds of frames.
+/// Frame types.
 pub mod kind {
     pub const DATA: u8 = 0;
     pub const HEADERS: u8 = 1;
@@ -38,7 +38,7 @@ pub fn window(stream: u32, more: u32) -> Vec<u8> {
     frame(kind::WINDOW, 0, stream, &more.to_be_bytes())
 }
 
-/// The preface and settings.
+/// The preface and SETTINGS.
 pub fn hello(settings: &[Vec<u8>]) -> Vec<u8> {
     [PREFACE, &frame(kind::SETTINGS, 0, 0, &settings.concat())].concat()
 }
@@ -49,7 +49,7 @@ fn text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-/// An integer behind a prefix; `most` is the largest value that fits in the prefix.
+/// An integer after a prefix; `most` is the largest value that fits in the prefix.
 pub fn integer(out: &mut Vec<u8>, first: u8, most: usize, value: usize) {
     if value < most {
         out.push(first | u8::try_from(value).unwrap());
@@ -64,21 +64,21 @@ pub fn integer(out: &mut Vec<u8>, first: u8, most: usize, value: usize) {
     out.push(u8::try_from(rest).unwrap());
 }
 
-/// A field, not indexed.
+/// A field without indexing.
 pub fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.push(0);
     text(out, name.as_bytes());
     text(out, value);
 }
 
-/// A field that is remembered in the dynamic table.
+/// A field with indexing.
 pub fn remembered(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.push(0x40);
     text(out, name.as_bytes());
     text(out, value);
 }
 
-/// The fields of an honest request, compressed.
+/// The compressed fields of an honest request.
 pub fn fields(listener: &Listener) -> Vec<u8> {
     match listener.honest {
         Request::Get(path) => fields_of(listener, 0x82, path),
@@ -88,7 +88,7 @@ pub fn fields(listener: &Listener) -> Vec<u8> {
     }
 }
 
-/// The fields of a request; `method` is the number of one in the static table: 0x82 is GET, 0x83 is POST.
+/// The fields of a request; `method` is an index in the static table: 0x82 is GET, 0x83 is POST.
 pub fn fields_of(listener: &Listener, method: u8, path: &str) -> Vec<u8> {
     let https = listener.security != Security::Clear;
     // :path and :authority are not indexed.
@@ -109,7 +109,7 @@ pub fn headers(listener: &Listener, stream: u32, ended: bool) -> Vec<u8> {
     frame(kind::HEADERS, flags, stream, &fields(listener))
 }
 
-/// A whole honest request; `message` is what a request for a certificate carries.
+/// A complete honest request; `message` is the body of a certificate request.
 pub fn request(listener: &Listener, stream: u32, message: &[u8]) -> Vec<u8> {
     let message = match listener.honest {
         Request::Get(_) => return headers(listener, stream, true),
@@ -125,7 +125,7 @@ pub fn request(listener: &Listener, stream: u32, message: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// A frame that was heard.
+/// A received frame.
 #[derive(Debug)]
 pub struct Frame<'a> {
     pub kind: u8,
@@ -134,7 +134,7 @@ pub struct Frame<'a> {
     pub payload: &'a [u8],
 }
 
-/// The whole frames of what was heard.
+/// The complete frames received.
 pub fn frames(mut bytes: &[u8]) -> Vec<Frame<'_>> {
     let mut frames = Vec::new();
     while let Some((head, rest)) = bytes.split_at_checked(9) {
@@ -153,26 +153,26 @@ pub fn frames(mut bytes: &[u8]) -> Vec<Frame<'_>> {
     frames
 }
 
-/// Whether the server said that it ends the connection because of what was done to it.
+/// Whether the server closed the connection with an error.
 pub fn is_closed_with_error(heard: &Heard) -> bool {
     frames(&heard.bytes)
         .iter()
         .any(|f| f.kind == kind::GOAWAY && f.payload.get(4..8) != Some(&[0; 4]))
 }
 
-/// Table of header compression, bytes: what a server may use that was told nothing else.
+/// Default size of the dynamic table in bytes.
 const HEADER_TABLE: usize = 4096;
 
-/// What the head and the trailers of an answer say of how a call went.
+/// The outcome of a call by the head and the trailers of its response.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub status: Option<u16>,
-    /// `grpc-status`, which is in the head where there is nothing else.
+    /// `grpc-status`, which is in the head of a trailers-only response.
     pub code: Option<u16>,
 }
 
-/// How the call on a stream went. Heads of other streams are decoded too, for what the connection remembers; servers
-/// neither pad nor prioritise.
+/// The outcome of the call on a stream. Heads of other streams are decoded too, for the dynamic table;
+/// servers use neither padding nor priorities.
 pub fn outcome(bytes: &[u8], stream: u32) -> Outcome {
     let (mut decoder, mut block) = (Decoder::new(HEADER_TABLE), Vec::new());
     let mut outcome = Outcome::default();
@@ -200,16 +200,16 @@ pub fn outcome(bytes: &[u8], stream: u32) -> Outcome {
     outcome
 }
 
-/// Whether a stream was answered with status 200.
+/// Whether a stream has a response with status 200.
 pub fn is_ok(bytes: &[u8], stream: u32) -> bool {
     let mut frames = frames(bytes).into_iter().filter(|f| f.stream == stream);
     let head = frames.find(|f| f.kind == kind::HEADERS);
-    // Changes of the table's size may come before `:status 200`, which is number 8 of the static table.
+    // Table size changes may precede `:status 200`, which is index 8 of the static table.
     head.is_some_and(|f| f.payload.iter().find(|b| **b & 0xe0 != 0x20) == Some(&0x88))
 }
 
-/// Whether a stream was refused in the terms of gRPC: with RESOURCE_EXHAUSTED, number 8, which is not compressed in the
-/// first answer of a connection.
+/// Whether a stream failed with RESOURCE_EXHAUSTED, code 8, which is not compressed in the first response
+/// of a connection.
 pub fn is_exhausted(bytes: &[u8], stream: u32) -> bool {
     let mark = b"grpc-status\x018";
     frames(bytes).iter().any(|f| {
@@ -219,7 +219,7 @@ pub fn is_exhausted(bytes: &[u8], stream: u32) -> bool {
     })
 }
 
-/// Whether a stream has ended, or will not be answered: a server that goes away answers what it names.
+/// Whether a stream has ended, or will get no response because of a GOAWAY.
 pub fn is_over(bytes: &[u8], stream: u32) -> bool {
     frames(bytes).iter().any(|f| match f.kind {
         kind::DATA | kind::HEADERS => f.stream == stream && f.flags & END_STREAM != 0,

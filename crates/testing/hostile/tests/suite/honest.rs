@@ -1,4 +1,4 @@
-//! The client that has to be served, whatever others do.
+//! The honest client, which must be served during attacks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,17 +8,17 @@ use crate::listeners::{Protocol, Request};
 use crate::peer::{Heard, Peer, Target};
 use crate::{h1, h2};
 
-/// Statuses of gRPC with which nobody is served, whatever was asked: DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE.
+/// gRPC statuses that never count as served: DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE.
 const NOT_SERVED: [u16; 3] = [4, 8, 14];
 
-/// How long an honest client waits for an answer. Generous: machines that test are busy.
+/// Timeout of an honest client. Generous, because test machines are busy.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two calls.
+/// Pause between calls.
 const PAUSE: Duration = Duration::from_millis(30);
-/// Bytes of a certificate at least.
+/// Minimum bytes of a certificate.
 const CERTIFICATE: usize = 500;
 
-/// One call on a connection of its own.
+/// One call on a new connection.
 pub async fn call(target: &Target) -> Result<(), String> {
     let started = Instant::now();
     let outcome = tokio::time::timeout(TIMEOUT, exchange(target)).await;
@@ -61,8 +61,7 @@ async fn exchange(target: &Target) -> Result<(), String> {
     }
 }
 
-/// Whether a call on stream 1 was answered as the one who asks this has to be. That a server is overloaded, or too slow, is
-/// no such answer.
+/// Whether a call on stream 1 got the expected response. An overload or timeout error does not count.
 fn is_served(honest: Request, heard: &[u8]) -> bool {
     let h2::Outcome {
         status: Some(200),
@@ -83,7 +82,7 @@ fn speaks_http1(target: &Target) -> bool {
         && target.listener.offers(Protocol::Http1)
 }
 
-/// Asks what honest clients ask, on a connection on which nothing was said; `connection` is the field of HTTP/1.1.
+/// Sends an honest request on an unused connection; `connection` is the HTTP/1.1 header field.
 pub async fn ask(target: &Target, peer: &mut Peer, connection: &str) -> Heard {
     let listener = target.listener;
     if speaks_http1(target) {
@@ -96,7 +95,7 @@ pub async fn ask(target: &Target, peer: &mut Peer, connection: &str) -> Heard {
     peer.hear(TIMEOUT, |bytes| h2::is_over(bytes, 1)).await
 }
 
-/// Calls until told to stop, once more after that.
+/// Calls repeatedly until stopped, then once more.
 pub async fn keep_calling(target: Target, stop: Arc<AtomicBool>) -> Result<u32, String> {
     let mut answered = 0;
     loop {
@@ -112,7 +111,7 @@ pub async fn keep_calling(target: Target, stop: Arc<AtomicBool>) -> Result<u32, 
     }
 }
 
-/// Waits until a server answers; `false` when it does not within `limit`.
+/// Waits until a server responds; `false` if it does not within `limit`.
 pub async fn is_up(target: &Target, limit: Duration) -> bool {
     let started = Instant::now();
     while started.elapsed() < limit {
@@ -124,13 +123,13 @@ pub async fn is_up(target: &Target, limit: Duration) -> bool {
     false
 }
 
-/// A frame of fields that ends its stream, or not.
+/// A HEADERS frame, with or without END_STREAM.
 fn answered(block: &[u8], ended: bool) -> Vec<u8> {
     let flags = h2::END_HEADERS | if ended { h2::END_STREAM } else { 0 };
     h2::frame(h2::kind::HEADERS, flags, 1, block)
 }
 
-/// An answer that is trailers alone, with this status of gRPC; 0x88 is `:status 200`.
+/// A trailers-only response with this gRPC status; 0x88 is `:status 200`.
 fn trailers_only(code: &str) -> Vec<u8> {
     let mut block = vec![0x88];
     h2::field(&mut block, "content-type", b"application/grpc");
@@ -158,7 +157,7 @@ fn accepts_expected_status_only() {
 #[test]
 fn reads_status_from_trailers() {
     const SERVED: Request = Request::Call("/s/m", &[0]);
-    // The first answer has the field remembered, the second one refers to it.
+    // The first response indexes the field, the second one refers to it.
     let (mut head, mut trailers) = (vec![0x88], Vec::new());
     h2::field(&mut head, "content-type", b"application/grpc");
     h2::remembered(&mut trailers, "grpc-status", b"0");

@@ -1,11 +1,11 @@
-//! The listeners of all servers: what the attacks are run against.
+//! The listeners of all servers, which are attacked.
 
 use std::collections::BTreeSet;
 
 use crate::fleet::Fleet;
 use crate::run::PROCESSES;
 
-/// Whose listener.
+/// The process of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Process {
     /// A sidecar without mTLS.
@@ -20,30 +20,30 @@ pub enum Process {
     Placement,
     /// The scheduler, with mTLS.
     Scheduler,
-    /// The placement service in plain text.
+    /// The placement service in plaintext.
     PlainPlacement,
-    /// The scheduler in plain text.
+    /// The scheduler in plaintext.
     PlainScheduler,
     Operator,
     Injector,
 }
 
-/// What a client has to do before it is heard.
+/// Transport security of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Security {
-    /// Nothing.
+    /// None.
     Clear,
-    /// TLS, with a certificate of the authority.
+    /// TLS with a client certificate of the authority.
     Mutual,
-    /// TLS; clients are anonymous, the server is sentry.
+    /// TLS with anonymous clients and sentry as the server.
     Anonymous,
     /// TLS with the certificate of the OIDC server.
     Web,
-    /// TLS as the Kubernetes API speaks it to a webhook: without a certificate of its own, and not HTTP/2.
+    /// TLS as used by the Kubernetes API for webhooks: without a client certificate and without HTTP/2.
     Webhook,
 }
 
-/// What a listener speaks; also what an attack needs.
+/// The protocol of a listener, or the one that an attack needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     Tcp,
@@ -52,25 +52,25 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 with prior knowledge.
     Http2,
-    /// Calls of gRPC, and nothing else.
+    /// gRPC only.
     Grpc,
-    /// The HTTP API of a sidecar, with a state store.
+    /// The HTTP API of a sidecar with a state store.
     State,
-    /// What the Kubernetes API asks.
+    /// A webhook of the Kubernetes API.
     Webhook,
 }
 
-/// A request of an honest client.
+/// An honest request.
 #[derive(Clone, Copy, Debug)]
 pub enum Request {
     /// `GET` of this path.
     Get(&'static str),
     /// `POST` to this path, of this JSON.
     Post(&'static str, &'static str),
-    /// A gRPC call with an empty message, and the `grpc-status` that answers it, one of these: many methods refuse such a
-    /// message, or the attacker's certificate.
+    /// A gRPC call with an empty message, and the acceptable `grpc-status` values: many methods reject an
+    /// empty message, or the attacker's certificate.
     Call(&'static str, &'static [u16]),
-    /// A request for a certificate, which must be issued.
+    /// A certificate request, which must succeed.
     Sign,
 }
 
@@ -80,11 +80,11 @@ pub struct Listener {
     pub process: Process,
     /// The flag that sets its port.
     pub flag: &'static str,
-    /// Which API, where it is a Unix socket.
+    /// The API, for a Unix socket.
     pub socket: Option<&'static str>,
     pub security: Security,
     pub speaks: &'static [Protocol],
-    /// What honest clients ask there.
+    /// The request of honest clients.
     pub honest: Request,
 }
 
@@ -100,22 +100,22 @@ const CALL_LOCAL: Request = Request::Call(
     "/dapr.proto.internals.v1.ServiceInvocation/CallLocal",
     INVALID_ARGUMENT,
 );
-// A host without a name. While no replica leads, the answer is another.
+// A host without a name. While no replica leads, the status differs.
 const REPORT: Request = Request::Call(
     "/dapr.proto.placement.v1.Placement/ReportDaprStatus",
     INVALID_ARGUMENT,
 );
-// The jobs of nobody.
+// Jobs without an owner.
 const LIST_JOBS: Request = Request::Call("/dapr.proto.scheduler.v1.Scheduler/ListJobs", INVALID_ARGUMENT);
 
-/// What the Kubernetes API asks webhooks.
+/// Requests of the Kubernetes API to webhooks.
 const CONVERSION: &str = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview",
     "request":{"uid":"u","desiredAPIVersion":"dapr.io/v2alpha1","objects":[]}}"#;
 const REVIEW: &str = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview",
     "request":{"uid":"u","kind":{"kind":"Pod"},"userInfo":{"groups":["system:masters"]},
     "object":{"metadata":{"annotations":{"dapr.io/enabled":"true","dapr.io/app-id":"a"}},"spec":{}}}}"#;
 
-/// Every listener that is attacked. One that is missing here and in [`TWINS`] fails the suite.
+/// Every attacked listener. A listener missing here and in [`TWINS`] fails the suite.
 pub const LISTENERS: &[Listener] = &[
     Listener {
         name: "sidecar HTTP API",
@@ -392,7 +392,7 @@ pub const LISTENERS: &[Listener] = &[
     },
 ];
 
-/// A listener that nobody attacks: what serves it is what serves a row of [`LISTENERS`].
+/// A listener that is not attacked, because its code is that of a row of [`LISTENERS`].
 #[derive(Debug)]
 pub struct Twin {
     pub process: Process,
@@ -406,8 +406,9 @@ const fn twin(process: Process, flag: &'static str, of: &'static str) -> Twin {
     Twin { process, flag, of }
 }
 
-/// Every one. mTLS changes none of those of a sidecar with it, nor do sockets those beside them; services in plain text have no
-/// other code than those with mTLS, and what would differ, their gRPC server, has a row.
+/// All twins. The listeners of a sidecar with mTLS, and those besides its sockets, are equal to their
+/// counterparts. Plaintext services share the code of those with mTLS, except their gRPC server, which has
+/// a row.
 pub const TWINS: &[Twin] = &[
     twin(Process::SecureSidecar, "dapr-http-port", "sidecar HTTP API"),
     twin(Process::SecureSidecar, "dapr-grpc-port", "sidecar gRPC API"),
@@ -418,7 +419,7 @@ pub const TWINS: &[Twin] = &[
         "sidecar internal gRPC",
     ),
     twin(Process::SocketSidecar, "metrics-port", "sidecar metrics"),
-    // Its server is that of the gRPC port in plain text, with another service.
+    // Its server is that of the plaintext gRPC port, with another service.
     twin(Process::PlainPlacement, "initial-cluster", "placement raft"),
     twin(Process::PlainPlacement, "healthz-port", "placement health"),
     twin(Process::PlainPlacement, "metrics-port", "placement metrics"),
@@ -428,7 +429,7 @@ pub const TWINS: &[Twin] = &[
 ];
 
 impl Listener {
-    /// Whether an attack that needs this can be tried.
+    /// Whether an attack with this requirement applies.
     pub fn offers(&self, protocol: Protocol) -> bool {
         match protocol {
             Protocol::Tcp => true,
@@ -441,7 +442,7 @@ impl Listener {
     }
 }
 
-/// TCP ports a process listens on.
+/// TCP ports on which a process listens.
 fn listening(id: u32) -> BTreeSet<u16> {
     let sockets: BTreeSet<String> = std::fs::read_dir(format!("/proc/{id}/fd"))
         .unwrap()

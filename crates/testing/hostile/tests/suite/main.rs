@@ -1,8 +1,8 @@
-//! Hostile peers against every listener of every server, while an honest client is served beside them.
+//! Hostile peers against every listener of every server, while an honest client must be served.
 //!
-//! The rows are in [`attacks`], the columns in [`listeners`]. Each cell is run against the binaries as child processes
-//! and has a ceiling for the memory and one for the work (CPU time) of the process it attacks. `HOSTILE=text` runs the
-//! attacks whose name contains the text.
+//! The rows are in [`attacks`], the columns in [`listeners`]. Each cell runs against the binaries as child
+//! processes, with ceilings for the memory and the CPU time of the attacked process. `HOSTILE=text` selects
+//! the attacks whose name contains the text.
 #![cfg(target_os = "linux")]
 #![expect(unreachable_pub, reason = "modules of one binary")]
 #![expect(

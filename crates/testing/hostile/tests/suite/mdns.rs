@@ -1,5 +1,4 @@
-//! Multicast DNS, which anybody on the link can send: packets that are as large as they may be, and cost as much as they
-//! can.
+//! Multicast DNS, which any host on the link can send: packets of maximum size and cost.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -20,19 +19,19 @@ use crate::peer::Target;
 const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(224, 0, 0, 251), 5353);
 /// The largest packet (RFC 6762, 17).
 const MAX_PACKET: usize = 9_000;
-/// Packets of each kind; with the pause between them, for a second.
+/// Packets of each kind; with pauses, sent within a second.
 const PACKETS: u16 = 250;
 const PAUSE: Duration = Duration::from_millis(4);
-/// Answers of the sidecar to a packet: three things can be asked for.
+/// Replies of the sidecar per packet: three distinct things can be queried.
 const ANSWERS: usize = 3;
-/// Memory for all kinds together, MiB, and work for each.
+/// Memory for all kinds together in MiB, and CPU time for each.
 const MEMORY: u64 = 24;
 const WORK: Duration = Duration::from_secs(5);
-/// How long a sidecar may take to start, and an answer to come.
+/// Timeout for the start of a sidecar, and for a reply.
 const START: Duration = Duration::from_secs(20);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The app of the sidecar, and one that it looks for.
+/// The sidecar's app, and one that it looks up.
 const OWN: &str = "hostile";
 const SOUGHT: &str = "sought";
 
@@ -40,7 +39,7 @@ const A: u16 = 1;
 const PTR: u16 = 12;
 const SRV: u16 = 33;
 
-/// What fills a packet, and by how many.
+/// The content of a kind of packet.
 struct Kind {
     name: &'static str,
     packet: fn(u16) -> Vec<u8>,
@@ -69,7 +68,7 @@ const KINDS: [Kind; 5] = [
     },
 ];
 
-/// A message of these flags, numbers of records, and records.
+/// A message with these flags, record counts and records.
 fn message(flags: u16, counts: &[u16; 4], records: &[u8]) -> Vec<u8> {
     let mut bytes = [0_u16.to_be_bytes(), flags.to_be_bytes()].concat();
     bytes.extend(counts.iter().flat_map(|count| count.to_be_bytes()));
@@ -92,14 +91,14 @@ fn pointer(to: usize) -> [u8; 2] {
     (0xc000 | u16::try_from(to).unwrap()).to_be_bytes()
 }
 
-/// A record that may be kept for an hour.
+/// A record with a TTL of one hour.
 fn record(name: &[u8], kind: u16, data: &[u8]) -> Vec<u8> {
     let length = u16::try_from(data.len()).unwrap();
     let fixed = [kind, 1, 0, 3_600, length].map(u16::to_be_bytes).concat();
     [name, &fixed, data].concat()
 }
 
-/// Questions for the service, and its name is written once.
+/// Questions for the service, whose name is written once.
 fn questions() -> Vec<u8> {
     let (first, kind) = (name(&[OWN]), [PTR, 1].map(u16::to_be_bytes).concat());
     let mut asked = [first, kind.clone()].concat();
@@ -111,7 +110,7 @@ fn questions() -> Vec<u8> {
     message(0, &[count, 0, 0, 0], &asked)
 }
 
-/// As many instances as fit, each with an address of its own; with the next packet, others.
+/// As many instances as fit, each with a distinct address; the next packet has others.
 fn instances(number: u16) -> Vec<u8> {
     let (service, mut records, mut count) = (name(&[SOUGHT]), Vec::new(), 0);
     while records.len() < MAX_PACKET - 200 {
@@ -140,7 +139,7 @@ fn long_names() -> Vec<u8> {
     message(0x8400, &[0, count, 0, 0], &records)
 }
 
-/// The name of each record is a pointer to that of the record before it.
+/// The name of each record is a pointer to that of the previous record.
 fn chains() -> Vec<u8> {
     let mut records = record(&name(&[SOUGHT]), PTR, &pointer(12));
     let (mut count, mut last) = (1, 12);
@@ -152,7 +151,7 @@ fn chains() -> Vec<u8> {
     message(0x8400, &[0, count, 0, 0], &records)
 }
 
-/// A socket of the loopback interface; responses count from the port of multicast DNS only.
+/// A socket on the loopback interface; only responses from the multicast DNS port count.
 fn socket(port: u16) -> UdpSocket {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
     socket.set_reuse_address(true).unwrap();
@@ -164,7 +163,7 @@ fn socket(port: u16) -> UdpSocket {
     UdpSocket::from_std(socket.into()).unwrap()
 }
 
-/// A sidecar that finds others by multicast DNS, and who calls it.
+/// A sidecar that resolves names by multicast DNS, and the target for its callers.
 async fn sidecar(app: &App, folder: &std::path::Path) -> Option<(Server, Target)> {
     let flags = [
         "dapr-http-port",
@@ -199,7 +198,7 @@ async fn sidecar(app: &App, folder: &std::path::Path) -> Option<(Server, Target)
     honest::is_up(&target, START).await.then_some((server, target))
 }
 
-/// Looks for an app that does not exist, again and again.
+/// Repeatedly looks up an app that does not exist.
 async fn look_up_repeatedly(target: Target, stop: Arc<AtomicBool>) {
     let request =
         format!("GET /v1.0/invoke/{SOUGHT}/method/x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -211,7 +210,7 @@ async fn look_up_repeatedly(target: Target, stop: Arc<AtomicBool>) {
     }
 }
 
-/// How many answers have come to a socket, once no more do.
+/// The number of replies received by a socket.
 async fn answers(socket: &UdpSocket) -> usize {
     let (mut heard, mut buffer, mut limit) = (0, vec![0; MAX_PACKET], TIMEOUT);
     while tokio::time::timeout(limit, socket.recv(&mut buffer))
@@ -228,7 +227,7 @@ async fn answers(socket: &UdpSocket) -> usize {
 async fn mdns_floods_are_bounded() {
     let (app, folder) = (App::start().await, tempfile::tempdir().unwrap());
     let (server, target) = sidecar(&app, folder.path()).await.expect("the sidecar starts");
-    // A plain client of DNS, which is answered by unicast.
+    // A plain DNS client, which gets unicast replies.
     let client = socket(0);
     client.send_to(&questions(), GROUP).await.unwrap();
     let answered = answers(&client).await;

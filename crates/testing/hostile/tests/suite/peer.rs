@@ -1,4 +1,4 @@
-//! A connection of somebody who does not keep to the rules.
+//! A raw connection of an attacker.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -14,58 +14,58 @@ use tokio_util::sync::CancellationToken;
 
 use crate::listeners::Listener;
 
-/// Longest wait for a connection, and for a server to take what is sent.
+/// Timeout for connecting, and for the server to accept data.
 const STALLED: Duration = Duration::from_secs(4);
-/// Bytes heard that are kept.
+/// Received bytes that are kept.
 const KEPT: usize = 1 << 20;
 
-/// A stream of bytes.
+/// A byte stream.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 /// A connection without TLS.
 pub type Raw = Either<TcpStream, UnixStream>;
 
-/// Where an attack goes.
+/// The target of an attack.
 #[derive(Clone)]
 pub struct Target {
     pub listener: &'static Listener,
     pub address: SocketAddr,
-    /// The Unix socket, in place of the address.
+    /// The Unix socket, instead of the address.
     pub socket: Option<PathBuf>,
     /// The process that listens.
     pub process: u32,
-    /// The address it comes from: each in 127.0.0.0/8 is another machine to the server.
+    /// The source address: each one in 127.0.0.0/8 is a separate host to the server.
     pub source: Ipv4Addr,
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// A message that asks for a certificate.
+    /// A certificate request message.
     pub signing: Arc<[u8]>,
 }
 
-/// What became of bytes that were sent.
+/// Result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// They were taken.
+    /// The server accepted all bytes.
     All,
-    /// The server has ended the connection.
+    /// The server closed the connection.
     Cut,
     /// The server does not read.
     Stalled,
 }
 
-/// What was heard of a server.
+/// Data received from a server.
 #[derive(Debug, Default)]
 pub struct Heard {
-    /// The first of it.
+    /// The first bytes.
     pub bytes: Vec<u8>,
-    /// Whether the server ended the connection.
+    /// Whether the server closed the connection.
     pub closed: bool,
-    /// What went wrong beside the connection.
+    /// An error found by the attack itself.
     pub wrong: Option<String>,
 }
 
 impl Heard {
-    /// Of an attack that came to nothing.
+    /// Result of an attack that could not connect.
     pub fn not_connected() -> Self {
         Self {
             wrong: Some("not connected".to_owned()),
@@ -81,7 +81,7 @@ pub struct Peer {
 }
 
 impl Target {
-    /// The same, from another machine.
+    /// The same target, with another source address.
     pub fn from(&self, source: Ipv4Addr) -> Self {
         Self {
             source,
@@ -89,7 +89,7 @@ impl Target {
         }
     }
 
-    /// A connection without anything said.
+    /// A connection without TLS.
     pub async fn raw(&self) -> std::io::Result<Raw> {
         if let Some(path) = &self.socket {
             let connecting = tokio::time::timeout(STALLED * 3, UnixStream::connect(path));
@@ -103,7 +103,7 @@ impl Target {
         Ok(Either::Left(stream))
     }
 
-    /// A connection on which HTTP can be spoken.
+    /// A connection ready for HTTP.
     pub async fn connect(&self) -> std::io::Result<Peer> {
         let tcp = self.raw().await?;
         Ok(Peer::new(match &self.tls {
@@ -127,17 +127,17 @@ impl Peer {
         }
     }
 
-    /// Says something.
+    /// Sends bytes.
     pub async fn say(&mut self, bytes: &[u8]) -> Said {
         self.speaker.say(bytes).await
     }
 
-    /// Says that nothing more will be said.
+    /// Closes the sending side.
     pub async fn finish(&mut self) {
         let _cut = tokio::time::timeout(STALLED, self.speaker.0.shutdown()).await;
     }
 
-    /// Listens until the server ends the connection, until `enough` is true, or for `limit`.
+    /// Receives until the server closes the connection, `enough` returns true, or for `limit`.
     pub async fn hear(&mut self, limit: Duration, enough: impl Fn(&[u8]) -> bool) -> Heard {
         let mut heard = Heard::default();
         let reading = hear(&mut self.reader, &mut heard, enough);
@@ -145,12 +145,12 @@ impl Peer {
         heard
     }
 
-    /// Says piece after piece while it listens; goes on listening for `limit` behind the last.
+    /// Sends pieces while receiving; continues to receive for `limit` after the last.
     pub async fn flood(self, pieces: impl Iterator<Item = Vec<u8>>, limit: Duration) -> Heard {
         self.speak(pieces, Duration::ZERO, limit).await
     }
 
-    /// The same with a pause behind each piece, until the server ends the connection.
+    /// The same with a pause after each piece, until the server closes the connection.
     pub async fn drip(self, pieces: impl Iterator<Item = Vec<u8>>, pause: Duration) {
         self.speak(pieces, pause, Duration::ZERO).await;
     }
@@ -188,7 +188,7 @@ impl Peer {
     }
 }
 
-/// The half of a connection that speaks.
+/// The sending half of a connection.
 struct Speaker(WriteHalf<Box<dyn Stream>>);
 
 impl Speaker {

@@ -1,4 +1,4 @@
-//! Runs the tables: every attack against every listener that offers what it needs.
+//! Runs the tables: every attack against every listener with the required protocol.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -16,20 +16,20 @@ use crate::h1::SMUGGLED;
 use crate::honest;
 use crate::listeners::{LISTENERS, Listener, Process};
 
-/// An attack ends within this time, or hangs.
+/// Timeout of an attack.
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(45);
-/// Memory that a process may have gained when all is over, MiB.
+/// Memory that a process may have gained at the end, MiB.
 const KEPT: u64 = 64;
-/// Within this time, a client that is silent is sent away. The limits are 10 seconds for most states and 60 for the first
-/// request to sentry; machines that test are busy.
+/// Time within which a silent client must be disconnected. The limits are 10 seconds for most states and 60
+/// for the first request to sentry, but test machines are busy.
 const SILENCE: Duration = Duration::from_secs(85);
-/// Work of a process while clients are silent, with that for honest clients: nobody may keep it busy by saying nothing.
+/// Allowed CPU time of a process while clients are silent, including that for honest clients.
 const SILENT_WORK: Duration = Duration::from_secs(30);
-/// Where attackers come from; honest clients come from 127.0.0.1.
+/// Source address of attackers; honest clients use 127.0.0.1.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// Processes that are attacked at the same time: more keep each other waiting.
+/// Processes attacked concurrently: more would delay each other.
 const AT_ONCE: usize = 4;
-/// All of them.
+/// All processes.
 pub const PROCESSES: [Process; 10] = [
     Process::Sidecar,
     Process::SecureSidecar,
@@ -43,7 +43,7 @@ pub const PROCESSES: [Process; 10] = [
     Process::Injector,
 ];
 
-/// Whether the environment asks for this row.
+/// Whether the environment selects this row.
 fn wanted(name: &str) -> bool {
     std::env::var("HOSTILE").map_or(true, |part| name.contains(&part))
 }
@@ -71,7 +71,7 @@ async fn attacks_are_bounded_and_clients_served() {
     assert!(smuggled.is_empty(), "the app received {smuggled:?}");
 }
 
-/// All attacks on the listeners of one process, one after the other.
+/// All attacks on the listeners of one process, sequentially.
 async fn attack_process(fleet: &Fleet, process: Process) -> Vec<String> {
     let id = fleet.server(process).id();
     let first = usage(id).unwrap();
@@ -80,7 +80,7 @@ async fn attack_process(fleet: &Fleet, process: Process) -> Vec<String> {
         let listeners = LISTENERS
             .iter()
             .filter(|l| l.process == process && l.offers(attack.needs));
-        // What is spoken through a Unix socket is served by what serves the ports; how it is accepted is not.
+        // Unix sockets differ from the ports only in how connections are accepted.
         let listeners = listeners.filter(|l| l.socket.is_none() || attack.is_crowd());
         for listener in listeners {
             if let Err(why) = attack_listener(fleet, attack, listener, id).await {
@@ -92,7 +92,7 @@ async fn attack_process(fleet: &Fleet, process: Process) -> Vec<String> {
             }
         }
     }
-    // What was freed goes back to the system within moments.
+    // Freed memory returns to the system within moments.
     let kept = || usage(id).map_or(0, |last| last.resident.saturating_sub(first.resident)) >> 10;
     let mut waits = 0;
     while kept() > KEPT && waits < 100 {

@@ -17,24 +17,26 @@ use crate::peer::{Heard, Peer, Raw, Target};
 
 /// Connections of a crowd that only connects.
 const MANY: u32 = 400;
-/// All of them from one machine, or each from another.
+/// All from one address, or each from another.
 const ONE: u32 = 1;
 const EACH: u32 = MANY;
-/// Connections of a crowd that is larger than what a server keeps, and what it may keep with everything else.
+/// Connections of a crowd above the server's limit, and the maximum that the server may keep including all
+/// others.
 const TOO_MANY: u32 = 720;
 const KEPT: u64 = DESCRIPTORS * 2 / 5;
-/// How many of such a crowd come at once.
+/// Connections of such a crowd opened concurrently.
 const AT_ONCE: usize = 8;
-/// Within this time somebody is served while such a crowd stays; silent connections are ended later than that.
+/// An honest client is served within this time while such a crowd stays; silent connections are closed
+/// later than that.
 const SERVED: Duration = Duration::from_secs(8);
-/// Connections of a crowd that shakes hands.
+/// Connections of a crowd that completes handshakes.
 const SOME: usize = 150;
-/// Descriptors that a process has left when it is short of them.
+/// Descriptors left to a process that runs short of them.
 const FEW: u32 = 100;
 /// How long a crowd stays.
 const STAY: Duration = Duration::from_millis(400);
 
-/// A ClientHello that is longer than what comes of it.
+/// A ClientHello that declares more than is sent.
 const HALF_HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -117,14 +119,14 @@ pub(super) const ATTACKS: &[Attack] = &[
     ),
 ];
 
-/// Connects often, says the same each time, and stays; `machines`: where the connections come from, in turn.
+/// Opens connections from `machines` addresses in turn, sends the same on each, and holds them.
 async fn crowd(target: Target, count: u32, machines: u32, words: &'static [u8]) -> Heard {
     let held = connected(&target, count, machines, words).await;
     tokio::time::sleep(STAY).await;
     crowd_of(held.len(), count as usize)
 }
 
-/// What comes of a crowd, of which so many were connected: no crowd, where that is less than half.
+/// The result of a crowd with this many connections: invalid if less than half are open.
 pub(super) fn crowd_of(connected: usize, count: usize) -> Heard {
     Heard {
         wrong: (2 * connected < count).then(|| format!("only {connected} of {count} connected")),
@@ -132,7 +134,7 @@ pub(super) fn crowd_of(connected: usize, count: usize) -> Heard {
     }
 }
 
-/// Whether the server was reached, even if it ended the connection before anything could be said, to make room for others.
+/// Whether the server was reached, even if it closed the connection at once to make room for others.
 pub(super) fn is_reached<T>(connecting: &std::io::Result<T>) -> bool {
     match connecting {
         Ok(_) => true,
@@ -146,7 +148,7 @@ pub(super) fn is_reached<T>(connecting: &std::io::Result<T>) -> bool {
     }
 }
 
-/// Those of a crowd that are connected. The system of the server connects them, before the server sees them.
+/// The open connections of a crowd. The server's kernel accepts them before the server does.
 async fn connected(target: &Target, count: u32, machines: u32, words: &'static [u8]) -> Vec<Raw> {
     let mut held = Vec::new();
     for number in 0..count {
@@ -163,7 +165,7 @@ async fn connected(target: &Target, count: u32, machines: u32, words: &'static [
     held
 }
 
-/// Somebody else is served while a crowd stays, of which so many were connected, and the server does not keep all of it.
+/// An honest client is served while a crowd stays, of which the server does not keep all.
 async fn serves_others(target: &Target, before: u64, connected: usize) -> Heard {
     let others = target.from(std::net::Ipv4Addr::LOCALHOST);
     let served = tokio::time::timeout(SERVED, honest::call(&others)).await;
@@ -180,7 +182,7 @@ async fn serves_others(target: &Target, before: u64, connected: usize) -> Heard 
     }
 }
 
-/// A crowd that is there as long as the server lets it.
+/// A crowd that stays as long as the server permits.
 async fn hold_silent(target: Target) -> Heard {
     let before = open_files(target.process);
     let held = connected(&target, TOO_MANY, EACH, &[]).await;
@@ -189,7 +191,7 @@ async fn hold_silent(target: Target) -> Heard {
     heard
 }
 
-/// A crowd each of whom asks what honest clients ask, once, and stays.
+/// A crowd in which each connection makes one honest request and stays.
 async fn idle_after_request(target: Target) -> Heard {
     let before = open_files(target.process);
     let asking = futures::stream::iter(0..TOO_MANY).map(|number| {
@@ -204,14 +206,14 @@ async fn idle_after_request(target: Target) -> Heard {
     heard
 }
 
-/// A connection on which there was one call; none where the call was not over in time.
+/// A connection with one completed call; `None` on timeout.
 async fn asked(target: &Target) -> std::io::Result<Option<Peer>> {
     let mut peer = target.connect().await?;
     let heard = tokio::time::timeout(SERVED, honest::ask(target, &mut peer, "keep-alive")).await;
     Ok(heard.is_ok().then_some(peer))
 }
 
-/// A crowd that is larger than what the process has descriptors for.
+/// A crowd larger than the process's descriptor limit.
 async fn beyond_descriptors(target: Target) -> Heard {
     let room = open_files(target.process) + u64::from(FEW);
     let before = limit_files(target.process, Some(room));
@@ -220,7 +222,7 @@ async fn beyond_descriptors(target: Target) -> Heard {
     heard
 }
 
-/// Connections that are heard out and refused, and stay.
+/// Connections whose requests are refused, and that stay.
 async fn refused(target: Target) -> Heard {
     let words = [hello(&[]), request(target.listener, 1, b"nobody")].concat();
     let connecting = (0..SOME).map(|_| heard_out(&target, &words));
@@ -229,14 +231,14 @@ async fn refused(target: Target) -> Heard {
     crowd_of(held.iter().filter(|one| is_reached(one)).count(), SOME)
 }
 
-/// A connection on which this was said.
+/// A connection that has sent these bytes and read the response.
 async fn heard_out(target: &Target, words: &[u8]) -> std::io::Result<Peer> {
     let mut peer = target.connect().await?;
     peer.say(words).await;
     Ok(peer)
 }
 
-/// Bytes that are no TLS, or not what TLS allows.
+/// Bytes that are not TLS, or invalid TLS.
 async fn plain(target: Target, words: Vec<u8>) -> Heard {
     let Ok(stream) = target.raw().await else {
         return Heard::not_connected();
@@ -252,7 +254,7 @@ fn small_records() -> Vec<u8> {
     [head, record(0).repeat(80_000)].concat()
 }
 
-/// Announces 16 MiB of ClientHello and sends 4.
+/// Declares a ClientHello of 16 MiB and sends 4.
 fn large_message() -> Vec<u8> {
     let first = [&[0x16, 3, 1, 0x40, 0][..], &[1, 0xff, 0xff, 0xff], &[0; 0x3ffc]].concat();
     let more = [&[0x16, 3, 1, 0x40, 0][..], &[0; 0x4000]].concat();

@@ -1,4 +1,4 @@
-//! HTTP/1.1: requests that two readers would read differently, and floods.
+//! HTTP/1.1: requests with ambiguous framing, and floods.
 
 use futures::FutureExt;
 
@@ -10,7 +10,7 @@ use crate::listeners::Listener;
 use crate::listeners::Protocol::Http1;
 use crate::peer::{Heard, Target};
 
-/// A row whose bytes are said once.
+/// A row that sends its bytes once.
 macro_rules! says {
     ($name:literal, $verdict:ident, |$path:ident, $hidden:ident| $words:expr) => {
         attack(
@@ -28,7 +28,7 @@ macro_rules! says {
     };
 }
 
-/// A POST with these header fields and what follows them.
+/// A POST with these header fields, followed by `rest`.
 fn post(path: &str, fields: &str, rest: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n{rest}")
 }
@@ -148,17 +148,21 @@ pub(super) const ATTACKS: &[Attack] = &[
         "10000000000000002\r\nab\r\n0\r\n\r\n",
         &hidden
     )),
-    says!("a chunk size ending in a bare line feed", OneAnswer, |p, hidden| {
-        chunked(p, "2;a\nb\r\nab\r\n0\r\n\r\n", &hidden)
-    }),
+    says!(
+        "a chunk size ending in a bare line feed",
+        OneAnswer,
+        |p, hidden| { chunked(p, "2;a\nb\r\nab\r\n0\r\n\r\n", &hidden) }
+    ),
     says!("a chunk longer than its size", OneAnswer, |p, hidden| chunked(
         p,
         "2\r\nabcd\r\n0\r\n\r\n",
         &hidden
     )),
-    says!("the last chunk ends in a bare line feed", Swallowed, |p, hidden| {
-        chunked(p, "0\r\n\n", &hidden)
-    }),
+    says!(
+        "the last chunk ends in a bare line feed",
+        Swallowed,
+        |p, hidden| { chunked(p, "0\r\n\n", &hidden) }
+    ),
     attack(
         "a client that half-closes is answered",
         Http1,
@@ -284,7 +288,7 @@ async fn half_close(target: Target) -> Heard {
     peer.hear(TIMEOUT, crate::h1::is_answered).await
 }
 
-/// As many requests in one piece; their answers are awaited, for a server with much to do takes its time.
+/// Sends `count` requests in one write and waits for their responses, because a busy server takes time.
 async fn pipeline(target: Target, count: usize) -> Heard {
     let Ok(mut peer) = target.connect().await else {
         return Heard::not_connected();
@@ -308,10 +312,11 @@ async fn unread_pipeline(target: Target) -> Heard {
     Heard::default()
 }
 
-/// Keys of metadata that are tried.
+/// Number of metadata keys.
 const KEYS: u32 = 40;
 
-/// What whoever reaches a port can make it keep; on the HTTP API, callers have to be trusted with it.
+/// Data that any client of a port can make the server keep; clients of the HTTP API must be trusted with
+/// it.
 async fn metadata(target: Target) -> Heard {
     if path(target.listener).starts_with("/v1.0/invoke/") {
         return Heard::default();

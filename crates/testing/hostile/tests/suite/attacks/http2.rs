@@ -1,4 +1,4 @@
-//! HTTP/2: floods, and answers that nobody takes.
+//! HTTP/2: floods, and unread responses.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::listeners::Listener;
 use crate::listeners::Protocol::{Http1, Http2};
 use crate::peer::{Heard, Said, Target};
 
-/// What a flood says: an opening, and what is repeated.
+/// A flood: an opening, and repeated data.
 struct Flood {
     opening: Vec<u8>,
-    /// Said one after the other.
+    /// Sent one after the other.
     pieces: Box<dyn Iterator<Item = Vec<u8>> + Send>,
 }
 
-/// A row of a flood on one connection; `reads`: the attacker reads what it is told.
+/// A row of a flood on one connection; `reads`: whether the attacker reads the server's data.
 macro_rules! flood {
     ($name:literal, $reads:expr, $verdict:expr, $what:expr) => {
         flood!($name, $reads, $verdict, $what, FLOOD)
@@ -46,12 +46,7 @@ const DEAF: bool = false;
 
 pub(super) const ATTACKS: &[Attack] = &[
     flood!("rapid reset", READS, Bounded, rapid_reset),
-    flood!(
-        "resets provoked from the server",
-        READS,
-        Bounded,
-        made_you_reset
-    ),
+    flood!("resets provoked from the server", READS, Bounded, made_you_reset),
     flood!("empty CONTINUATION frames", READS, Ends, |_| continuations(
         0, 50_000
     )),
@@ -115,7 +110,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     )),
     flood!("DATA of one byte", READS, Bounded, small_data),
     flood!("DATA on a reset stream", READS, Ends, |l| Flood {
-        // A window of nothing has to be answered with a reset.
+        // An increment of zero must be answered with a reset.
         opening: [hello(&[]), headers(l, 1, false), window(1, 0)].concat(),
         pieces: many(frame(kind::DATA, 0, 1, b"x"), 100_000),
     }),
@@ -197,7 +192,7 @@ fn pour(
     .boxed()
 }
 
-/// A frame many times, in writes of about 16 KiB.
+/// A repeated frame, in writes of about 16 KiB.
 fn many(frame: Vec<u8>, count: usize) -> Box<dyn Iterator<Item = Vec<u8>> + Send> {
     let at_once = (16_384 / frame.len()).clamp(1, count);
     Box::new(std::iter::repeat_n(frame.repeat(at_once), count / at_once))
@@ -235,7 +230,7 @@ fn rapid_reset(listener: &Listener) -> Flood {
     }
 }
 
-/// Each stream is opened and then given a window of nothing, which the server has to answer with a reset.
+/// Opens each stream and sends a zero window increment, which the server must answer with a reset.
 fn made_you_reset(listener: &Listener) -> Flood {
     let block = fields(listener);
     let pieces = (0..400u32).map(move |round| {
@@ -257,12 +252,12 @@ fn made_you_reset(listener: &Listener) -> Flood {
 fn continuations(size: usize, count: usize) -> Flood {
     Flood {
         opening: [hello(&[]), frame(kind::HEADERS, END_STREAM, 1, &[0x82])].concat(),
-        // Fields that are never taken: changes of the table's size would be an error behind a field.
+        // Fields that are dropped: table size changes would be an error after a field.
         pieces: many(frame(kind::CONTINUATION, 0, 1, &vec![0x84; size]), count),
     }
 }
 
-/// A remembered field, then blocks of nothing but references to it, on streams that stay open.
+/// An indexed field, then blocks of only references to it, on streams that stay open.
 fn bomb(listener: &Listener, size: usize, references: usize, streams: u32) -> Flood {
     let block = fields(listener);
     let mut first = block.clone();
@@ -292,7 +287,7 @@ fn bomb(listener: &Listener, size: usize, references: usize, streams: u32) -> Fl
 fn table_sizes(listener: &Listener) -> Flood {
     let rest = fields(listener);
     let pieces = (0..100u32).map(move |index| {
-        // To 0 and to 4,096 again, thousands of times before each block.
+        // To 0 and back to 4,096, thousands of times before each block.
         let mut block = [0x20, 0x3f, 0xe1, 0x1f].repeat(3_500);
         block.extend_from_slice(&rest);
         frame(kind::HEADERS, END_HEADERS | END_STREAM, 1 + index * 2, &block)
@@ -303,12 +298,12 @@ fn table_sizes(listener: &Listener) -> Flood {
     }
 }
 
-/// DATA of 256 bytes, none of which is content.
+/// DATA of 256 bytes, all of them padding.
 fn padding() -> Vec<u8> {
     frame(kind::DATA, PADDED, 1, &[&[255][..], &[0; 255]].concat())
 }
 
-/// Four bodies, one byte a frame, for an app that does not read, or for a message that is 4 MB long.
+/// Four bodies in one-byte frames, for an app that does not read, or a message with a declared 4 MB.
 fn small_data(listener: &Listener) -> Flood {
     let streams = [1, 3, 5, 7];
     let opening = streams.map(|stream| {
@@ -345,7 +340,7 @@ fn unfinished(listener: &Listener) -> Flood {
     }
 }
 
-/// Whole requests, each `step` streams behind the one before.
+/// Complete requests with stream identifiers `step` apart.
 fn requests(listener: &Listener, count: u32, step: u32) -> Box<dyn Iterator<Item = Vec<u8>> + Send> {
     let one = request(listener, 0, &[]);
     Box::new((0..count / 50).map(move |round| {
@@ -354,7 +349,7 @@ fn requests(listener: &Listener, count: u32, step: u32) -> Box<dyn Iterator<Item
     }))
 }
 
-/// Frames of one stream as those of another.
+/// Rewrites frames of one stream for another.
 fn renumbered(frames: &[u8], stream: u32) -> Vec<u8> {
     let mut frames = frames.to_vec();
     let mut at = 0;
@@ -365,7 +360,8 @@ fn renumbered(frames: &[u8], stream: u32) -> Vec<u8> {
     frames
 }
 
-/// Thousands of answers that wait for the connection's window, then frames that open the window of one stream.
+/// Thousands of responses that wait for the connection's window, then frames that open the window of one
+/// stream.
 fn queued(listener: &Listener, step: u32) -> Flood {
     let stream = 1 + 3999 * step;
     Flood {
@@ -374,7 +370,8 @@ fn queued(listener: &Listener, step: u32) -> Flood {
     }
 }
 
-/// Thousands of answers that wait for their streams' windows, then SETTINGS that open and close all of them.
+/// Thousands of responses that wait for their streams' windows, then SETTINGS that open and close all
+/// windows.
 fn window_flips(listener: &Listener) -> Flood {
     let flip = [
         frame(kind::SETTINGS, 0, 0, &setting(4, 1)),

@@ -1,4 +1,4 @@
-//! HTTP/2: requests that would become others in HTTP/1.1, and blocks of fields that cannot be right.
+//! HTTP/2: requests that would change their meaning in HTTP/1.1, and invalid field blocks.
 
 use super::Run::Say;
 use super::Verdict::{Ends, StreamRefused};
@@ -9,7 +9,7 @@ use crate::h2::{
 use crate::listeners::Listener;
 use crate::listeners::Protocol::Http2;
 
-/// A row: an honest request with one field more.
+/// A row: an honest request with one additional field.
 macro_rules! with_field {
     ($name:literal, $field:literal, $value:expr) => {
         attack(
@@ -22,7 +22,7 @@ macro_rules! with_field {
     };
 }
 
-/// A row: a block of fields instead of an honest one.
+/// A row: a field block in place of an honest one.
 macro_rules! block {
     ($name:literal, $verdict:ident, |$listener:ident| $block:expr) => {
         attack(
@@ -157,13 +157,13 @@ fn large_settings() -> Vec<u8> {
     hello(&[setting(4, u32::MAX)])
 }
 
-/// In frames that are not too large.
+/// In several frames below the size limit.
 fn many_settings() -> Vec<u8> {
     let frames = frame(kind::SETTINGS, 0, 0, &setting(3, 1).repeat(60));
     [hello(&[]), frames.repeat(170)].concat()
 }
 
-/// One field of 4 KB, remembered, and 15,000 references to it: 60 MB when written out.
+/// One indexed field of 4 KB and 15,000 references to it: 60 MB decoded.
 fn bomb(listener: &Listener) -> Vec<u8> {
     let mut block = fields(listener);
     remembered(&mut block, "x-a", &[b'a'; 3900]);

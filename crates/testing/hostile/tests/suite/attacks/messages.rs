@@ -1,5 +1,5 @@
-//! gRPC: messages that are small on the wire and large once they are decoded. Sent as the server's windows allow, so that all
-//! of a message gets as far as what reads it.
+//! gRPC: messages that are small on the wire and large when decoded. Sent within the server's windows, so
+//! that the whole message reaches its decoder.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -11,10 +11,10 @@ use crate::h2::{END_STREAM, frame, frames, headers, hello, is_over, kind};
 use crate::listeners::Protocol::Grpc;
 use crate::peer::{Heard, Peer, Said, Target};
 
-/// The largest message that servers take, nearly: 4 MiB.
+/// Just below the servers' maximum message size, 4 MiB.
 const SIZE: usize = (4 << 20) - 4096;
 const STREAM: u32 = 1;
-/// Windows before anything was said about them (RFC 9113, section 6.9.2), and the number of their setting.
+/// Default windows (RFC 9113, section 6.9.2), and the identifier of their setting.
 const WINDOW: usize = 65_535;
 const INITIAL_WINDOW: u16 = 4;
 const PIECE: usize = 16_384;
@@ -27,7 +27,7 @@ pub(super) const ATTACKS: &[Attack] = &[attack(
     FLOOD,
 )];
 
-/// Calls what honest clients call, with this message.
+/// Calls the listener's honest method with this message.
 fn send(target: Target, message: Vec<u8>) -> BoxFuture<'static, Heard> {
     async move {
         let Ok(mut peer) = target.connect().await else {
@@ -62,7 +62,7 @@ fn send(target: Target, message: Vec<u8>) -> BoxFuture<'static, Heard> {
                 break;
             }
         }
-        // Which error it is depends on which limit of the server comes first.
+        // The error depends on which of the server's limits applies first.
         let mut frames = frames(&heard.bytes).into_iter();
         if frames.any(|frame| frame.stream == STREAM && frame.kind == kind::DATA) {
             heard.wrong = Some("answered".to_owned());
@@ -74,7 +74,7 @@ fn send(target: Target, message: Vec<u8>) -> BoxFuture<'static, Heard> {
     .boxed()
 }
 
-/// Hears more. False where nothing came.
+/// Receives more. False if nothing arrived.
 async fn listen(peer: &mut Peer, heard: &mut Heard) -> bool {
     let news = peer.hear(TIMEOUT, |news| !news.is_empty()).await;
     heard.bytes.extend_from_slice(&news.bytes);
@@ -82,7 +82,7 @@ async fn listen(peer: &mut Peer, heard: &mut Heard) -> bool {
     !news.bytes.is_empty()
 }
 
-/// Bytes of the body that the server has allowed from its beginning.
+/// Bytes of the body that the server's windows have allowed so far.
 fn window(heard: &[u8]) -> usize {
     let number = |payload: &[u8]| {
         payload

@@ -1,5 +1,5 @@
-//! gRPC: names that clients make up, as long as a request can carry. What is kept of them is kept for good, and told to
-//! scrapers, who may not read it.
+//! gRPC: method names chosen by clients, of maximum length. Metrics keep them permanently, and send them to
+//! scrapers, which may not read.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use crate::listeners::Protocol::{Grpc, Http1};
 use crate::listeners::{Listener, Request};
 use crate::peer::{Heard, Peer, Target};
 
-/// Bytes of each: what is around it fits in the largest list of fields too.
+/// Bytes of each name, with its envelope fitting into the largest header list.
 const LENGTH: usize = 60_000;
 const NAMES: u32 = 200;
-/// The number of the method in the static table.
+/// Index of the method in the static table.
 const POST: u8 = 0x83;
 
-/// Connections that ask and do not read, and how long they stay.
+/// Connections that request and do not read, and how long they stay.
 const UNREAD: u32 = 60;
 const STAY: Duration = Duration::from_millis(400);
-/// What the system keeps for each of them, bytes.
+/// The receive buffer of each connection in bytes.
 const NARROW: u32 = 4096;
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -40,7 +40,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     ),
 ];
 
-/// Asks what honest clients ask, on each of many connections, and reads nothing.
+/// Sends an honest request on each of many connections, and reads nothing.
 async fn unread(target: Target) -> Heard {
     let words = h1::request(target.listener, "");
     let (mut held, mut reached) = (Vec::new(), 0);
@@ -62,7 +62,7 @@ async fn unread(target: Target) -> Heard {
     crowd_of(reached, UNREAD as usize)
 }
 
-/// A connection with little room on this side.
+/// A connection with a small receive buffer.
 async fn narrow(target: &Target) -> std::io::Result<Peer> {
     let socket = TcpSocket::new_v4()?;
     socket.set_recv_buffer_size(NARROW)?;
@@ -83,7 +83,7 @@ fn send(target: Target) -> BoxFuture<'static, Heard> {
     .boxed()
 }
 
-/// A call of a method that nobody else has called: one of the listener's service, or one of an app behind it.
+/// A call of a unique method: of the listener's service, or of an app behind it.
 fn request(listener: &Listener, number: u32) -> Vec<u8> {
     let name = format!("{number:04}{}", "a".repeat(LENGTH));
     let fields = match listener.honest {

@@ -1,4 +1,5 @@
-//! Clients that say nothing, too little, or too slowly: each state before the first complete request has a time limit.
+//! Clients that are silent, incomplete, or slow: each state before the first complete request has a time
+//! limit.
 
 use std::time::Duration;
 
@@ -11,23 +12,23 @@ use crate::listeners::Protocol::{self, Grpc, Http1, Http2, Tcp, Tls};
 use crate::listeners::{Listener, Request};
 use crate::peer::{Peer, Said, Target};
 
-/// A way to be silent.
+/// A way of being silent.
 pub struct Silence {
     pub name: &'static str,
     pub needs: Protocol,
-    /// Ends when the server has ended the connection, or the call.
+    /// Completes when the server has closed the connection, or ended the call.
     pub run: fn(Target) -> BoxFuture<'static, ()>,
 }
 
-/// Between the bytes of somebody who is slow.
+/// Pause between bytes of a slow client.
 const SLOW: Duration = Duration::from_millis(400);
 /// Longer than any limit.
 const LONG: Duration = Duration::from_secs(120);
-/// The number of the method in the static table.
+/// Index of the method in the static table.
 const POST: u8 = 0x83;
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
-/// Every way.
+/// All ways.
 pub const SILENCES: &[Silence] = &[
     Silence {
         name: "a connection without a word",
@@ -126,19 +127,19 @@ pub const SILENCES: &[Silence] = &[
     },
 ];
 
-/// Says this before any TLS, then waits for the end.
+/// Sends this before any TLS, then waits for the connection to close.
 async fn said_on_tcp(target: Target, words: &[u8]) {
     let stream = target.raw().await;
     let stream = stream.unwrap_or_else(|why| panic!("{}: not connected: {why}", target.listener.name));
     end_of(Peer::new(Box::new(stream)), words).await;
 }
 
-/// Says this, then waits for the end.
+/// Sends this, then waits for the connection to close.
 async fn said(target: Target, words: Vec<u8>) {
     end_of(connected(&target).await, &words).await;
 }
 
-/// A connection: who has none has not been sent away.
+/// A connection; retries, because a failed connect is not a closed connection.
 async fn connected(target: &Target) -> Peer {
     let peer = target.connect().await;
     peer.unwrap_or_else(|why| panic!("{}: not connected: {why}", target.listener.name))
@@ -150,7 +151,7 @@ async fn end_of(mut peer: Peer, words: &[u8]) {
     }
 }
 
-/// Says this, then one byte after the other.
+/// Sends this, then one byte at a time.
 async fn drip(target: Target, words: Vec<u8>, byte: u8) {
     let peer = connected(&target).await;
     let bytes = std::iter::once(words).chain(std::iter::repeat_with(|| vec![byte]));
@@ -169,7 +170,7 @@ async fn upgrade(target: Target) {
     said(target, words.into_bytes()).await;
 }
 
-/// The fields of an honest call; where gRPC is not spoken it is only called that.
+/// The fields of an honest call; on listeners without gRPC, only marked as gRPC.
 fn call_fields(listener: &Listener) -> Vec<u8> {
     match listener.honest {
         Request::Get(path) => {
@@ -181,7 +182,7 @@ fn call_fields(listener: &Listener) -> Vec<u8> {
     }
 }
 
-/// A gRPC message without its end.
+/// An incomplete gRPC message.
 async fn send_half_message(target: Target, fields: Vec<u8>) {
     let head = frame(kind::HEADERS, END_HEADERS, 1, &fields);
     let half = frame(kind::DATA, 0, 1, b"\0\0\0\0\x09half");
@@ -189,7 +190,7 @@ async fn send_half_message(target: Target, fields: Vec<u8>) {
     attentive(target, [hello(&[]), head, half].concat(), is_over).await;
 }
 
-/// A peer on HTTP/2 that answers pings.
+/// An HTTP/2 peer that answers pings.
 pub(super) struct Attentive {
     peer: Peer,
     pub(super) heard: Vec<u8>,
@@ -197,7 +198,7 @@ pub(super) struct Attentive {
 }
 
 impl Attentive {
-    /// `None` where nobody takes all of it.
+    /// `None` if the server does not accept all data.
     pub(super) async fn say(target: &Target, words: &[u8]) -> Option<Self> {
         let mut peer = connected(target).await;
         (peer.say(words).await == Said::All).then_some(Self {
@@ -207,7 +208,7 @@ impl Attentive {
         })
     }
 
-    /// Hears what comes next, if anything does in that time; false once the connection is over.
+    /// Receives data, if any arrives in time; false once the connection is closed.
     pub(super) async fn hear(&mut self, limit: Duration) -> bool {
         let more = self.peer.hear(limit, |bytes| !bytes.is_empty()).await;
         self.heard.extend(more.bytes);
@@ -229,7 +230,7 @@ impl Attentive {
     }
 }
 
-/// What such a peer hears until it has enough, or the connection is over.
+/// The data that such a peer receives until `over` returns true, or the connection is closed.
 pub(super) async fn attentive(target: Target, words: Vec<u8>, over: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let Some(mut peer) = Attentive::say(&target, &words).await else {
         return Vec::new();

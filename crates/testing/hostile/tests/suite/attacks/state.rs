@@ -1,5 +1,5 @@
-//! The API of state: answers that are many times larger than what asks for them. And a bulk of events, which would be many times
-//! larger than its request.
+//! The state API: responses many times larger than their requests. Also bulk publishes, which would expand
+//! similarly.
 
 use std::time::Instant;
 
@@ -15,17 +15,17 @@ use crate::h2::{END_HEADERS, END_STREAM, fields_of, frame, frames, hello, kind, 
 use crate::listeners::Protocol::State;
 use crate::peer::{Heard, Target};
 
-/// Bytes of the value that is asked for.
+/// Bytes of the requested value.
 const VALUE: usize = 1 << 20;
-/// How often a bulk get has its key.
+/// Number of times a bulk get repeats its key.
 const MANY: usize = 10_000;
-/// Events of a bulk, and bytes of metadata that they would all have: a head may have 4 KiB.
+/// Events of a bulk publish, and bytes of metadata that each would inherit: a head may have 4 KiB.
 const EVENTS: usize = 25_000;
 const INHERITED: usize = 3_000;
 const STORE: &str = "/v1.0/state/store";
-/// The number of the method in the static table.
+/// Index of the method in the static table.
 const POST: u8 = 0x83;
-/// The number of the setting.
+/// Identifier of the setting.
 const INITIAL_WINDOW: u16 = 4;
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -73,12 +73,12 @@ pub(super) const ATTACKS: &[Attack] = &[
     ),
 ];
 
-/// A bulk get of the value, so many times.
+/// A bulk get that requests the value `times` times.
 fn bulk(times: usize) -> String {
     format!(r#"{{"keys":[{}]}}"#, vec![r#""k""#; times].join(","))
 }
 
-/// Asks for the value, `times` in each answer, on each of so many streams, none of which has room for anything.
+/// Requests the value, `times` per response, on each of `streams` streams with closed windows.
 async fn unread(target: Target, streams: u32, times: usize) -> Heard {
     save(&target).await;
     let (words, all) = (bulks(&target, streams, times), streams as usize);
@@ -91,12 +91,12 @@ async fn unread(target: Target, streams: u32, times: usize) -> Heard {
     }
 }
 
-/// How many frames of a kind there are. The head of an answer needs no room.
+/// Number of frames of a type. The head of a response needs no window.
 fn count(bytes: &[u8], which: u8) -> usize {
     frames(bytes).iter().filter(|f| f.kind == which).count()
 }
 
-/// The same on several connections at once, which have room for some of them all together.
+/// The same on several connections at once, whose shared limit allows some of them.
 async fn unread_streams_on_connections(
     target: Target,
     connections: u32,
@@ -123,7 +123,7 @@ async fn unread_streams_on_connections(
     }
 }
 
-/// A bulk get of the value, so many times, on each of so many streams, none of which has room for anything.
+/// A bulk get of the value, `times` times, on each of `streams` streams with closed windows.
 fn bulks(target: &Target, streams: u32, times: usize) -> Vec<u8> {
     let fields = fields_of(target.listener, POST, &format!("{STORE}/bulk"));
     let body = bulk(times);
@@ -142,7 +142,7 @@ fn bulks(target: &Target, streams: u32, times: usize) -> Vec<u8> {
     .concat()
 }
 
-/// Asks for the value, `times` in each answer, on each of so many connections, and reads no more than the beginning.
+/// Requests the value, `times` per response, on each of many connections, and reads only the start.
 async fn unread_on_connections(target: Target, connections: u32, times: usize) -> Heard {
     save(&target).await;
     let (words, mut peers) = (asked(&format!("{STORE}/bulk"), &bulk(times)), Vec::new());
@@ -156,8 +156,9 @@ async fn unread_on_connections(target: Target, connections: u32, times: usize) -
         }
         peers.push(peer);
     }
-    // Answers are sent as far as the system takes them; the rest of some was to make room: of the oldest ones, or, where the
-    // connections came faster than a client counts as one that does not read, of the youngest.
+    // Responses are sent as far as the kernel accepts. The rest of some must have been dropped to make
+    // room: of the oldest, or of the youngest if the connections came faster than a stalled reader is
+    // detected.
     let rests = peers
         .into_iter()
         .map(async |mut peer| peer.hear(5 * TIMEOUT, |_| false).await);
@@ -173,7 +174,7 @@ async fn unread_on_connections(target: Target, connections: u32, times: usize) -
     }
 }
 
-/// Asks for the value more often than an answer may hold it.
+/// Requests the value more often than a response may contain it.
 async fn repeated(target: Target) -> Heard {
     save(&target).await;
     let mut heard = post(&target, &format!("{STORE}/bulk"), &bulk(MANY)).await;
@@ -183,7 +184,7 @@ async fn repeated(target: Target) -> Heard {
     heard
 }
 
-/// Publishes events without content, each of which would have the metadata of the request beside its own.
+/// Publishes events without content, each of which would copy the metadata of the request.
 async fn inherited(target: Target) -> Heard {
     let event =
         |id: usize| format!(r#"{{"entryId":"{id}","event":"","contentType":"text/plain","metadata":{{}}}}"#);

@@ -1,5 +1,5 @@
-//! Requests that are nearly whole and never end, so many that a server cannot keep them all. Sent as its windows allow: what is
-//! taken off a connection to wait for the rest gives its room back.
+//! Incomplete requests that are never finished, more than a server can hold. Sent within the server's
+//! windows: data taken off a connection to wait for the rest returns its window.
 
 use std::time::{Duration, Instant};
 
@@ -14,21 +14,21 @@ use crate::h2::{ACK, END_HEADERS, END_STREAM, fields_of, frame, frames, headers,
 use crate::listeners::Protocol::{Grpc, State};
 use crate::peer::{Heard, Peer, Said, Target};
 
-/// What requests say that they have, nearly the largest that servers take, and what they send of it.
+/// Declared size of requests, just below the servers' limit, and the bytes sent of it.
 const SIZE: usize = (4 << 20) - 4096;
 const SENT: usize = SIZE - (100 << 10);
-/// Windows before anything was said about them (RFC 9113, section 6.9.2), and the number of their setting.
+/// Default windows (RFC 9113, section 6.9.2), and the identifier of their setting.
 const WINDOW: usize = 65_535;
 const INITIAL_WINDOW: u16 = 4;
 const PIECE: usize = 16_384;
-/// What no server keeps of requests that have begun.
+/// More than any server keeps of incomplete requests.
 const KEPT_BY_NONE: usize = 1100 << 20;
-/// How long nothing is heard before the server has taken what it takes.
+/// Silence after which the server has accepted all it will.
 const QUIET: Duration = Duration::from_secs(1);
-/// How long an attack sends at most.
+/// Maximum duration of sending.
 const LONG: Duration = Duration::from_secs(25);
 const STORE: &str = "/v1.0/state/store";
-/// The number of the method in the static table.
+/// Index of the method in the static table.
 const POST: u8 = 0x83;
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -69,7 +69,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     ),
 ];
 
-/// What honest clients call, on so many streams of each of so many connections.
+/// Starts honest calls on `streams` streams of each of `connections` connections.
 async fn calls(target: Target, connections: usize, streams: u32) -> Heard {
     let (listener, opening) = (target.listener, opening());
     let open = |stream| headers(listener, stream, false);
@@ -83,7 +83,7 @@ async fn calls(target: Target, connections: usize, streams: u32) -> Heard {
     )
 }
 
-/// Calls with a byte of their message, on so many streams of each of so many connections.
+/// Starts calls with one byte of their message, on `streams` streams of each of `connections` connections.
 async fn begun(target: Target, connections: usize, streams: u32) -> Heard {
     let listener = target.listener;
     let mut words = hello(&[]);
@@ -97,11 +97,11 @@ async fn begun(target: Target, connections: usize, streams: u32) -> Heard {
         let Ok(mut peer) = target.connect().await else {
             continue;
         };
-        // One that is cut off has begun some.
+        // A connection that was closed has started some calls.
         let _said = peer.say(&words).await;
         peers.push(peer);
     }
-    // All is taken by then.
+    // By then the server has accepted all it will.
     for peer in &mut peers {
         let mut last = peer.hear(QUIET, |news| !news.is_empty()).await;
         while !last.closed && !last.bytes.is_empty() {
@@ -111,9 +111,9 @@ async fn begun(target: Target, connections: usize, streams: u32) -> Heard {
     Heard::default()
 }
 
-/// The beginning of a message that is one field, of which no service knows anything.
+/// The start of a message with one unknown field.
 fn opening() -> Vec<u8> {
-    // Its key and its length take five bytes.
+    // The key and length of the field take five bytes.
     let (mut length, mut field) = (SIZE - 5, vec![(15 << 3) | 2]);
     while length >= 0x80 {
         field.push(u8::try_from(length % 0x80).unwrap() | 0x80);
@@ -124,7 +124,7 @@ fn opening() -> Vec<u8> {
     [&[0], &message[..], &field].concat()
 }
 
-/// States to be saved, on so many streams.
+/// Save-state requests on `streams` streams.
 async fn bodies(target: Target, streams: u32) -> Heard {
     let fields = fields_of(target.listener, POST, STORE);
     let open = |stream| frame(kind::HEADERS, END_HEADERS, stream, &fields);
@@ -132,8 +132,8 @@ async fn bodies(target: Target, streams: u32) -> Heard {
     refused(ended, sent)
 }
 
-/// A server that took so many bytes of them and ended none keeps more than it may. One that takes them slowly is held to its
-/// ceiling alone.
+/// A server that accepted more bytes than any may keep, and ended no request, fails. One that accepts them
+/// slowly only has its memory ceiling.
 fn refused(ended: usize, sent: usize) -> Heard {
     Heard {
         wrong: (ended == 0 && sent > KEPT_BY_NONE).then(|| "no request was refused".to_owned()),
@@ -141,8 +141,8 @@ fn refused(ended: usize, sent: usize) -> Heard {
     }
 }
 
-/// Opens streams, and sends nearly all of a body on each, a piece of each in turn. How many of them the server has ended, and the
-/// bytes of all.
+/// Opens streams and sends nearly all of a body on each, round robin. Returns the number of streams that
+/// the server has ended, and the bytes sent on all.
 async fn send(
     target: &Target,
     streams: u32,
@@ -185,11 +185,11 @@ async fn send(
     )
 }
 
-/// The streams of a connection, and how much may be sent.
+/// The streams of a connection, and their windows.
 struct Sending {
-    /// Of a frame that is not whole.
+    /// A partial frame.
     rest: Vec<u8>,
-    /// Room on the connection, and that of a stream at first.
+    /// Window of the connection, and initial window of a stream.
     room: usize,
     initial: usize,
     streams: Vec<Stream>,
@@ -199,7 +199,7 @@ struct Sending {
 struct Stream {
     id: u32,
     sent: usize,
-    /// Beyond the window that it had at first.
+    /// Increase of its initial window.
     allowed: usize,
     over: bool,
 }
@@ -216,7 +216,7 @@ impl Default for Sending {
 }
 
 impl Sending {
-    /// A stream on which something was sent already.
+    /// Records data sent on a stream.
     fn sent(&mut self, id: u32, sent: usize) {
         self.room -= sent;
         self.streams.push(Stream {
@@ -226,7 +226,7 @@ impl Sending {
         });
     }
 
-    /// The next piece of each stream that has room for one.
+    /// The next piece of each stream with an open window.
     fn pieces(&mut self) -> Vec<u8> {
         let mut words = Vec::new();
         for stream in self.streams.iter_mut().filter(|stream| !stream.over) {
@@ -241,8 +241,8 @@ impl Sending {
         words
     }
 
-    /// Hears what the server says, if it does in that time, and answers what has to be answered. How many bytes that was; `None`
-    /// once the connection is over.
+    /// Receives data, if any arrives in time, and sends the required replies. Returns the number of bytes;
+    /// `None` once the connection is closed.
     async fn hear(&mut self, peer: &mut Peer, patience: Duration) -> Option<usize> {
         let news = peer.hear(patience, |news| !news.is_empty()).await;
         self.rest.extend_from_slice(&news.bytes);
@@ -253,7 +253,7 @@ impl Sending {
         Some(news.bytes.len())
     }
 
-    /// Takes the whole frames of what was heard; returns what they are answered with.
+    /// Processes received complete frames; returns the replies.
     fn take(&mut self) -> Vec<u8> {
         let rest = std::mem::take(&mut self.rest);
         let (mut read, mut answers) = (0, Vec::new());
@@ -297,7 +297,7 @@ impl Sending {
         }
     }
 
-    /// Streams that the server has ended.
+    /// Number of streams that the server has ended.
     fn over(&self) -> usize {
         self.streams.iter().filter(|stream| stream.over).count()
     }

@@ -1,5 +1,5 @@
-//! Webhooks, whose clients show no certificate: reviews that are small as a text and large in memory, and answers that nobody
-//! reads.
+//! Webhooks, whose clients present no certificate: reviews that are small as text and large in memory, and
+//! unread responses.
 
 use futures::FutureExt;
 
@@ -12,9 +12,9 @@ use crate::listeners::Protocol::Webhook;
 use crate::peer::{Heard, Peer, Said, Target};
 
 const MIB: usize = 1 << 20;
-/// What is said at once: each has a time limit.
+/// Bytes per write: each write has a timeout.
 const PIECE: usize = MIB;
-/// Reviews whose answers nobody reads.
+/// Reviews with unread responses.
 const MANY: usize = 22;
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -34,7 +34,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     ),
 ];
 
-/// A review of an object with this in it.
+/// A review of an object that contains `inside`.
 fn review(target: &Target, inside: &str) -> String {
     match target.listener.process {
         Process::Operator => format!(
@@ -53,7 +53,7 @@ fn review(target: &Target, inside: &str) -> String {
 /// An object with a member takes 7 bytes here, and a hundred times as much decoded.
 async fn small_values(target: Target) -> Heard {
     let size = match target.listener.process {
-        // Half of the largest: it has to arrive in time on a busy machine.
+        // Half of the limit, so that it arrives in time on a busy machine.
         Process::Operator => 32 * MIB,
         _ => 7 * MIB,
     };
@@ -71,7 +71,7 @@ async fn small_values(target: Target) -> Heard {
     heard
 }
 
-/// Answers of the operator are as large as what it is sent.
+/// The operator's responses are as large as its requests.
 async fn unread(target: Target) -> Heard {
     let size = match target.listener.process {
         Process::Operator => 20 * MIB,
@@ -80,7 +80,7 @@ async fn unread(target: Target) -> Heard {
     let review = review(&target, &format!("\"{}\"", "v".repeat(size)));
     let (mut peers, mut last) = (Vec::new(), Heard::default());
     for number in 0..MANY {
-        // A refusal may come before all of the review was sent.
+        // A rejection may arrive before all of the review was sent.
         let Some(mut peer) = post(&target, &review).await else {
             continue;
         };
@@ -98,7 +98,7 @@ async fn unread(target: Target) -> Heard {
     last
 }
 
-/// A connection on which a review was posted, if all of it was taken.
+/// A connection on which a review was posted, if all of it was accepted.
 async fn post(target: &Target, body: &str) -> Option<Peer> {
     let mut peer = target.connect().await.ok()?;
     let (path, length) = (h1::path(target.listener), body.len());
