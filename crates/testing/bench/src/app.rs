@@ -136,7 +136,7 @@ mod tests {
     use super::bytes_wanted;
 
     #[test]
-    fn the_query_names_a_length() {
+    fn query_sets_response_length() {
         assert_eq!(bytes_wanted("a=1&bytes=20"), Some(20));
         assert_eq!(bytes_wanted("bytes=many"), None);
         assert_eq!(bytes_wanted("kilobytes=1"), None);

@@ -164,7 +164,7 @@ mod tests {
     use super::{Report, record_of};
 
     #[test]
-    fn a_report_becomes_a_record() {
+    fn converts_report_to_record() {
         let report: Report = serde_json::from_str(
             r#"{"RunType": "HTTP", "ActualDuration": 1000000000, "RetCodes": {"200": 9, "503": 1},
                 "DurationHistogram": {"Count": 10, "Min": 0.001, "Max": 0.004, "Avg": 0.002, "Data": [

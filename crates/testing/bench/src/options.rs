@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_is_a_start_that_flags_change() {
+    fn flags_override_profile() {
         let Ok(Command::Run(plan)) = read("run --quick --protocols http,proxy --qps 50 --driver fortio")
         else {
             panic!("refused");
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn systems_are_chosen_by_name_and_envoy_by_its_program() {
+    fn selects_systems_by_name() {
         let Ok(Command::Run(plan)) =
             read("run --systems direct,envoy,nginx --envoy bin/envoy --envoy-workers 2")
         else {
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_state_are_chosen_by_store_verb_and_api() {
+    fn selects_state_calls() {
         let Ok(Command::Run(plan)) = read("state --quick --stores redis,memory --calls get") else {
             panic!("refused");
         };
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_flag() {
+    fn errors_name_the_flag() {
         for (line, named) in [
             ("run --protocols smtp", "--protocols"),
             ("run --qps 0", "--qps"),

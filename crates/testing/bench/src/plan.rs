@@ -287,7 +287,7 @@ mod tests {
     use super::{Protocol, StateCall};
 
     #[test]
-    fn protocols_are_found_by_their_names() {
+    fn parses_protocol_names() {
         let all = Protocol::INVOCATION
             .into_iter()
             .chain(StateCall::all().map(Protocol::State));

@@ -202,7 +202,7 @@ mod tests {
     use super::{Cpu, parse_stat, status_bytes};
 
     #[test]
-    fn cpu_time_is_found_behind_any_name() {
+    fn parses_cpu_time_after_any_name() {
         let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 100 0 0 0 250 125 0 0 20 0 4 0 900 0 0";
         let expected = Cpu {
             user: 2.5,
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_in_bytes() {
+    fn converts_memory_to_bytes() {
         assert_eq!(
             status_bytes("Name:\tx\nVmRSS:\t  2048 kB\n", "VmRSS"),
             Some(2 << 20)

@@ -145,7 +145,7 @@ mod tests {
     use super::growth;
 
     #[test]
-    fn growth_after_warm_up_counts() {
+    fn ignores_growth_during_warm_up() {
         assert!(growth(&[1, 10, 10, 10, 10]).abs() < 1e-9);
         assert!((growth(&[1, 10, 11, 12, 15]) - 0.5).abs() < 1e-9);
         assert!(growth(&[]).abs() < 1e-9);

@@ -73,7 +73,7 @@ mod tests {
     use super::Pacer;
 
     #[tokio::test]
-    async fn calls_are_due_in_a_row_and_never_early() {
+    async fn calls_are_due_in_order_not_early() {
         let started = Instant::now();
         let mut pacer = Pacer::start(5_000.0).unwrap();
         let mut due = Vec::new();

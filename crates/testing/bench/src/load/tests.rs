@@ -35,7 +35,7 @@ async fn start_app() -> Ports {
 }
 
 #[tokio::test]
-async fn every_kind_of_call_is_answered_at_a_rate_and_at_full_load() {
+async fn all_calls_succeed_at_rate_and_full_load() {
     let ports = start_app().await;
     for call in [
         Call::post(ports.http, "/echo", 1024).unwrap(),
@@ -80,7 +80,7 @@ async fn every_kind_of_call_is_answered_at_a_rate_and_at_full_load() {
 }
 
 #[tokio::test]
-async fn methods_of_the_callback_that_the_app_lacks_are_refused() {
+async fn rejects_unknown_callback_methods() {
     let ports = start_app().await;
     let call = Call::unary(
         ports.grpc,
@@ -97,7 +97,7 @@ async fn methods_of_the_callback_that_the_app_lacks_are_refused() {
 
 /// A server that answers its first call only after a pause: calls due in the meantime must count as late.
 #[tokio::test]
-async fn a_stall_shows_in_every_call_it_delayed() {
+async fn stall_delays_all_due_calls() {
     use hyper::service::service_fn;
     use hyper_util::rt::TokioIo;
 

@@ -133,7 +133,7 @@ mod tests {
     use super::{Axis, Kind};
 
     #[test]
-    fn axes_hold_their_values_and_end_on_ticks() {
+    fn axes_contain_values_and_end_on_ticks() {
         for largest in [0.07, 1.0, 9.9, 1_234.0] {
             let axis = Axis::over(Kind::Linear, [largest].into_iter());
             assert!(axis.high >= largest && axis.ticks.len() <= 8, "{axis:?}");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_without_values_is_an_axis() {
+    fn accepts_axis_without_values() {
         for kind in [Kind::Linear, Kind::Log] {
             let axis = Axis::over(kind, std::iter::empty());
             assert!(axis.high > axis.low);

@@ -103,7 +103,7 @@ mod tests {
     use super::{INVOCATION, MEMORY, SERVER};
 
     #[test]
-    fn targets_know_the_direction_of_their_figures() {
+    fn targets_respect_figure_direction() {
         for target in INVOCATION.iter().chain(MEMORY).chain(SERVER) {
             let figure = target.0;
             assert_eq!(target.wording().starts_with("at least"), figure.more_is_better);

@@ -88,7 +88,7 @@ fn results_of(plan: Plan, protocol: Protocol, systems: &[(System, f64)]) -> Resu
 }
 
 #[test]
-fn a_report_can_be_written_again_from_its_results() {
+fn rewrites_report_from_results() {
     let folder = tempfile::tempdir().unwrap();
     let results = results(ALL);
     super::write(&results, &results.protocols, folder.path()).unwrap();
@@ -105,7 +105,7 @@ fn a_report_can_be_written_again_from_its_results() {
 }
 
 #[test]
-fn each_peer_has_a_column_and_a_ratio() {
+fn peers_have_column_and_ratio() {
     let page = super::summary::markdown(&results(ALL));
     for line in [
         "|  | unit | Outrigger | Dapr | Envoy | nginx | ratio to Dapr | ratio to Envoy | ratio to nginx |",
@@ -131,7 +131,7 @@ fn charts_shown(page: &str, folder: &Path) -> usize {
 }
 
 #[test]
-fn state_in_a_server_is_held_to_what_it_adds_to_the_driver() {
+fn server_state_targets_use_overhead() {
     let folder = tempfile::tempdir().unwrap();
     let call = StateCall {
         store: Store::Redis,
@@ -156,7 +156,7 @@ fn state_in_a_server_is_held_to_what_it_adds_to_the_driver() {
 }
 
 #[test]
-fn rows_are_as_long_as_their_tables_are_wide() {
+fn rows_match_table_width() {
     let page = super::summary::markdown(&results(&ALL[..2]));
     for table in page.split("\n\n").filter(|part| part.starts_with('|')) {
         let mut widths = table.lines().map(|line| line.matches('|').count());
@@ -166,7 +166,7 @@ fn rows_are_as_long_as_their_tables_are_wide() {
 }
 
 #[test]
-fn ratios_divide_what_is_added_not_what_is_measured() {
+fn ratios_compare_overhead() {
     let results = results(SIDECARS);
     let figure = super::ratios::ADDED_P50;
     let ratio = figure.ratio(&results.protocols[0], System::Reference).unwrap();
@@ -175,7 +175,7 @@ fn ratios_divide_what_is_added_not_what_is_measured() {
 }
 
 #[test]
-fn a_run_of_one_system_is_a_report_too() {
+fn reports_single_system() {
     let folder = tempfile::tempdir().unwrap();
     let mut results = results(&[]);
     results.protocols[0].systems = vec![SystemResults::new(System::Direct)];

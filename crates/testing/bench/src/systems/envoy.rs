@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hops_speak_http2_to_each_other_whatever_the_app_speaks() {
+    fn hops_use_http2_between_them() {
         let inbound = "listeners/0/filter_chains/0/filters/0/typed_config/codec_type";
         let outbound = format!("clusters/0/typed_extension_protocol_options/{PROTOCOL}/explicit_http_config");
         for (protocol, outer, app) in [
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_callee_knows_the_caller_by_its_certificate_and_one_path() {
+    fn callee_admits_caller_to_one_path() {
         let filters = "listeners/0/filter_chains/0/filters/0/typed_config/http_filters";
         for (protocol, path) in [
             (Protocol::Http, "/echo"),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_read_from_how_a_build_describes_itself() {
+    fn parses_version_line() {
         let line = "\nenvoy  version: 0123abcd/1.40.0/Clean/RELEASE/BoringSSL\n\n";
         assert_eq!(version_in(line).as_deref(), Some("1.40.0"));
         assert_eq!(version_in("nginx version: nginx"), None);

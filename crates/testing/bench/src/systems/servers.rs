@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn redis_is_called_by_its_driver() {
+    async fn calls_redis_by_driver() {
         if is_there(Server::redis_missing()) {
             let dir = tempfile::tempdir().unwrap();
             let server = Server::redis(dir.path()).await.unwrap();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn postgresql_is_called_by_its_driver() {
+    async fn calls_postgresql_by_driver() {
         if is_there(Server::postgres_missing()) {
             let dir = tempfile::tempdir().unwrap();
             let server = Server::postgres(dir.path()).await.unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_is_found_by_its_whole_name() {
+    fn finds_account_by_full_name() {
         let accounts = "postgresx:x:1:2::/:/bin/sh\npostgres:x:101:104:PostgreSQL:/var/lib:/bin/bash\n";
         assert_eq!(account(accounts, "postgres"), Some((101, 104)));
         assert_eq!(account(accounts, "redis"), None);

@@ -154,7 +154,7 @@ mod tests {
     use crate::plan::StateCall;
 
     #[test]
-    fn values_are_json_of_the_length_asked_for() {
+    fn values_are_json_of_given_length() {
         for length in [2, 3, 1024] {
             let value = value(length);
             assert_eq!(value.len(), length);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_call_keys_of_their_own() {
+    fn connections_use_different_keys() {
         for kind in StateCall::all() {
             let call = Call::of_state(kind, 1, 1024).unwrap();
             let of = |number| {

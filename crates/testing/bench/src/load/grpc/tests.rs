@@ -84,7 +84,7 @@ async fn connect(call: &Call) -> Connection {
 }
 
 #[tokio::test]
-async fn calls_follow_each_other_on_a_connection() {
+async fn reuses_connection() {
     let port = server().await;
     for (path, payload, calls) in [
         ("/any/call", 10, 50),
@@ -102,7 +102,7 @@ async fn calls_follow_each_other_on_a_connection() {
 }
 
 #[tokio::test]
-async fn what_is_no_success_is_an_error() {
+async fn non_success_is_error() {
     let port = server().await;
     for (path, error) in [
         ("/refused", "grpc-status 5 not here"),
@@ -115,7 +115,7 @@ async fn what_is_no_success_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_server_that_goes_away_takes_no_further_call() {
+async fn goaway_stops_new_calls() {
     let (listener, port) = listen().await;
     let call = Call::unary(port, "/any/call", 10).unwrap();
     let (mut connection, accepted) = tokio::join!(connect(&call), listener.accept());
@@ -156,7 +156,7 @@ async fn against(bytes: Vec<u8>, close: bool) -> String {
 }
 
 #[tokio::test]
-async fn no_peer_makes_a_call_hang() {
+async fn calls_do_not_hang() {
     let silent = "connection: nothing was heard of the peer for 0.1 s";
     assert_eq!(against(Vec::new(), false).await, silent);
     assert_eq!(against(framed(Kind::Settings, 0, 0, &[]), false).await, silent);
@@ -171,7 +171,7 @@ async fn no_peer_makes_a_call_hang() {
 }
 
 #[tokio::test]
-async fn a_call_goes_out_in_one_write() {
+async fn sends_call_in_one_write() {
     let (listener, port) = listen().await;
     let call = Call::unary(port, "/any/call", 1000).unwrap();
     let mut connection = connect(&call).await;

@@ -233,7 +233,7 @@ mod tests {
     use super::binned;
 
     #[test]
-    fn bins_keep_every_call() {
+    fn bins_contain_every_call() {
         let bins = binned(&[(100.0, 5), (101.0, 5), (5_000.0, 1)]);
         assert_eq!(bins.iter().map(|(_, count)| count).sum::<f64>(), 11.0);
         assert_eq!(bins[0].1, 10.0);

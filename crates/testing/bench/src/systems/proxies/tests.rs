@@ -82,17 +82,17 @@ async fn carries_calls(product: impl Fn() -> Option<Box<dyn Product>>) {
 }
 
 #[tokio::test]
-async fn nginx_carries_every_kind_of_call() {
+async fn nginx_forwards_all_calls() {
     carries_calls(nginx).await;
 }
 
 #[tokio::test]
-async fn envoy_carries_every_kind_of_call() {
+async fn envoy_forwards_all_calls() {
     carries_calls(envoy).await;
 }
 
 #[tokio::test]
-async fn envoy_lets_the_caller_in_and_nobody_else_and_to_one_path() {
+async fn envoy_admits_only_caller_to_one_path() {
     for (protocol, refusal) in [(Protocol::Http, "status 403"), (Protocol::Proxy, "grpc-status 7")] {
         let Some(product) = envoy() else { return };
         let (app, dir) = (app(), tempfile::tempdir().unwrap());

@@ -59,7 +59,7 @@ fn block(fields: &[(&'static str, &'static str)]) -> BytesMut {
 }
 
 #[test]
-fn padding_priorities_and_heads_in_pieces_are_read() {
+fn reads_padding_priorities_and_split_heads() {
     let (mut link, call) = begun(10);
     link.fill(call.body());
     let interim = framed(Kind::Headers, flag::END_HEADERS, 1, &block(&[(":status", "103")]));
@@ -88,12 +88,12 @@ fn padding_priorities_and_heads_in_pieces_are_read() {
 }
 
 #[test]
-fn no_more_is_sent_than_there_is_room_for() {
+fn respects_send_windows() {
     let (mut link, call) = begun(70_000);
     let length = call.body().len();
     let mut sent = 0;
     let mut send = |link: &mut Link| {
-        assert!(!link.fill(call.body()), "all there is room for at once");
+        assert!(!link.fill(call.body()), "the window is exhausted");
         let frames = written(link).into_iter();
         let sizes: Vec<usize> = frames
             .filter(|(head, _)| head.kind == Kind::Data)
@@ -123,7 +123,7 @@ fn no_more_is_sent_than_there_is_room_for() {
 }
 
 #[test]
-fn credit_is_given_for_what_is_received() {
+fn returns_received_bytes_to_windows() {
     let (mut link, call) = begun(10);
     link.fill(call.body());
     written(&mut link);
@@ -154,7 +154,7 @@ fn credit_is_given_for_what_is_received() {
 }
 
 #[test]
-fn peers_that_break_the_rules_are_found_out() {
+fn detects_protocol_errors() {
     let ok = || framed(Kind::Headers, flag::END_HEADERS, 1, &block(&[(":status", "200")]));
     let last = flag::END_HEADERS | flag::END_STREAM;
     let number = |number: u32| number.to_be_bytes();
@@ -253,7 +253,7 @@ fn peers_that_break_the_rules_are_found_out() {
 }
 
 #[test]
-fn an_answer_needs_a_status_and_the_whole_request() {
+fn response_requires_status_and_whole_request() {
     let end = |fields| {
         framed(
             Kind::Headers,
