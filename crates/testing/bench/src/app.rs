@@ -1,4 +1,4 @@
-//! The app that is called: answers every call with the body it got, as cheaply as hyper can.
+//! The called app: echoes the body of every call, with minimal overhead in hyper.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,10 +15,10 @@ use crate::Failure;
 
 mod grpc;
 
-/// Bodies above this are refused; the largest payload of a sweep is 1 MB.
+/// Larger bodies are rejected; the largest payload of a sweep is 1 MB.
 const MAX_BODY: usize = 64 << 20;
 
-/// Where the app listens; 0 leaves a protocol out.
+/// Ports of the app; 0 disables a protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ports {
     pub(crate) http: u16,
@@ -53,7 +53,7 @@ where
         .await
         .map_err(|error| format!("the app cannot listen on port {port}: {error}"))?;
     loop {
-        // Running out of file descriptors, for example, passes.
+        // Errors such as a lack of file descriptors are temporary.
         let Ok((stream, _)) = listener.accept().await else {
             tokio::task::yield_now().await;
             continue;
@@ -64,7 +64,7 @@ where
 }
 
 async fn http1(io: TokioIo<TcpStream>) {
-    // A connection that breaks is the caller's affair; it counts the failed call.
+    // The caller counts a call that fails with its connection.
     let _ended = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .serve_connection(io, service_fn(echo))
@@ -79,10 +79,10 @@ async fn http2(io: TokioIo<TcpStream>) {
         .await;
 }
 
-/// The body of the call, or as many bytes as the query asks for with `bytes=N`.
+/// The body of the call, or as many bytes as requested by the query `bytes=N`.
 async fn echo(request: Request<Incoming>) -> Result<Response<BoxBody<Bytes, Infallible>>, hyper::Error> {
     if request.uri().path().starts_with("/dapr/") {
-        // What a sidecar asks an app for at start: nothing is subscribed, nothing configured.
+        // A sidecar's requests at startup: no subscriptions, no configuration.
         return Ok(status(StatusCode::NOT_FOUND));
     }
     let wanted = request.uri().query().and_then(bytes_wanted);
@@ -98,7 +98,7 @@ async fn echo(request: Request<Incoming>) -> Result<Response<BoxBody<Bytes, Infa
     Ok(response)
 }
 
-/// The whole body, without a copy when it came in one piece; `None` when it is too large.
+/// The complete body, without a copy if it came in one piece; `None` if it is too large.
 async fn whole(mut body: Incoming) -> Result<Option<Bytes>, hyper::Error> {
     let mut pieces: Vec<Bytes> = Vec::new();
     let mut length = 0;

@@ -1,4 +1,4 @@
-//! Fortio as the load generator of the rounds: the published figures of Dapr are Fortio's.
+//! Fortio as the load generator of the rounds: Dapr's published figures use Fortio.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use crate::load::{Load, Pace, Record, Wire};
 use crate::procfs::Watched;
 use crate::results::Measurement;
 
-/// What is read of Fortio's report.
+/// The parsed fields of Fortio's report.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Report {
@@ -42,12 +42,12 @@ struct Bucket {
     count: u64,
 }
 
-/// Runs a load at a fixed rate with Fortio. Its own waiting for a late answer is not counted as latency, unlike in
-/// loads of our own.
+/// Runs a load at a fixed rate with Fortio. Unlike our loads, its latency excludes the time that a call is
+/// delayed by a late response.
 ///
 /// # Errors
 ///
-/// When Fortio is not there, fails, or has no way to make the call.
+/// If Fortio is missing, fails, or cannot make the call.
 pub(crate) async fn run(
     fortio: &Path,
     load: &Load,
@@ -136,7 +136,7 @@ pub(crate) async fn run(
     Ok((measurement, record))
 }
 
-/// Calls, each at the middle of its bucket.
+/// The calls, each at the middle of its bucket.
 fn record_of(report: &Report) -> Record {
     let mut record = Record::new();
     let failed: u64 = report
@@ -148,7 +148,7 @@ fn record_of(report: &Report) -> Record {
             *count
         })
         .sum();
-    // Fortio's histogram does not tell answered calls from failed ones; the failed ones are taken off its buckets.
+    // Fortio's histogram includes failed calls, which are subtracted from its buckets.
     let mut off = failed;
     for bucket in &report.duration_histogram.data {
         let taken = off.min(bucket.count);

@@ -1,8 +1,9 @@
-//! The load generator: connections that carry one call at a time, at a fixed rate or as fast as answers come.
+//! The load generator: connections that carry one call at a time, at a fixed rate or at full load.
 //!
-//! At a fixed rate the schedule does not wait for answers (an open loop): call *n* is due at *start + n / rate*,
-//! goes out on the connection that has been idle longest, and its latency counts from when it was due. A stall of
-//! the callee therefore shows in every call it delayed, not only in the one that met it.
+//! At a fixed rate the schedule does not wait for responses (open loop). Call *n* is due at *start + n /
+//! rate* and is sent on the connection that has been idle longest. Its latency counts from its due time, so
+//! a stall of the callee affects every call that it delayed, not only the one in flight (no coordinated
+//! omission).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,19 +34,19 @@ pub(crate) use wire::Traffic;
 use call::Direction;
 use queue::Queue;
 
-/// How long after its planned end a load may go on before what is missing counts as failed.
+/// Time after the planned end before missing calls count as failed.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// When calls go out.
+/// Timing of calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pace {
-    /// At a rate per second, so many of them.
+    /// `requests` calls at a rate per second.
     Open { qps: f64, requests: u64 },
-    /// The next as soon as one is answered, for so long.
+    /// The next call after each response, for this time.
     Closed { seconds: f64 },
 }
 
-/// A load: a call, repeated.
+/// A repeated call.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
     pub(crate) call: Call,
@@ -54,13 +55,13 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Runs it, and measures it together with the processes that are watched.
+    /// Runs the load, and measures it together with the watched processes.
     ///
-    /// Connections are opened first and carry one call each that is not counted.
+    /// Opens the connections first, with one uncounted call on each.
     ///
     /// # Errors
     ///
-    /// When a connection cannot be opened, or its first call fails.
+    /// If a connection cannot be opened, or its first call fails.
     pub(crate) async fn run(&self, watched: &Watched) -> Result<(Measurement, Record), Failure> {
         let traffic = Arc::new(Traffic::default());
         let mut record = Record::new();
@@ -71,7 +72,7 @@ impl Load {
             connections.push(Connection::open(call, &traffic).await?);
             record.connected(started.elapsed());
         }
-        // All at once, so that proxies open as many connections of their own as they will need.
+        // Concurrently, so that proxies open all their connections.
         let first = join_all(connections.iter_mut().map(Connection::call)).await;
         for outcome in first {
             outcome.map_err(|error| format!("the first call to {} failed: {error}", self.call.name()))?;
@@ -84,7 +85,7 @@ impl Load {
             Pace::Open { qps, requests } => open(connections, record, qps, requests).await?,
             Pace::Closed { seconds } => closed(connections, record, seconds).await,
         };
-        // Before memory is read, which takes its time with a server of many processes.
+        // Measured before memory, which takes time to read for a server with many processes.
         let (elapsed, cpu) = (started.elapsed(), watched.cpu_since(&before));
         let measurement = Measurement {
             cpu,
@@ -151,11 +152,11 @@ async fn open(
     queue.close();
     let finished = timeout(GRACE, async {
         for worker in workers {
-            // A worker only ends early by a panic, which the runtime has reported.
+            // A worker ends early only by a panic, which the runtime has reported.
             let _ended = worker.await;
         }
     });
-    // What is still out then stays unanswered.
+    // Calls still in flight afterwards have failed.
     let _in_time = finished.await;
     let mut record = queue.take_record();
     let missing = requests.saturating_sub(record.answered() + record.failed());
@@ -163,7 +164,7 @@ async fn open(
     Ok(record)
 }
 
-/// Carries calls as they become due, until there are no more.
+/// Makes calls as they become due.
 async fn follow(queue: Arc<Queue>, mut connection: Connection) {
     while let Some(due) = queue.next().await {
         let sent = Instant::now();
@@ -194,7 +195,7 @@ async fn closed(connections: Vec<Connection>, record: Record, seconds: f64) -> R
     queue.take_record()
 }
 
-/// Carries one call after the other until the end.
+/// Makes calls back to back until the end.
 async fn chase(queue: Arc<Queue>, mut connection: Connection, end: Instant) {
     loop {
         let sent = Instant::now();
@@ -210,7 +211,7 @@ async fn chase(queue: Arc<Queue>, mut connection: Connection, end: Instant) {
     }
 }
 
-/// A failed call may have left the connection in any state: the next one goes out on a new one.
+/// A failed call may leave the connection in any state, so the next one uses a new connection.
 async fn renew(queue: &Queue, connection: &mut Connection) -> bool {
     match connection.reopen().await {
         Ok(()) => true,

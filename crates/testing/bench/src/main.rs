@@ -1,5 +1,5 @@
-//! `outrigger-bench`: what a call through two sidecars costs, beside the direct call, Dapr's own sidecars and chains of
-//! Envoy and of nginx, measured in the same run and written as a report that others can repeat.
+//! `outrigger-bench`: the cost of a call through two sidecars, compared with the direct call, Dapr's
+//! sidecars, and chains of Envoy and nginx, measured in the same run and written as a reproducible report.
 
 mod app;
 mod fortio;
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use options::Command;
 
-/// Why the benchmark could not go on, in words for the person who started it.
+/// An error message for the user.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             return ExitCode::from(refusal.status);
         }
     };
-    // One thread: the load generator has to stay light beside what it measures, and so has the app.
+    // One thread: load generator and app must use little CPU compared to the measured processes.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -54,7 +54,7 @@ async fn execute(command: Command) -> Result<(), Failure> {
         Command::Run(plan) => {
             tokio::select! {
                 ended = session::run(&plan) => ended,
-                // Children are killed as their owners are dropped.
+                // Children are killed on drop.
                 _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
             }
         }

@@ -147,7 +147,7 @@ const SOAK: &[Flag] = &[
     RESOLVER,
 ];
 
-/// What was asked for.
+/// The requested command.
 #[derive(Debug)]
 pub(crate) enum Command {
     Run(Box<Plan>),
@@ -156,14 +156,14 @@ pub(crate) enum Command {
     App(Ports),
 }
 
-/// What to print instead of running, and the exit status.
+/// A text to print instead of running, and the exit status.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) text: String,
     pub(crate) status: u8,
 }
 
-/// Reads a command line without the program's name.
+/// Parses a command line without the program's name.
 pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Command, Refusal> {
     let command = arguments.next().unwrap_or_default();
     let table = match &*command {
@@ -234,7 +234,7 @@ fn state(values: &Values) -> Result<Plan, String> {
     shared(values, plan)
 }
 
-/// What all measurements take.
+/// Options of all measurements.
 fn shared(values: &Values, mut plan: Plan) -> Result<Plan, String> {
     set(values, "rounds", &mut plan.rounds)?;
     set(values, "requests", &mut plan.requests)?;
@@ -349,7 +349,7 @@ fn resolver(values: &Values) -> Result<Resolver, String> {
     }
 }
 
-/// The folder named, or the first of the usual ones that holds a sidecar.
+/// The given directory, or the first usual one that contains a sidecar.
 fn bin_dir(values: &Values) -> Result<PathBuf, String> {
     if values.given("bin-dir") {
         return Ok(values.text("bin-dir").into());

@@ -1,4 +1,4 @@
-//! What a run measures: two profiles, each setting open to change by flag.
+//! The plan of a run: two profiles, whose settings flags can override.
 
 use std::path::PathBuf;
 
@@ -16,17 +16,17 @@ pub(crate) enum Protocol {
     Http,
     /// `InvokeService` of the gRPC API to `OnInvoke` of a gRPC app.
     Grpc,
-    /// A method of the app's own, named by metadata and proxied.
+    /// A method of the app's service, selected by metadata and proxied.
     Proxy,
     /// A call of the state API.
     State(StateCall),
 }
 
 impl Protocol {
-    /// Those of service invocation.
+    /// The protocols of service invocation.
     pub(crate) const INVOCATION: [Self; 3] = [Self::Http, Self::Grpc, Self::Proxy];
 
-    /// As in flags, JSON and file names.
+    /// Name in flags, JSON and file names.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Http => "http".to_owned(),
@@ -36,7 +36,7 @@ impl Protocol {
         }
     }
 
-    /// As in titles.
+    /// Name in titles.
     pub(crate) fn title(self) -> String {
         match self {
             Self::Http => "HTTP invocation".to_owned(),
@@ -53,7 +53,7 @@ impl Protocol {
         }
     }
 
-    /// Whether a system can make the call: no proxy keeps state, and nothing but a sidecar reaches its own memory.
+    /// Whether a system supports the call: proxies keep no state, and only a sidecar can access its memory.
     pub(crate) fn is_made_by(self, system: System) -> bool {
         match (self, system) {
             (Self::State(_), System::Envoy | System::Nginx) => false,
@@ -81,17 +81,17 @@ impl TryFrom<String> for Protocol {
     }
 }
 
-/// What carries the call.
+/// The system that carries the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum System {
-    /// Nothing: the load generator calls the app, or the store by its driver.
+    /// None: the load generator calls the app, or the store through its driver.
     Direct,
-    /// The sidecars of this project: two for an invocation, one for state.
+    /// This project's sidecars: two for an invocation, one for state.
     Outrigger,
-    /// As many of Dapr's.
+    /// The same number of Dapr's sidecars.
     Reference,
-    /// Two Envoy processes with mTLS between them, and a rule of access.
+    /// Two Envoy processes with mTLS between them, and an access rule.
     Envoy,
     /// Two nginx processes with mTLS between them.
     Nginx,
@@ -105,10 +105,10 @@ impl System {
         Self::Envoy,
         Self::Nginx,
     ];
-    /// Those that ours is compared with.
+    /// The systems to compare with.
     pub(crate) const PEERS: [Self; 3] = [Self::Reference, Self::Envoy, Self::Nginx];
 
-    /// As in flags and JSON.
+    /// Name in flags and JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -119,7 +119,7 @@ impl System {
         }
     }
 
-    /// As in tables and legends.
+    /// Name in tables and legends.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -131,23 +131,23 @@ impl System {
     }
 }
 
-/// What makes the load at a given rate.
+/// The load generator for fixed rates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Driver {
-    /// The load generator of this program.
+    /// This program's load generator.
     Own,
     /// Fortio, at this path.
     Fortio(PathBuf),
 }
 
-/// How callers find callees.
+/// Name resolution of the sidecars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Resolver {
     /// Multicast DNS, the default of self-hosted sidecars.
     Mdns,
-    /// A table in a file, for machines that do not pass multicast.
+    /// A table in a file, for machines without multicast.
     Sqlite,
 }
 
@@ -166,7 +166,7 @@ pub(crate) struct Plan {
     pub(crate) payload: usize,
     pub(crate) warmup: f64,
     pub(crate) saturation: f64,
-    /// Rates of the saturation curve, as parts of each system's own throughput.
+    /// Rates of the saturation curve, as fractions of each system's throughput.
     pub(crate) curve: Vec<f64>,
     pub(crate) curve_point: f64,
     pub(crate) payloads: Vec<usize>,
@@ -175,15 +175,15 @@ pub(crate) struct Plan {
     /// Sidecars started to measure the time to the first call.
     pub(crate) starts: usize,
     pub(crate) idle_connections: usize,
-    /// Wait after saturation before memory is read once more.
+    /// Wait after saturation before memory is read again.
     pub(crate) settle: f64,
     pub(crate) nginx_workers: usize,
-    /// Results from before Envoy took part do not have it.
+    /// Absent in results from before Envoy was added.
     #[serde(default)]
     pub(crate) envoy_workers: usize,
     #[serde(skip)]
     pub(crate) bin_dir: PathBuf,
-    /// Envoy's program.
+    /// Path of the Envoy binary.
     #[serde(skip)]
     pub(crate) envoy: PathBuf,
     #[serde(skip)]
@@ -225,7 +225,7 @@ impl Plan {
         }
     }
 
-    /// The same steps in about three minutes: to see that everything works, not to quote.
+    /// The same steps in about three minutes, as a functional check only.
     pub(crate) fn quick() -> Self {
         Self {
             profile: "quick".to_owned(),
@@ -253,7 +253,7 @@ impl Plan {
             saturation: 5.0,
             curve: vec![0.4, 0.8],
             curve_point: 3.0,
-            // How the sizes compare is the affair of the transport, which an invocation shows.
+            // Payload sizes depend on the transport, which an invocation measures.
             sweep_point: 0.0,
             starts: 0,
             idle_connections: 0,
@@ -276,7 +276,7 @@ impl Plan {
         }
     }
 
-    /// Whether it is about state, not about invocations.
+    /// Whether it measures state instead of invocations.
     pub(crate) fn is_of_state(&self) -> bool {
         self.protocols.iter().all(|protocol| protocol.state().is_some())
     }

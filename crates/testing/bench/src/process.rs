@@ -1,4 +1,4 @@
-//! A child process with a log of its own, ended with the benchmark whatever happens.
+//! A child process with its log, killed at the end of the benchmark.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::Failure;
 
-/// How long a process may take to become ready, on a machine that is busy with something else.
+/// Startup timeout, on a busy machine.
 const READY: Duration = Duration::from_secs(60);
-/// How long a process may take to end after it was asked to.
+/// Shutdown timeout.
 const END: Duration = Duration::from_secs(20);
-/// Pause between two looks at something that is about to happen.
+/// Polling interval.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Log lines shown of a process that failed.
+/// Log lines to show for a failed process.
 const SHOWN: usize = 15;
 
 pub(crate) struct Process {
@@ -29,7 +29,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command`; what it writes goes to `DIR/NAME.log`.
+    /// Starts `command` with its output in `DIR/NAME.log`.
     pub(crate) fn start(name: &str, mut command: Command, dir: &Path) -> Result<Self, Failure> {
         let log = dir.join(format!("{name}.log"));
         let file = File::create(&log)?;
@@ -55,7 +55,7 @@ impl Process {
         self.pid
     }
 
-    /// Waits until a port on loopback accepts connections.
+    /// Waits until a loopback port accepts connections.
     pub(crate) async fn listening(&mut self, port: u16) -> Result<(), Failure> {
         let deadline = Instant::now() + READY;
         while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
@@ -64,7 +64,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until `attempt` succeeds; tells how the last one failed when none does in time.
+    /// Retries `attempt` until it succeeds; on timeout, returns the last error.
     pub(crate) async fn ready<F, E>(&mut self, mut attempt: impl FnMut() -> F) -> Result<(), Failure>
     where
         F: Future<Output = Result<(), E>>,
@@ -88,7 +88,7 @@ impl Process {
         Ok(())
     }
 
-    /// Asks the process to end and waits; one that does not is killed.
+    /// Sends a termination signal and waits; kills the process on timeout.
     pub(crate) async fn stop(mut self) -> Result<(), Failure> {
         if let Some(status) = self.child.try_wait()? {
             return Err(self.complaint(&format!("ended ({status}) before it was asked to")));
@@ -101,7 +101,7 @@ impl Process {
             Ok(ended) => {
                 ended?;
             }
-            // How a peer ends is not what is measured.
+            // The shutdown is not measured.
             Err(_) => self.child.kill().await?,
         }
         Ok(())

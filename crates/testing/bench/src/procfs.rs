@@ -1,26 +1,26 @@
-//! What the kernel says about processes: CPU time and resident memory, from `/proc`.
+//! CPU time and memory of processes, from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// What a process is in a measured call.
+/// Role of a process in a measured call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
-    /// The sidecar or proxy that takes the call.
+    /// The sidecar or proxy that receives the call.
     Caller,
     /// The sidecar or proxy in front of the app.
     Callee,
-    /// The app that answers.
+    /// The app.
     App,
-    /// What makes the load.
+    /// The load generator.
     Load,
 }
 
 impl Role {
-    /// Whether it is one of the two hops, what the benchmark is about.
+    /// Whether it is one of the two measured hops.
     pub(crate) fn is_hop(self) -> bool {
         matches!(self, Self::Caller | Self::Callee)
     }
@@ -65,7 +65,7 @@ impl Watched {
         Self(processes)
     }
 
-    /// The same, with the load generator in the given process.
+    /// The same, with the load generator's process.
     pub(crate) fn with_load(&self, pid: u32) -> Self {
         let mut processes = self.0.clone();
         processes.push((Role::Load, pid));
@@ -85,7 +85,7 @@ impl Watched {
             .collect()
     }
 
-    /// CPU time spent since `before` was taken.
+    /// CPU time spent since `before`.
     pub(crate) fn cpu_since(&self, before: &BTreeMap<Role, Cpu>) -> BTreeMap<Role, Cpu> {
         let mut now = self.cpu();
         for (role, cpu) in &mut now {
@@ -102,8 +102,8 @@ impl Watched {
     }
 }
 
-/// The process and its children; nginx, for one, works in a child. The children of the load generator are what it
-/// calls.
+/// The process and its children, since nginx, for example, works in a child. The load generator's children
+/// are excluded: they are the measured processes.
 fn family(role: Role, pid: u32) -> Vec<u32> {
     if role == Role::Load {
         return vec![pid];
@@ -123,7 +123,7 @@ fn cpu_of(pid: u32) -> Option<Cpu> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, ticks)
 }
 
-/// Fields 14 and 15 of `/proc/PID/stat`; the second, a name in brackets, may contain anything.
+/// Fields 14 and 15 of `/proc/PID/stat`; the second field, a name in parentheses, may contain anything.
 fn parse_stat(stat: &str, ticks: f64) -> Option<Cpu> {
     let (_, after) = stat.rsplit_once(')')?;
     let mut fields = after.split_whitespace().skip(11);
@@ -135,7 +135,7 @@ fn parse_stat(stat: &str, ticks: f64) -> Option<Cpu> {
     })
 }
 
-/// Pages that the processes of a family share count once, by the shares that the kernel gives to each.
+/// Shared pages count once, by the kernel's proportional shares.
 fn resident_of(family: &[u32]) -> u64 {
     let (file, field) = if family.len() > 1 {
         ("smaps_rollup", "Pss")
@@ -156,14 +156,14 @@ fn status_bytes(status: &str, field: &str) -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// The machine, as far as it matters to a reader of the numbers.
+/// Properties of the machine for readers of the report.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) memory_bytes: u64,
     pub(crate) kernel: String,
-    /// Average of the last minute before the run, in runnable tasks.
+    /// Load average of the last minute before the run.
     pub(crate) load_before: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The report folder: `results.json`, `summary.md`, and the charts in `charts/PROTOCOL/` as SVG and PNG.
+//! The report directory: `results.json`, `summary.md`, and the charts in `charts/PROTOCOL/` as SVG and PNG.
 
 use std::path::Path;
 
@@ -19,16 +19,16 @@ mod targets;
 
 use figure::Rasteriser;
 
-/// Writes the page, and the charts of the protocol that was measured last, into a folder. Creates the folder.
+/// Writes the page and the charts of the last measured protocol to a directory, which is created.
 ///
 /// # Errors
 ///
-/// When a file cannot be written, or a chart cannot be drawn.
+/// If a file cannot be written, or a chart cannot be drawn.
 pub(crate) fn add(results: &Results, output: &Path) -> Result<(), Failure> {
     write(results, results.protocols.last(), output)
 }
 
-/// Writes the page, and the charts of some protocols with those that compare them with others of their kind.
+/// Writes the page, the charts of some protocols, and the charts that compare them.
 fn write<'a>(
     results: &Results,
     drawn: impl IntoIterator<Item = &'a ProtocolResults>,
@@ -64,11 +64,11 @@ fn save(
     Ok(())
 }
 
-/// Writes the report of a run again.
+/// Rewrites the report of a run.
 ///
 /// # Errors
 ///
-/// When the results cannot be read, or are of another version of this program.
+/// If the results cannot be read, or have another version.
 pub(crate) fn from_file(file: &Path, output: &Path) -> Result<(), Failure> {
     let bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let results: Results =

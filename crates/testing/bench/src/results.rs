@@ -1,4 +1,4 @@
-//! What a run found, as `results.json` keeps it.
+//! The results of a run, stored in `results.json`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::load::Latencies;
 use crate::plan::{Plan, Protocol, System};
 use crate::procfs::{Cpu, Machine, Resident, Role};
 
-/// Version of the layout of `results.json`.
+/// Version of the format of `results.json`.
 pub(crate) const SCHEMA: u32 = 1;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub(crate) struct Results {
     pub(crate) plan: Plan,
     pub(crate) versions: BTreeMap<System, String>,
     pub(crate) protocols: Vec<ProtocolResults>,
-    /// What was asked for and could not be measured, and why.
+    /// Skipped measurements, with reasons.
     pub(crate) skipped: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct SystemResults {
     pub(crate) rounds: Vec<Measurement>,
     /// Microseconds and calls, over all rounds.
     pub(crate) histogram: Vec<(f64, u64)>,
-    /// Milliseconds from the start of the process to the first answered call.
+    /// Milliseconds from the start of the process to the first successful call.
     pub(crate) first_call: Vec<f64>,
     pub(crate) memory: Memory,
     pub(crate) saturation: Option<Measurement>,
@@ -77,31 +77,31 @@ pub(crate) struct Memory {
     pub(crate) idle: Resident,
     /// At the end of the last round at the fixed rate.
     pub(crate) loaded: Resident,
-    /// At the end of the load as fast as answers come.
+    /// At the end of full load.
     pub(crate) saturated: Resident,
-    /// Some time after all load ended.
+    /// Some time after all load has ended.
     pub(crate) settled: Resident,
-    /// Of the caller, for each idle connection to it.
+    /// Per idle connection, of the caller.
     pub(crate) per_connection: Option<f64>,
 }
 
-/// One load, and what it took.
+/// One load and its cost.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Measurement {
     pub(crate) driver: String,
-    /// Calls per second asked for; none when the load was as fast as answers came.
+    /// Requested calls per second; `None` at full load.
     pub(crate) requested_qps: Option<f64>,
     pub(crate) connections: usize,
     pub(crate) payload: usize,
     pub(crate) planned: u64,
-    /// Answered calls.
+    /// Successful calls.
     pub(crate) requests: u64,
     pub(crate) errors: BTreeMap<String, u64>,
     pub(crate) requested_seconds: f64,
     pub(crate) seconds: f64,
-    /// Microseconds, from when the call was due.
+    /// Microseconds since the due time.
     pub(crate) latency: Latencies,
-    /// Microseconds from when a call was due to when it left.
+    /// Microseconds from the due time to sending.
     pub(crate) lag: Latencies,
     pub(crate) breakdown: Breakdown,
     pub(crate) connect: Spread,
@@ -115,7 +115,7 @@ pub(crate) struct Measurement {
 }
 
 impl Measurement {
-    /// Answered calls per second.
+    /// Successful calls per second.
     pub(crate) fn qps(&self) -> f64 {
         if self.seconds > 0.0 {
             self.requests as f64 / self.seconds
@@ -128,14 +128,14 @@ impl Measurement {
         self.errors.values().sum()
     }
 
-    /// CPU time per call of the processes that are selected, in microseconds.
+    /// CPU time per call of the selected processes, in microseconds.
     pub(crate) fn cpu_per_call(&self, selected: impl Fn(Role) -> bool) -> f64 {
         let seconds: f64 = self
             .cpu
             .iter()
             .filter(|(role, _)| selected(**role))
             .map(|(_, cpu)| cpu.total())
-            // A sum of nothing is negative zero, which looks odd in print.
+            // The sum of an empty iterator is negative zero, which prints badly.
             .fold(0.0, |sum, seconds| sum + seconds);
         if self.requests == 0 {
             0.0
@@ -144,13 +144,13 @@ impl Measurement {
         }
     }
 
-    /// Calls per second for each core that the two hops keep busy; none without hops.
+    /// Calls per second per core used by the two hops; `None` without hops.
     pub(crate) fn qps_per_core(&self) -> Option<f64> {
         let per_call = self.cpu_per_call(Role::is_hop);
         (per_call > 0.0).then(|| 1e6 / per_call)
     }
 
-    /// Adds a round to the rounds so far; latencies are merged by whoever has the histograms.
+    /// Adds a round; the owner of the histograms merges latencies.
     pub(crate) fn add(&mut self, round: &Self) {
         self.driver.clone_from(&round.driver);
         self.requested_qps = round.requested_qps;
@@ -178,18 +178,18 @@ impl Measurement {
     }
 }
 
-/// Where the mean latency goes, in microseconds.
+/// Breakdown of the mean latency, in microseconds.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Breakdown {
-    /// Until the call left.
+    /// Until the call was sent.
     pub(crate) waited: f64,
-    /// Until the head of the answer was there.
+    /// Until the response head arrived.
     pub(crate) head: f64,
-    /// Until the answer was complete.
+    /// Until the response was complete.
     pub(crate) body: f64,
 }
 
-/// Microseconds of something that was done `count` times.
+/// Statistics in microseconds of `count` measurements.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) count: u64,

@@ -1,5 +1,5 @@
-//! A run: for each protocol, all systems are started and every step visits them in turn, so that whatever else the
-//! machine does hits them alike.
+//! A run: for each protocol, all systems are started and visited in turn at every step, so that other load
+//! on the machine affects them alike.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,19 +18,19 @@ use crate::systems::{Backend, Stack, envoy_version, nginx_version, sidecar_versi
 
 mod steps;
 
-/// A system that is up, and what is known of it so far.
+/// A running system and its results so far.
 struct Subject {
     stack: Stack,
     results: SystemResults,
     record: Record,
 }
 
-/// Measures what the plan says and writes the report.
+/// Executes the plan and writes the report.
 ///
 /// # Errors
 ///
-/// When Outrigger's own processes, or the app, cannot be started, or the report cannot be written. Peers that are
-/// not there, or fail, are left out with a word.
+/// If Outrigger's processes or the app cannot be started, or the report cannot be written. Missing or
+/// failing peers are skipped with a message.
 pub(crate) async fn run(plan: &Plan) -> Result<(), Failure> {
     raise_descriptor_limit();
     let mut results = Results {
@@ -51,7 +51,7 @@ pub(crate) async fn run(plan: &Plan) -> Result<(), Failure> {
     let dir = tempfile::Builder::new().prefix("outrigger-bench-").tempdir()?;
     let measured = measure(plan, &systems, dir.path(), &mut results).await;
     if let Err(failure) = measured {
-        // The message names a log in it.
+        // The message refers to a log in it.
         return Err(format!(
             "{failure}\nthe logs of all processes are in {}",
             keep(dir).display()
@@ -71,7 +71,7 @@ async fn measure(plan: &Plan, systems: &[System], dir: &Path, results: &mut Resu
             continue;
         }
         if let Some(reason) = Backend::missing(protocol) {
-            // Once, not for each call of the store.
+            // Once, not per call of the store.
             if !results.skipped.contains(&reason) {
                 skip(&mut results.skipped, reason);
             }
@@ -82,7 +82,7 @@ async fn measure(plan: &Plan, systems: &[System], dir: &Path, results: &mut Resu
         backend.stop().await?;
         results.protocols.push(found);
         results.finished = now();
-        // After each protocol: what a broken-off run has found is kept.
+        // After each protocol, so that an interrupted run keeps its results.
         report::add(results, &plan.output)?;
     }
     Ok(())
@@ -104,7 +104,7 @@ async fn visit(
                 record: Record::new(),
                 stack,
             }),
-            // Without our own there is nothing to report; a peer that does not start is left out.
+            // Without Outrigger there is nothing to report; a peer that does not start is skipped.
             Err(failure) if system == System::Outrigger => return Err(failure),
             Err(failure) => skip(
                 skipped,
@@ -145,7 +145,7 @@ async fn visit(
     })
 }
 
-/// The systems of the plan that are on this machine.
+/// The systems of the plan that are available on this machine.
 fn available(plan: &Plan, results: &mut Results) -> Vec<System> {
     let mut systems = Vec::new();
     for &system in &plan.systems {
@@ -187,12 +187,12 @@ fn keep(dir: TempDir) -> std::path::PathBuf {
     dir.keep()
 }
 
-/// Sweeps open more connections than the usual limit of descriptors lets them.
+/// Raises the descriptor limit, which sweeps would exceed.
 pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where it is not allowed, the step that needs it says so.
+    // On failure, the step that needs it reports an error.
     let _raised = setrlimit(Resource::Nofile, limit);
 }
 

@@ -1,4 +1,4 @@
-//! Connections opened and closed at a steady rate, with a call on each: memory has to stay flat.
+//! Connections opened and closed at a steady rate, with a call on each: memory must stay flat.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -16,13 +16,13 @@ use crate::procfs::{Role, Watched};
 use crate::session::raise_descriptor_limit;
 use crate::systems::{Backend, Stack};
 
-/// Closed connections keep their ports for a minute: with one loopback address there would be too few.
+/// Source addresses: closed connections block their ports for a minute, so one address has too few.
 const SOURCES: u64 = 16;
-/// Calls under way at once, at most.
+/// Maximum calls in flight.
 const UNDER_WAY: usize = 256;
-/// Looks at the memory.
+/// Number of memory samples.
 const SAMPLES: u32 = 20;
-/// Growth from the end of the first fifth to the end that still counts as flat.
+/// Tolerated growth after the first fifth.
 const FLAT: f64 = 0.05;
 
 #[derive(Debug, Clone)]
@@ -40,11 +40,11 @@ struct Counts {
     failed: AtomicU64,
 }
 
-/// Runs the soak and prints memory as it goes.
+/// Runs the soak and prints memory as it proceeds.
 ///
 /// # Errors
 ///
-/// When memory grows, calls fail, or the processes cannot be started.
+/// If memory grows, calls fail, or the processes cannot be started.
 pub(crate) async fn run(options: &Options) -> Result<(), Failure> {
     raise_descriptor_limit();
     let dir = tempfile::Builder::new().prefix("outrigger-soak-").tempdir()?;
@@ -62,7 +62,7 @@ pub(crate) async fn run(options: &Options) -> Result<(), Failure> {
     verdict(&samples, &counts)
 }
 
-/// Bytes resident in both sidecars, at even intervals.
+/// Resident bytes of both sidecars, at regular intervals.
 async fn churn(
     options: &Options,
     call: &Call,
@@ -131,7 +131,7 @@ fn verdict(samples: &[u64], counts: &Counts) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Growth between the second fifth and the last, as a part of the former; the first fifth is warm-up.
+/// Growth between the second fifth and the last, relative to the former; the first fifth is warm-up.
 fn growth(samples: &[u64]) -> f64 {
     let fifth = (samples.len() / 5).max(1);
     let mean = |part: &[u64]| part.iter().sum::<u64>() as f64 / part.len().max(1) as f64;

@@ -1,5 +1,5 @@
-//! What is measured: the app alone, or behind two sidecars of a build, or behind two processes of a proxy; a store
-//! alone, or behind a sidecar.
+//! The measured systems: the app alone, or behind two sidecars or two proxies; a store alone, or behind a
+//! sidecar.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,23 +34,23 @@ use nginx::Nginx;
 use proxies::{Product, Proxies};
 use sidecars::Sidecars;
 
-/// Path and method of calls that a proxy passes on as they are. Fortio's client calls the same method.
+/// Path and method of proxied calls. Fortio's client calls the same method.
 const ECHO: &str = "/echo";
 const UNARY: &str = "/fgrpc.PingServer/Ping";
 
-/// A system that is up and answers calls of one protocol.
+/// A running system for one protocol.
 pub(crate) struct Stack {
     pub(crate) protocol: Protocol,
     chain: Chain,
     watched: Watched,
-    /// Where calls go.
+    /// Port that receives calls.
     port: u16,
-    /// The size of the values that keys have.
+    /// The size of the stored values.
     filled: Option<usize>,
 }
 
 impl Chain {
-    /// One more sidecar that takes calls.
+    /// Prepares one more sidecar that receives calls.
     fn prepare_first(&mut self) -> Option<launch::Prepared> {
         match self {
             Self::Sidecars(pair) => Some(pair.prepare_caller()),
@@ -135,7 +135,7 @@ impl Stack {
         Ok(())
     }
 
-    /// The processes whose cost counts.
+    /// The processes whose cost is measured.
     pub(crate) fn watched(&self) -> &Watched {
         &self.watched
     }
@@ -145,7 +145,7 @@ impl Stack {
         self.call_at(self.port, payload)
     }
 
-    /// Gives every key that is read a value of a size.
+    /// Stores a value of this size under every key that is read.
     pub(crate) async fn fill(&mut self, payload: usize) -> Result<(), Failure> {
         let Some(call) = self.protocol.state() else {
             return Ok(());
@@ -160,10 +160,10 @@ impl Stack {
         Ok(())
     }
 
-    /// A call that succeeds as soon as the system does what it is for.
+    /// A call that succeeds once the system is ready.
     fn probe(&self, port: u16) -> Result<Call, Failure> {
         match self.protocol.state() {
-            // Nothing can be read yet.
+            // There is nothing to read yet.
             Some(call) => self.state_at(saving(call), port, 0),
             None => self.call_at(port, 0),
         }
@@ -195,7 +195,7 @@ impl Stack {
         }
     }
 
-    /// The identity of the callee, for load generators that have to name it.
+    /// The identity of the callee, for load generators that need it.
     pub(crate) fn callee_id(&self) -> Option<&str> {
         match &self.chain {
             Chain::Sidecars(pair) => Some(pair.callee_id()),
@@ -203,9 +203,9 @@ impl Stack {
         }
     }
 
-    /// Starts one more first hop and waits for its first answered call. None for the direct call.
+    /// Starts one more first hop and waits for its first successful call. `None` for the direct call.
     pub(crate) async fn spare(&mut self) -> Result<Option<Spare>, Failure> {
-        // The clock starts with the process: files and command lines are written before.
+        // The clock starts with the process: files and command lines are prepared before.
         let (started, process, port, health) = match &mut self.chain {
             Chain::Proxies(pair) => {
                 let prepared = pair.prepare_caller()?;
@@ -254,16 +254,16 @@ fn saving(call: StateCall) -> StateCall {
     }
 }
 
-/// A first hop of its own, beside the one that is measured.
+/// An additional first hop, separate from the measured one.
 pub(crate) struct Spare {
-    /// From the start of the process to its first answered call.
+    /// From the start of the process to its first successful call.
     pub(crate) first_call: Duration,
     pub(crate) process: Process,
-    /// A call that the hop answers itself, to keep connections to it that do nothing else.
+    /// A call answered by the hop itself, for idle connections.
     pub(crate) health: Call,
 }
 
-/// One call on a connection of its own, given up after two seconds.
+/// One call on a new connection, with a timeout of two seconds.
 async fn attempt(call: &Call) -> Result<(), String> {
     let traffic = Arc::new(Traffic::default());
     let once = async {

@@ -1,4 +1,4 @@
-//! gRPC without generated servers: five bytes of frame, a message, a status in the trailers.
+//! A gRPC server without generated code: a message prefix, a message, and the status in trailers.
 
 use std::convert::Infallible;
 
@@ -18,8 +18,8 @@ const INVALID_ARGUMENT: u32 = 3;
 
 type Answer = Response<BoxBody<Bytes, Infallible>>;
 
-/// `OnInvoke` of Dapr's app callback is answered with the data of the call, its other methods with
-/// "unimplemented", and every method of any other service with the message it got.
+/// Responds to `OnInvoke` of Dapr's app callback with the data of the call, to its other methods with
+/// "unimplemented", and echoes all other services' messages.
 pub(super) async fn answer(request: Request<Incoming>) -> Result<Answer, hyper::Error> {
     let path = request.uri().path();
     let invoked = path.strip_prefix(CALLBACK).map(|method| method == "/OnInvoke");

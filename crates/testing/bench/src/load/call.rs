@@ -1,4 +1,4 @@
-//! What is called, and what counts as an answer.
+//! Calls and the validation of their responses.
 
 use std::net::SocketAddr;
 
@@ -22,17 +22,17 @@ const KIND: &str = "application/octet-stream";
 /// The path of `OnInvoke`.
 pub(crate) const ON_INVOKE: &str = "/dapr.proto.runtime.v1.AppCallback/OnInvoke";
 
-/// What the calls are spoken in.
+/// Wire protocol of the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wire {
     Http1,
     /// gRPC over HTTP/2 without TLS.
     Grpc,
-    /// What the driver of a store speaks.
+    /// The protocol of a store's driver.
     Driver(Command),
 }
 
-/// Which way the app's own data goes.
+/// Direction of the app's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     ToServer,
@@ -40,26 +40,26 @@ pub(super) enum Direction {
     Both,
 }
 
-/// One call, ready to be repeated.
+/// A repeatable call.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) address: SocketAddr,
     pub(crate) wire: Wire,
-    /// Bytes of the app's own data.
+    /// Bytes of the app's data.
     pub(crate) payload: usize,
     pub(super) direction: Direction,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
-    /// Bytes of the answer's body, at least.
+    /// Minimum bytes of the response body.
     answer: usize,
-    /// The calls that connections make instead, in turn, where they are not all the same.
+    /// If not empty, connections use these calls in turn.
     variants: Vec<Call>,
 }
 
 impl Call {
-    /// `POST` with a payload that has to come back.
+    /// `POST` with a payload that must be echoed.
     pub(crate) fn post(port: u16, path: &str, payload: usize) -> Result<Self, Failure> {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut headers = HeaderMap::new();
@@ -79,7 +79,7 @@ impl Call {
         })
     }
 
-    /// `GET` without a body; any success will do.
+    /// `GET` without a body; any success response is valid.
     pub(crate) fn get(port: u16, path: &str) -> Result<Self, Failure> {
         let mut call = Self::post(port, path, 0)?;
         call.method = Method::GET;
@@ -87,18 +87,18 @@ impl Call {
         Ok(call)
     }
 
-    /// A gRPC method whose message is the payload itself, which has to come back: no proxy looks inside.
+    /// A gRPC method whose message is the payload itself, which must be echoed: proxies do not parse it.
     pub(crate) fn unary(port: u16, path: &str, payload: usize) -> Result<Self, Failure> {
         Self::grpc(port, path, payload, frame::framed(&filler(payload)))
     }
 
-    /// `OnInvoke`, as a sidecar calls an app.
+    /// `OnInvoke`, as called by a sidecar.
     pub(crate) fn on_invoke(port: u16, payload: usize) -> Result<Self, Failure> {
         let body = frame::message(&invocation(payload));
         Self::grpc(port, ON_INVOKE, payload, body)
     }
 
-    /// `InvokeService`, as an app calls its sidecar.
+    /// `InvokeService`, as called by an app.
     pub(crate) fn invoke_service(port: u16, app_id: &str, payload: usize) -> Result<Self, Failure> {
         let request = InvokeServiceRequest {
             id: app_id.to_owned(),
@@ -133,7 +133,7 @@ impl Call {
         Ok(self)
     }
 
-    /// What the connection of a number calls.
+    /// The call of a connection, by its number.
     pub(super) fn of_connection(&self, number: usize) -> &Self {
         let turn = number % self.variants.len().max(1);
         self.variants.get(turn).unwrap_or(self)
@@ -147,7 +147,7 @@ impl Call {
         self.uri.path()
     }
 
-    /// As HTTP/1.1 speaks it.
+    /// As an HTTP/1.1 request.
     pub(super) fn request(&self) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
@@ -192,7 +192,7 @@ fn invocation(payload: usize) -> InvokeRequest {
     }
 }
 
-/// Not all the same byte: nothing on the way compresses, but nobody should have to take that on trust.
+/// Varying bytes, so that transparent compression would be visible.
 fn filler(length: usize) -> Vec<u8> {
     (0..length)
         .map(|at| b'a' + (at.wrapping_mul(31) % 26) as u8)

@@ -13,7 +13,7 @@ use super::grpc::{self, Fault};
 use super::http1;
 use super::wire::{Counted, Traffic};
 
-/// Why a call counts as failed.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     #[error("cannot connect: {0}")]
@@ -32,7 +32,7 @@ pub(crate) enum CallError {
     Short,
 }
 
-/// When an answer came, and how large it was.
+/// Time and size of a response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResponseTiming {
     pub(super) head: Instant,
@@ -57,7 +57,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When it is refused, or breaks during the handshake.
+    /// If it is refused, or breaks during the handshake.
     pub(crate) async fn open(call: &Call, traffic: &Arc<Traffic>) -> Result<Self, CallError> {
         if let Wire::Driver(command) = call.wire {
             let client = driver::Client::open(call.address, command).await?;
@@ -71,7 +71,7 @@ impl Connection {
         Self::on(stream, call, traffic).await
     }
 
-    /// The same from a given loopback address: each address has ephemeral ports of its own.
+    /// The same from a given loopback address, because each address has its own ephemeral ports.
     pub(crate) async fn open_from(
         source: Ipv4Addr,
         call: &Call,
@@ -103,11 +103,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes the call and reads the whole answer.
+    /// Makes the call and reads the complete response.
     ///
     /// # Errors
     ///
-    /// When the connection breaks, the answer is no success, or less comes back than was sent.
+    /// If the connection breaks, the response is not a success, or is shorter than expected.
     pub(crate) async fn call(&mut self) -> Result<ResponseTiming, CallError> {
         let (head, length) = match &mut self.sender {
             Sender::Driver(client) => {

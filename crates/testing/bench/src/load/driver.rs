@@ -1,5 +1,5 @@
-//! The stores behind the state API, called by the drivers that the sidecar uses too: what it adds is measured
-//! against these calls. The commands are those of a plain get, and of a save without conditions.
+//! The stores behind the state API, called directly through the sidecar's drivers, as a baseline for its
+//! overhead. The commands are those of a plain get, and of a save without conditions.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use tokio_postgres::{NoTls, Statement};
 use super::call::name_of;
 use crate::plan::{Store, Verb};
 
-/// What is asked of a store.
+/// A command to a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Command {
     pub(super) store: Store,
@@ -30,14 +30,14 @@ pub(crate) enum DriverError {
     None,
 }
 
-/// Writes a value and counts its version up, as the component does in one step.
+/// Writes a value and increments its version atomically, like the component.
 const SAVE: &str = r#"
 if redis.call("HGET", KEYS[1], "first-write") then return 1 end
 redis.call("HSET", KEYS[1], "data", ARGV[1])
 redis.call("HINCRBY", KEYS[1], "version", 1)
 return 0
 "#;
-/// The columns of the component's table that these statements name.
+/// The columns of the component's table used by these statements.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS direct_state (
     key text NOT NULL PRIMARY KEY,
     value bytea NOT NULL,
@@ -51,7 +51,7 @@ const SELECT: &str = "SELECT key, value, etag::text, expires_at::text FROM direc
 const UPSERT: &str = "INSERT INTO direct_state (key, value, etag) VALUES ($1, $2, gen_random_uuid())
     ON CONFLICT (key) DO UPDATE
     SET value = $2, updated_at = CURRENT_TIMESTAMP, expires_at = NULL, etag = gen_random_uuid() RETURNING 1";
-/// Held while the table is made: PostgreSQL does not make one twice at once.
+/// Serializes the creation of the table, which fails if run concurrently.
 const LOCK: i64 = 4_096;
 
 /// A connection to a store.
@@ -84,7 +84,7 @@ impl Client {
         })
     }
 
-    /// Makes the call; returns the length of the value that came back.
+    /// Makes the call; returns the length of the received value.
     pub(super) async fn call(&mut self, value: &Bytes) -> Result<usize, DriverError> {
         match (&mut self.link, self.command.verb) {
             (Link::Redis(connection, _), Verb::Get) => {
@@ -119,7 +119,7 @@ async fn postgres(address: SocketAddr, verb: Verb) -> Result<Link, DriverError> 
     let (host, port) = (address.ip(), address.port());
     let text = format!("host={host} port={port} user=postgres dbname=postgres");
     let (client, connection) = tokio_postgres::connect(&text, NoTls).await?;
-    // It ends with the client; what goes wrong on it comes out of the call.
+    // The task ends with the client; its errors surface in the calls.
     tokio::spawn(connection);
     let locked = format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK}); {TABLE}; COMMIT");
     client.batch_execute(&locked).await?;

@@ -1,7 +1,7 @@
-//! gRPC for the load generator: a connection that carries one call at a time, without tasks, queues or a wake-up of its
-//! own, so that the generator is not what limits a load.
+//! gRPC for the load generator: a connection for one call at a time, without tasks, queues or extra
+//! wake-ups, so that the generator does not limit the load.
 //!
-//! Frames that come between two calls are read with the next one.
+//! Frames received between two calls are processed with the next call.
 
 use std::future::{Future as _, poll_fn};
 use std::io;
@@ -23,10 +23,10 @@ use link::Link;
 mod frames;
 mod link;
 
-/// Bytes read at once, at most. A whole frame fits.
+/// Maximum bytes per read. A complete frame fits.
 const READ: usize = 64 << 10;
 
-/// Why a connection cannot go on.
+/// Why a connection is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("{0}")]
@@ -45,25 +45,25 @@ pub(crate) enum Fault {
     Protocol(&'static str),
 }
 
-/// The calling side of a connection.
+/// The client side of a connection.
 pub(super) struct Client {
     io: Counted,
     input: Input,
     link: Link,
-    /// Runs out now and then: a timer a call would cost more than it is worth.
+    /// Expires periodically: a timer per call would be too expensive.
     watch: Pin<Box<Sleep>>,
     silence: Duration,
-    /// Whether anything moved since the watch was set.
+    /// Whether there was progress since the timer was set.
     heard: bool,
 }
 
 impl Client {
-    /// Says hello, and leaves it to the first call to hear the answer. A call is given up after `silence`, and within
-    /// twice that, without a byte in either direction.
+    /// Sends the preface and leaves the response to the first call. A call fails after between one and two
+    /// times `silence` without a byte in either direction.
     ///
     /// # Errors
     ///
-    /// When the connection breaks.
+    /// If the connection breaks.
     pub(super) async fn open(mut io: Counted, silence: Duration) -> Result<Self, Fault> {
         let mut link = Link::new();
         io.write_all_buf(link.out()).await?;
@@ -77,11 +77,11 @@ impl Client {
         })
     }
 
-    /// Makes the call. Returns when the head of the answer came, and the length of the body.
+    /// Makes the call. Returns the arrival time of the response head, and the length of the body.
     ///
     /// # Errors
     ///
-    /// When the connection breaks, or the answer is no success.
+    /// If the connection breaks, or the response is not a success.
     pub(super) async fn call(&mut self, call: &Call) -> Result<(Instant, usize), CallError> {
         self.link.begin(call)?;
         self.heard = true;
@@ -100,7 +100,7 @@ impl Client {
         }
     }
 
-    /// Writes what there is, and waits for something to read, or for room to write `more`.
+    /// Writes pending output, and waits for input, or for a window to write `more`.
     fn turn(&mut self, cx: &mut Context<'_>, more: bool) -> Poll<Result<(), Fault>> {
         let written = self.write(cx)?.is_ready();
         let mut spare = ReadBuf::new(self.input.spare());
@@ -139,7 +139,7 @@ impl Client {
         Poll::Ready(Ok(()))
     }
 
-    /// Ready when nothing moved for too long.
+    /// Ready if there was no progress for too long.
     fn silent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         loop {
             ready!(self.watch.as_mut().poll(cx));
@@ -151,7 +151,7 @@ impl Client {
     }
 }
 
-/// What was read and is not used yet.
+/// Received but unprocessed data.
 struct Input {
     bytes: Box<[u8]>,
     start: usize,
@@ -167,7 +167,7 @@ impl Input {
         }
     }
 
-    /// The next frame, once it is whole.
+    /// The next complete frame.
     fn next(&mut self) -> Result<Option<(Head, &[u8])>, Fault> {
         let rest = &self.bytes[self.start..self.end];
         let Some(head) = Head::read(rest) else {
@@ -183,7 +183,7 @@ impl Input {
         Ok(Some((head, payload)))
     }
 
-    /// Where to read to: never nothing, as long as no whole frame is left unused.
+    /// Free space of the read buffer: never empty if no complete frame is left unprocessed.
     fn spare(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

@@ -1,4 +1,4 @@
-//! A client of HTTP/1.1 without a task: whoever calls drives the connection.
+//! An HTTP/1.1 client without a task: the caller drives the connection.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -14,7 +14,7 @@ use super::wire::Counted;
 
 pub(super) struct Client {
     sender: SendRequest<Full<Bytes>>,
-    /// None once it is over.
+    /// `None` once it has ended.
     connection: Option<Connection<TokioIo<Counted>, Full<Bytes>>>,
 }
 
@@ -27,7 +27,8 @@ impl Client {
         })
     }
 
-    /// Makes a call and reads the whole answer: its status, when its head came, and its length.
+    /// Makes a call and reads the complete response: its status, the arrival time of its head, and its
+    /// length.
     pub(super) async fn call(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -48,7 +49,7 @@ impl Client {
             drive(connection, cx);
             let called = calling.as_mut().poll(cx);
             if called.is_pending() {
-                // It has said what it waits for: that may be here already.
+                // After registering for readiness, the data may already be available.
                 drive(connection, cx);
                 return calling.as_mut().poll(cx);
             }

@@ -1,7 +1,7 @@
-//! A schedule at microsecond resolution.
+//! A schedule with microsecond resolution.
 //!
-//! Timers of the async runtime fire on whole milliseconds, a whole period of 1,000 calls per second. The kernel's
-//! timer descriptors do not round, and one thread waits for them and for answers alike.
+//! tokio's timers have millisecond resolution, a whole period at 1,000 calls per second. Kernel timer
+//! descriptors are precise, and one thread can wait for them and for responses.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use rustix::time::{
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-/// Tells which calls are due.
+/// Yields the calls that are due.
 pub(crate) struct Pacer {
     timer: AsyncFd<OwnedFd>,
     next: Instant,
@@ -21,7 +21,7 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// Starts the clock; the first call is due one period from now.
+    /// Starts the clock; the first call is due after one period.
     pub(crate) fn start(qps: f64) -> io::Result<Self> {
         let period = Duration::from_secs_f64(1.0 / qps).max(Duration::from_nanos(1));
         let timer = timerfd_create(
@@ -46,7 +46,7 @@ impl Pacer {
         Ok(Self { timer, next, period })
     }
 
-    /// Waits until at least one call is due; gives the times at which each one was.
+    /// Waits until at least one call is due; returns their due times.
     pub(crate) async fn due(&mut self) -> io::Result<impl Iterator<Item = Instant> + use<>> {
         let count = loop {
             let mut ready = self.timer.readable().await?;

@@ -1,4 +1,4 @@
-//! Calls that are due, shared by the connections of a load, and the record they write.
+//! Queue of due calls, shared by the connections of a load, and their record.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,13 +37,13 @@ impl Queue {
         self.idle.notify_one();
     }
 
-    /// No more calls will come.
+    /// Ends the queue.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.idle.notify_waiters();
     }
 
-    /// The next call, as soon as one is due; `None` when there will be none.
+    /// Waits for the next due call; `None` at the end.
     pub(super) async fn next(&self) -> Option<Instant> {
         loop {
             let notified = self.idle.notified();
@@ -67,13 +67,13 @@ impl Queue {
         write(&mut self.state().record);
     }
 
-    /// The record so far; an empty one takes its place.
+    /// Takes the record so far.
     pub(super) fn take_record(&self) -> Record {
         std::mem::replace(&mut self.state().record, Record::new())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing is half done when a panic lets go of the lock.
+        // The state is consistent, so poisoning is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What a load keeps of its calls: histograms, sums, counts.
+//! Record of the calls of a load: histograms, sums, counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use super::connection::{CallError, ResponseTiming};
 use crate::results::{Breakdown, Spread};
 
-/// Ten minutes, in nanoseconds: longer than any call is waited for.
+/// Ten minutes in nanoseconds, longer than any timeout.
 const MAX_NANOSECONDS: u64 = 600_000_000_000;
-/// Three digits are kept of each latency.
+/// Significant digits of latencies.
 const DIGITS: u8 = 3;
-/// Kinds of failure told apart.
+/// Maximum number of distinct failures.
 const KINDS: usize = 16;
 
-/// Latencies, in microseconds.
+/// Latencies in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Latencies {
     pub(crate) mean: f64,
@@ -31,7 +31,7 @@ pub(crate) struct Latencies {
     pub(crate) max: f64,
 }
 
-/// The calls of one load, or of several added together.
+/// The calls of one or several loads.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     latency: Histogram<u64>,
@@ -89,7 +89,7 @@ impl Record {
         }
     }
 
-    /// Answered calls of which only a latency is known, as from another load generator.
+    /// Adds successful calls with only their latency, for other load generators.
     pub(crate) fn answered_in(&mut self, latency: Duration, count: u64) {
         self.latency.saturating_record_n(nanoseconds(latency), count);
         self.total.calls += count;
@@ -110,7 +110,7 @@ impl Record {
 
     /// Adds the calls of another load.
     pub(crate) fn add(&mut self, other: &Self) {
-        // All histograms have the same bounds, so that none can refuse.
+        // All histograms have the same bounds, so this cannot fail.
         let _fits = self.latency.add(&other.latency);
         let _fits = self.lag.add(&other.lag);
         let _fits = self.connect.add(&other.connect);
@@ -143,7 +143,7 @@ impl Record {
         latencies
     }
 
-    /// How late calls left, whatever the reason: no idle connection, or the generator's own delay.
+    /// Delay of calls before sending, caused by a lack of idle connections or by the generator.
     pub(crate) fn lag(&self) -> Latencies {
         latencies_of(&self.lag)
     }
@@ -169,12 +169,12 @@ impl Record {
         }
     }
 
-    /// Bytes of the app's own data in all answered calls, in a direction in which they carry it.
+    /// Bytes of the app's data in all successful calls, in a direction that carries it.
     pub(crate) fn payload(&self) -> u64 {
         self.total.payload
     }
 
-    /// Microseconds, and how many calls took about as long; ascending, without gaps filled in.
+    /// Microseconds, and the number of calls per bucket; ascending, without empty buckets.
     pub(crate) fn buckets(&self) -> Vec<(f64, u64)> {
         self.latency
             .iter_recorded()

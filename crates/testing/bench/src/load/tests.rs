@@ -1,4 +1,4 @@
-//! The load generator against the app of this program.
+//! The load generator against this program's app.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ async fn all_calls_succeed_at_rate_and_full_load() {
                 record.buckets().iter().map(|(_, count)| count).sum::<u64>()
             );
             assert_eq!(measured.payload_sent, measured.requests * payload);
-            // Headers come on top, in both directions.
+            // Headers add to the payload, in both directions.
             assert!(measured.sent > measured.payload_sent && measured.received > measured.payload_received);
             assert!(measured.latency.min > 0.0 && measured.latency.max >= measured.latency.p50);
             if let Pace::Open { requests, .. } = pace {
@@ -95,7 +95,7 @@ async fn rejects_unknown_callback_methods() {
     assert_eq!(error.to_string().trim_end(), "grpc-status 12");
 }
 
-/// A server that answers its first call only after a pause: calls due in the meantime must count as late.
+/// A server that delays its first response: calls due meanwhile must count as late.
 #[tokio::test]
 async fn stall_delays_all_due_calls() {
     use hyper::service::service_fn;
@@ -110,7 +110,7 @@ async fn stall_delays_all_due_calls() {
         let service = service_fn(move |_request| {
             let number = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             async move {
-                // The first is the one that is not counted.
+                // The first is the uncounted call.
                 if number == 1 {
                     sleep(STALL).await;
                 }
@@ -132,8 +132,8 @@ async fn stall_delays_all_due_calls() {
         },
     };
     let (measured, _) = load.run(&Watched::new(Vec::new())).await.unwrap();
-    // The stall covers about 40 periods: on average calls waited for half of it. Counted from when they left, all
-    // but one would have taken no time.
+    // The stall covers about 40 periods, so calls waited for half of it on average. Counted from sending,
+    // all but one would take no time.
     assert!(measured.latency.p50 > 50_000.0, "{:?}", measured.latency);
     assert!(measured.latency.max >= 200_000.0);
 }

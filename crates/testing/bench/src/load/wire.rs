@@ -1,4 +1,4 @@
-//! A connection that counts what goes over it.
+//! A connection that counts its traffic.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Bytes on the wire, headers and frames included, of all connections of a load.
+/// Bytes on the wire of all connections of a load, including headers and frames.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     sent: AtomicU64,

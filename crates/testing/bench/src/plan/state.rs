@@ -1,12 +1,12 @@
-//! Calls of the state API: which store, which call, by which API.
+//! Calls of the state API, by store, verb and API.
 
-/// What keeps the state.
+/// The state store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Store {
     /// The sidecar itself.
     Memory,
     Redis,
-    /// By the second generation of the component.
+    /// The second version of the component.
     Postgres,
 }
 
@@ -47,7 +47,7 @@ impl Verb {
     }
 }
 
-/// How the sidecar is called.
+/// The sidecar's API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Api {
     Http,
@@ -72,7 +72,7 @@ impl Api {
     }
 }
 
-/// A call of one key.
+/// A call for one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StateCall {
     pub(crate) store: Store,
@@ -85,7 +85,7 @@ impl StateCall {
         Self::product(&Store::ALL, &Verb::ALL, &Api::ALL)
     }
 
-    /// Every combination, store by store.
+    /// Every combination, by store.
     pub(crate) fn product(stores: &[Store], verbs: &[Verb], apis: &[Api]) -> impl Iterator<Item = Self> {
         stores.iter().flat_map(move |&store| {
             verbs

@@ -1,19 +1,19 @@
-//! From values to positions on the plot.
+//! Mapping of values to positions in the plot.
 
 use super::figure::{END, FAINT, Figure, GRID, HEIGHT, INK, MIDDLE, WIDTH};
 use super::number::tick;
 
-/// The plot: where the axes are.
+/// Position of the axes.
 pub(super) const LEFT: f64 = 96.0;
 pub(super) const RIGHT: f64 = WIDTH - 32.0;
 pub(super) const TOP: f64 = 118.0;
 pub(super) const BOTTOM: f64 = HEIGHT - 62.0;
-/// Steps of a linear axis, at most.
+/// Maximum steps of a linear axis.
 const STEPS: f64 = 6.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// From zero.
+    /// Starts at zero.
     Linear,
     /// Ends at 1 or 3 times a power of ten.
     Log,
@@ -28,7 +28,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis that all values fit on. A logarithmic axis ignores values that are not positive.
+    /// An axis that contains all values. A logarithmic axis ignores non-positive values.
     pub(super) fn over(kind: Kind, values: impl Iterator<Item = f64>) -> Self {
         let (smallest, largest) = values
             .filter(|value| value.is_finite() && *value > 0.0)
@@ -93,7 +93,7 @@ impl Axis {
         BOTTOM - self.place(value) * (BOTTOM - TOP)
     }
 
-    /// Draws lines across the plot with their values, and the label.
+    /// Draws grid lines with their values, and the label.
     pub(super) fn draw_vertical(&self, figure: &mut Figure, label: &str) {
         for value in &self.ticks {
             let y = self.y(*value);

@@ -11,7 +11,7 @@ mod drawn;
 
 use compared::{COMPARED, Compared, Load};
 
-/// Every chart of a protocol, with the name of its file. A chart without data is left out.
+/// The charts of a protocol with their file names. Charts without data are omitted.
 pub(super) fn all(results: &Results, found: &ProtocolResults) -> Vec<(&'static str, Figure)> {
     let page = Page { results, found };
     let compared = COMPARED.iter().map(|chart| (chart.file, page.compared(chart)));
@@ -22,7 +22,7 @@ pub(super) fn all(results: &Results, found: &ProtocolResults) -> Vec<(&'static s
         .collect()
 }
 
-/// The charts of a call of state. There are a dozen of such calls, and charts that compare them.
+/// The charts of a state call. There are a dozen such calls, and charts that compare them.
 const OF_STATE: &[&str] = &[
     "summary",
     "tail_latency",
@@ -59,7 +59,7 @@ impl Page<'_> {
         }
     }
 
-    /// The load behind a chart, in words.
+    /// A description of the load of a chart.
     fn load(&self, load: Load) -> String {
         let plan = &self.results.plan;
         let (payload, connections) = (bytes(plan.payload), plan.connections);

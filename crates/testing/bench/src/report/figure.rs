@@ -1,4 +1,4 @@
-//! A drawing as SVG, and its conversion to PNG.
+//! SVG drawing, and conversion to PNG.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ pub(super) const HEIGHT: f64 = 540.0;
 pub(super) const INK: &str = "#1f2933";
 pub(super) const FAINT: &str = "#616e7c";
 pub(super) const GRID: &str = "#e4e7eb";
-/// Attributes of a text.
+/// Text attributes.
 pub(super) const MIDDLE: &str = r#"text-anchor="middle""#;
 pub(super) const END: &str = r#"text-anchor="end""#;
 const START: &str = r#"text-anchor="start""#;
-/// Pixels of a PNG per unit, for dense screens.
+/// PNG pixels per unit, for high-density screens.
 const SCALE: f32 = 1.5;
 
 /// Shapes in a coordinate system of `WIDTH` by `HEIGHT`, origin at the top left.
@@ -72,13 +72,13 @@ impl Figure {
         );
     }
 
-    /// Draws names and colours in a row above the plot.
+    /// Draws names and colors in a row above the plot.
     pub(super) fn legend<'a>(&mut self, entries: impl Iterator<Item = (&'a str, &'a str)>) {
         let mut x = 32.0;
         for (name, colour) in entries {
             self.rect(x, 79.0, 13.0, 13.0, colour);
             self.text((x + 19.0, 90.5), 13.5, INK, START, name);
-            // The width of a text is estimated from its length.
+            // The text width is estimated from its length.
             x += 19.0 + name.chars().count() as f64 * 13.5 * 0.54 + 26.0;
         }
     }
@@ -88,7 +88,7 @@ impl Figure {
     }
 }
 
-/// Converts SVG to PNG, with the typeface that comes with this program.
+/// Converts SVG to PNG with the bundled typeface.
 pub(super) struct Rasteriser {
     options: Options<'static>,
 }

@@ -1,6 +1,6 @@
-//! Numbers for readers.
+//! Formatting of numbers.
 
-/// Three digits that matter, with separators: 12,300; 1,230; 12.3; 0.0123.
+/// Three significant digits, with separators: 12,300; 1,230; 12.3; 0.0123.
 pub(super) fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -8,14 +8,14 @@ pub(super) fn short(value: f64) -> String {
         10.0.. => trimmed(&format!("{value:.1}")),
         1.0.. => trimmed(&format!("{value:.2}")),
         size => {
-            // The first digit that matters, and one more.
+            // The first significant digit, and one more.
             let digits = (1 - size.log10().floor() as i32).clamp(2, 9) as usize;
             format!("{value:.digits$}")
         }
     }
 }
 
-/// A tick of an axis, without superfluous digits.
+/// A tick of an axis, without trailing zeros.
 pub(super) fn tick(value: f64) -> String {
     match value.abs() {
         1e6.. => format!("{}M", trimmed(&format!("{:.1}", value / 1e6))),
@@ -24,7 +24,7 @@ pub(super) fn tick(value: f64) -> String {
     }
 }
 
-/// A number of bytes in its own unit.
+/// A number of bytes with a suitable unit.
 pub(super) fn bytes(count: usize) -> String {
     match count {
         0..1024 => format!("{count} B"),
@@ -33,7 +33,7 @@ pub(super) fn bytes(count: usize) -> String {
     }
 }
 
-/// Removes the zeros at the end of a decimal fraction.
+/// Removes trailing zeros of a decimal fraction.
 fn trimmed(text: &str) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -16,12 +16,12 @@ const DRAWN: &[(&str, ratios::Figure)] = &[
     ("throughput", ratios::THROUGHPUT),
 ];
 
-/// The folder of a store in the folder of charts.
+/// Subdirectory of a store's charts.
 pub(super) fn folder(store: Store) -> String {
     format!("state-{}", store.name())
 }
 
-/// A chart for each figure that was measured, with the name of its file.
+/// A chart for each measured figure, with its file name.
 pub(super) fn charts(results: &Results, store: Store) -> Vec<(&'static str, figure::Figure)> {
     let plan = &results.plan;
     let (calls, categories): (Vec<&ProtocolResults>, Vec<String>) = results

@@ -1,4 +1,4 @@
-//! Series of values, drawn as bars side by side, as stacked bars, or as lines.
+//! Series of values as grouped bars, stacked bars, or lines.
 
 use super::axis::{Axis, BOTTOM, Kind, LEFT, RIGHT};
 use super::figure::{FAINT, Figure, INK, MIDDLE};
@@ -31,7 +31,7 @@ pub(super) fn colour(system: System) -> &'static str {
     }
 }
 
-/// `T` is a number for stacked bars, an optional number for bars side by side, a point for lines.
+/// `T` is a number for stacked bars, an optional number for grouped bars, or a point for lines.
 pub(super) struct Plot<T> {
     pub(super) title: String,
     pub(super) subtitle: String,
@@ -48,7 +48,7 @@ impl<T> Plot<T> {
         figure
     }
 
-    /// A figure with the vertical axis and the categories below, and the middle of each category.
+    /// A figure with the vertical axis and category labels, and the center of each category.
     fn columns(&self, axis: &Axis, categories: &[String]) -> (Figure, Vec<f64>) {
         let mut figure = self.head();
         axis.draw_vertical(&mut figure, self.label);
@@ -68,8 +68,8 @@ fn slot(categories: &[String]) -> f64 {
 }
 
 impl Plot<Option<f64>> {
-    /// Draws the bars of a category side by side, up or down from `base`, else from the bottom. Returns `None` if there
-    /// is no value.
+    /// Draws grouped bars, up or down from `base`, or from the bottom. Returns `None` if there are no
+    /// values.
     pub(super) fn grouped(mut self, categories: &[String], base: Option<f64>) -> Option<Figure> {
         // A series without values would only widen the groups.
         self.series
@@ -105,7 +105,7 @@ impl Plot<Option<f64>> {
 }
 
 impl Plot<f64> {
-    /// Draws one bar per category: the series from the bottom up, and their sum above.
+    /// Draws one bar per category, stacked from the bottom, with the sum above.
     pub(super) fn stacked(self, categories: &[String]) -> Figure {
         let parts = |at: usize| self.series.iter().filter_map(move |series| series.values.get(at));
         let sums = (0..categories.len()).map(|at| parts(at).sum::<f64>());
@@ -130,8 +130,8 @@ impl Plot<f64> {
 }
 
 impl Plot<(f64, f64)> {
-    /// Draws lines over a logarithmic axis, with a dot on each point if asked for. Marks replace the ticks of the
-    /// horizontal axis. Returns `None` if there is no point.
+    /// Draws lines over a logarithmic axis, optionally with dots. Marks replace the ticks of the horizontal
+    /// axis. Returns `None` if there are no points.
     pub(super) fn lines(mut self, label: &str, marks: &[(f64, String)], dots: bool) -> Option<Figure> {
         self.series.retain(|series| !series.values.is_empty());
         if self.series.is_empty() {

@@ -1,18 +1,18 @@
-//! Figures that are compared across systems: each is divided by that of another system in the same run.
+//! Figures compared across systems: each is divided by another system's in the same run.
 
 use crate::load::Latencies;
 use crate::plan::System;
 use crate::procfs::{Resident, Role};
 use crate::results::{Measurement, ProtocolResults, SystemResults};
 
-/// A figure of a system; `None` where it was not measured.
+/// A figure of a system; `None` if it was not measured.
 pub(super) struct Figure {
     pub(super) name: &'static str,
     pub(super) unit: &'static str,
     pub(super) more_is_better: bool,
-    /// Of the load as fast as answers come, not of the fixed rate.
+    /// Measured at full load instead of the fixed rate.
     pub(super) saturated: bool,
-    /// Reads the figure of a system, given the direct call too.
+    /// Reads the figure of a system, given the direct call.
     read: fn(&SystemResults, Option<&SystemResults>) -> Option<f64>,
 }
 
@@ -116,10 +116,10 @@ impl Figure {
         (self.read)(found.of(system)?, found.of(System::Direct))
     }
 
-    /// Our figure divided by that of a peer.
+    /// Our figure divided by a peer's.
     pub(super) fn ratio(&self, found: &ProtocolResults, peer: System) -> Option<f64> {
         let (ours, theirs) = (self.of(found, System::Outrigger)?, self.of(found, peer)?);
-        // The ratio to a peer that adds nothing, or less, has no meaning.
+        // A ratio to a peer that adds nothing, or less, is meaningless.
         (theirs > 0.0).then(|| ours / theirs)
     }
 }
@@ -130,7 +130,7 @@ pub(super) fn per_hop(resident: &Resident) -> Option<f64> {
     hops.map(|(_, bytes)| *bytes as f64 / 1e6).reduce(f64::max)
 }
 
-/// The direct call, where both were measured.
+/// The direct call, if both were measured.
 fn added_to<'a>(of: &SystemResults, direct: Option<&'a SystemResults>) -> Option<&'a SystemResults> {
     direct.filter(|direct| of.system != System::Direct && of.total.requests > 0 && direct.total.requests > 0)
 }
@@ -140,7 +140,8 @@ fn added(of: &SystemResults, direct: Option<&SystemResults>, read: fn(&Latencies
     Some((read(&of.total.latency) - read(&direct.total.latency)) / 1e3)
 }
 
-/// CPU time of all processes per call. The load generator counts: the driver of a direct call works in it.
+/// CPU time of all processes per call. Includes the load generator, because the driver of a direct call
+/// works in it.
 fn whole(measured: &Measurement) -> Option<f64> {
     positive(measured.cpu_per_call(|_| true))
 }

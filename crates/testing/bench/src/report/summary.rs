@@ -1,4 +1,4 @@
-//! The summary page: highlights, notes for readers, tables, charts.
+//! The summary page: highlights, notes, tables, charts.
 
 use std::fmt::Write as _;
 
@@ -114,7 +114,7 @@ fn head(page: &mut String, results: &Results) {
     }
 }
 
-/// One more row of the head, for the proxies that took part; nothing when none did.
+/// A table row for the measured proxies; empty without any.
 fn proxies(results: &Results) -> String {
     let plan = &results.plan;
     let workers = [
@@ -249,7 +249,7 @@ fn target_rows(found: &ProtocolResults) -> impl Iterator<Item = Vec<String>> {
         .filter_map(|target| target.row(found))
 }
 
-/// The targets of all calls together, and the charts that show them side by side.
+/// The targets of all calls, and the charts that compare them.
 fn stores(page: &mut String, results: &Results) {
     let columns = ["call", "", "target", "measured", ""];
     let rows = results.protocols.iter().flat_map(|found| {

@@ -10,7 +10,7 @@ use crate::plan::System;
 use crate::procfs::{Cpu, Role};
 use crate::results::{Measurement, SystemResults};
 
-/// A column: its head, and the cell of a row.
+/// A column: its header, and the cell of a row.
 type Column<T> = (&'static str, fn(&T) -> String);
 
 pub(super) fn latency(page: &mut String, found: &ProtocolResults) {
@@ -205,7 +205,7 @@ pub(super) fn cell(value: Option<f64>) -> String {
     value.map_or_else(dash, short)
 }
 
-/// Milliseconds of microseconds.
+/// Converts microseconds to milliseconds.
 fn ms(micros: f64) -> String {
     short(micros / 1e3)
 }

@@ -1,4 +1,4 @@
-//! The targets of this project: ratios to peers in the same run, and limits of its own.
+//! The performance targets: ratios to peers in the same run, and absolute limits.
 
 use super::ProtocolResults;
 use super::number::short;
@@ -13,16 +13,16 @@ pub(super) struct Target(&'static Figure, Limit);
 
 #[derive(Clone, Copy)]
 enum Limit {
-    /// At most so many times the figure of a peer, or at least where more is better.
+    /// A multiple of a peer's figure: a maximum, or a minimum if larger is better.
     Ratio(System, f64),
-    /// At most this, in the figure's unit.
+    /// A maximum in the figure's unit.
     Most(f64),
 }
 
 use Limit::{Most, Ratio};
 use System::{Nginx, Reference};
 
-/// The targets of a call of the protocol.
+/// The targets of a protocol.
 pub(super) fn of(protocol: Protocol) -> &'static [Target] {
     match protocol.state().map(|call| call.store) {
         None => INVOCATION,
@@ -38,14 +38,14 @@ const MEMORY: &[Target] = &[
     Target(&THROUGHPUT, Ratio(Reference, 5.0)),
 ];
 
-/// State in a server: what the sidecar adds to the driver's own call.
+/// State in a server: the sidecar's overhead over the driver's call.
 const SERVER: &[Target] = &[
     Target(&CPU_ADDED, Ratio(Reference, 0.4)),
     Target(&ADDED_MEAN, Ratio(Reference, 0.4)),
     Target(&ADDED_P50, Ratio(Reference, 0.4)),
 ];
 
-/// Those against nginx hold for HTTP.
+/// Targets relative to nginx apply to HTTP.
 const INVOCATION: &[Target] = &[
     Target(&CPU, Ratio(Reference, 0.25)),
     Target(&CPU, Ratio(Nginx, 1.5)),
@@ -64,7 +64,8 @@ const INVOCATION: &[Target] = &[
 ];
 
 impl Target {
-    /// The cells of a table: figure, target, measured value, verdict. `None` if the figure or the peer was not measured.
+    /// The cells of a table: figure, target, measured value, verdict. `None` if the figure or the peer was
+    /// not measured.
     pub(super) fn row(&self, found: &ProtocolResults) -> Option<Vec<String>> {
         let measured = match self.1 {
             Ratio(Nginx, _) if found.protocol != Protocol::Http => None,

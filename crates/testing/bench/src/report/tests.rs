@@ -1,4 +1,4 @@
-//! A report of made-up results: every file is there, whatever was measured.
+//! A report of synthetic results: every file exists, whatever was measured.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,7 +59,7 @@ const ALL: &[(System, f64)] = &[
     (System::Envoy, 4.0),
     (System::Nginx, 0.5),
 ];
-/// Outrigger adds a fifth of what the reference adds to the direct call.
+/// Outrigger adds a fifth of the reference's overhead over the direct call.
 const SIDECARS: &[(System, f64)] = &[
     (System::Direct, 1.0),
     (System::Outrigger, 2.0),
@@ -118,7 +118,7 @@ fn peers_have_column_and_ratio() {
     assert!(!page.contains("| proxies |"), "{page}");
 }
 
-/// Checks that every chart of a page is there, in both forms; returns their number.
+/// Checks that every chart of a page exists in both formats; returns their number.
 fn charts_shown(page: &str, folder: &Path) -> usize {
     let charts = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let mut shown = 0;

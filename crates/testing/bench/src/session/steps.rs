@@ -1,4 +1,4 @@
-//! The steps of a run. Each visits all systems; one that fails at a step is left out of it with a word.
+//! The steps of a run. Each visits all systems; one that fails at a step is skipped with a message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Time from the start of a first hop to its first answered call.
+    /// Time from the start of a first hop to its first successful call.
     pub(super) async fn starts(&mut self) {
         for _ in 0..self.plan.starts {
             for subject in &mut self.subjects {
@@ -47,7 +47,7 @@ impl Session<'_> {
         }
     }
 
-    /// Memory of a first hop for each idle connection to it.
+    /// Memory per idle connection of a first hop.
     pub(super) async fn idle_connections(&mut self) {
         let count = self.plan.idle_connections;
         if count == 0 {
@@ -75,7 +75,7 @@ impl Session<'_> {
                     qps: plan.qps,
                     requests,
                 };
-                // Whatever is wrong shows in the rounds.
+                // Errors will surface in the rounds.
                 let _warm = run(subject, plan.payload, plan.connections, pace).await;
             }
         }
@@ -98,7 +98,7 @@ impl Session<'_> {
         }
     }
 
-    /// As fast as answers come, then parts of that rate.
+    /// Full load, then fractions of its rate.
     pub(super) async fn saturation(&mut self) {
         let plan = self.plan;
         if plan.saturation <= 0.0 {
@@ -148,7 +148,7 @@ impl Session<'_> {
         }
     }
 
-    /// Payload sizes and numbers of connections, as fast as answers come.
+    /// Payload sizes and numbers of connections, at full load.
     pub(super) async fn sweeps(&mut self) {
         let plan = self.plan;
         if plan.sweep_point <= 0.0 || plan.saturation <= 0.0 {
@@ -231,7 +231,7 @@ async fn one_round(subject: &mut Subject, plan: &Plan) -> Result<(Measurement, R
     }
 }
 
-/// Percentiles over all rounds come from the merged histogram, not from averages of percentiles.
+/// Percentiles over all rounds come from the merged histogram; averaging percentiles would be wrong.
 fn summarise(subject: &mut Subject) {
     let (record, rounds) = (&subject.record, &subject.results.rounds);
     let total = &mut subject.results.total;
@@ -240,7 +240,7 @@ fn summarise(subject: &mut Subject) {
     total.breakdown = record.breakdown();
     total.connect = record.connects();
     if total.driver == "fortio" && total.requests > 0 {
-        // Its means and extremes are exact; those of its buckets are not.
+        // The means and extremes of the rounds are exact; those of buckets are not.
         let weighted: f64 = rounds
             .iter()
             .map(|round| round.latency.mean * round.requests as f64)

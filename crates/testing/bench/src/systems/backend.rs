@@ -1,4 +1,4 @@
-//! What calls end at: the app, or a store.
+//! The final target of calls: the app, or a store.
 
 use std::path::Path;
 
@@ -13,17 +13,17 @@ use crate::plan::{Protocol, Store};
 use crate::process::Process;
 use crate::procfs::Role;
 
-/// What all systems have in common.
+/// The backend shared by all systems.
 pub(crate) enum Backend {
     App(App),
-    /// The sidecars' own memory.
+    /// The sidecars' memory.
     Memory,
     Redis(Server),
     Postgres(Server),
 }
 
 impl Backend {
-    /// Why it cannot be had on this machine.
+    /// Why it is unavailable on this machine, if so.
     pub(crate) fn missing(protocol: Protocol) -> Option<String> {
         match protocol.state()?.store {
             Store::Memory => None,
@@ -41,7 +41,7 @@ impl Backend {
         })
     }
 
-    /// Where calls end; 0 when that is in the sidecar.
+    /// The port of the backend; 0 if it is in the sidecar.
     pub(super) fn port(&self, protocol: Protocol) -> u16 {
         match self {
             Self::App(app) => app.port(protocol),
@@ -59,7 +59,7 @@ impl Backend {
         vec![(Role::App, process.pid())]
     }
 
-    /// The store, as a sidecar is told of it.
+    /// The sidecar's component for the store.
     pub(super) fn component(&self) -> Component {
         let component = |kind, version, metadata, prefix| Component {
             kind,
@@ -94,7 +94,7 @@ impl Backend {
     }
 }
 
-/// The app that all systems call.
+/// The app called by all systems.
 pub(crate) struct App {
     process: Process,
     ports: Ports,

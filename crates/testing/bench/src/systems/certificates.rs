@@ -9,23 +9,23 @@ use rcgen::{
 
 use crate::Failure;
 
-/// The names that certificates carry, as DNS names and in their [`uri`].
+/// Names in certificates, as DNS names and in their [`uri`].
 pub(super) const CALLEE: &str = "callee.bench";
 pub(super) const CALLER: &str = "caller.bench";
 
-/// The identity of whoever has a name, as rules of access know it: of the form that sidecars have.
+/// The SPIFFE ID for a name, in the form of sidecars', for access rules.
 pub(super) fn uri(name: &str) -> String {
     format!("spiffe://bench/ns/default/{name}")
 }
 
-/// Files in PEM, and what issues more of them.
+/// PEM files, and the authority that issues them.
 pub(super) struct Certificates {
     dir: PathBuf,
     authority: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Certificates {
-    /// Issues those of the two hops into a folder. Keys are P-256, as those of sidecars.
+    /// Issues the certificates of the two hops to a directory. Keys are P-256, like those of sidecars.
     pub(super) fn issue(dir: &Path) -> Result<Self, Failure> {
         let mut authority = CertificateParams::default();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

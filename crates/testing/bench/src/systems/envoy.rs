@@ -1,5 +1,5 @@
-//! Two Envoy processes as in a service mesh: mTLS and HTTP/2 between them, and a rule at the callee's that lets nobody
-//! but the caller in, by its certificate. Statistics as by default; no access log, tracing or discovery.
+//! Two Envoy processes as in a service mesh: mTLS and HTTP/2 between them, and an RBAC rule at the callee
+//! that admits only the caller's certificate. Default statistics; no access log, tracing or discovery.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,10 @@ use crate::plan::Protocol;
 
 const FILE: &str = "envoy.json";
 
-/// A build of Envoy.
+/// An Envoy binary.
 pub(super) struct Envoy {
     pub(super) program: PathBuf,
-    /// Worker threads of a hop; its main thread is not one of them.
+    /// Worker threads of a hop, not counting its main thread.
     pub(super) workers: usize,
 }
 
@@ -36,15 +36,15 @@ impl Product for Envoy {
             .arg("-c")
             .arg(dir.join(FILE))
             .args(["--concurrency", &self.workers.to_string()])
-            // Of use only to a successor; without it, any number of them run beside each other.
+            // Needed only for hot restarts; without it, several instances can run.
             .args(["--disable-hot-restart", "--log-level", "warning"]);
         command
     }
 }
 
-/// What the hop is, in the JSON form of Envoy's bootstrap, version 3 of its API.
+/// The bootstrap configuration of a hop, as JSON of API version 3.
 fn bootstrap(hop: &Hop<'_>) -> Value {
-    // What the app speaks, on the outer legs; between the hops it is HTTP/2.
+    // The app's protocol on the outer connections; HTTP/2 between the hops.
     let outer = match hop.protocol {
         Protocol::Http => Codec::Http1,
         _ => Codec::Http2,
@@ -62,7 +62,7 @@ fn bootstrap(hop: &Hop<'_>) -> Value {
         Side::Callee => vec![access(hop.protocol)],
     };
     filters.push(router());
-    // The deadline that nginx has too.
+    // The same timeout as in nginx.
     let forward = json!({"match": {"prefix": "/"}, "route": {"cluster": "next", "timeout": "60s"}});
     let health = json!({"match": {"prefix": "/"}, "direct_response": {"status": 204}});
     let calls = manager("calls", inbound, &filters, &forward);
@@ -84,7 +84,7 @@ enum Codec {
     Http2,
 }
 
-/// A listener; `tls` is null where calls come as they are.
+/// A listener; `tls` is null for plaintext.
 fn listener(name: &str, port: u16, tls: Value, manager: &Value) -> Value {
     let mut chain = json!({"filters": [
         {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager},
@@ -119,7 +119,7 @@ fn router() -> Value {
     })
 }
 
-/// Who may call what: the caller, by its certificate, the one path of the app. All else is refused.
+/// The access rule: admits the caller's certificate, for the one path of the app.
 fn access(protocol: Protocol) -> Value {
     let path = match protocol {
         Protocol::Http => ECHO,
@@ -143,7 +143,7 @@ fn access(protocol: Protocol) -> Value {
     })
 }
 
-/// Connections to what comes next are kept; the usual limits on them are out of the way, as they are with nginx.
+/// Pooled connections to the next hop, without Envoy's default limits, as in nginx.
 fn next(port: u16, codec: Codec, tls: Value) -> Value {
     let codec = match codec {
         Codec::Http1 => "http_protocol_options",
@@ -172,7 +172,7 @@ fn next(port: u16, codec: Codec, tls: Value) -> Value {
 
 const PROTOCOL: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
-/// More than there are connections in any load.
+/// More than the connections of any load.
 const UNLIMITED: u32 = 1_000_000;
 
 fn to_callee(hop: &Hop<'_>) -> Value {
@@ -216,7 +216,7 @@ fn address(port: u16) -> Value {
     json!({"socket_address": {"address": "127.0.0.1", "port_value": port}})
 }
 
-/// The version of a program that is an Envoy; none of one that does not run, or says nothing of the kind.
+/// The version of an Envoy binary; `None` if it is not one or does not run.
 pub(crate) fn version(program: &Path) -> Option<String> {
     let output = std::process::Command::new(program)
         .arg("--version")
@@ -225,7 +225,7 @@ pub(crate) fn version(program: &Path) -> Option<String> {
     version_in(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// From the line that a build describes itself by: commit, version, state of the sources, kind, TLS.
+/// Parses a build's version line: commit, version, state of the sources, kind, TLS.
 fn version_in(line: &str) -> Option<String> {
     let (_, build) = line.split_once("version:")?;
     build.trim().split('/').nth(1).map(str::to_owned)

@@ -11,7 +11,7 @@ use crate::procfs::Role;
 
 pub(crate) struct StateSystem {
     launch: Launch,
-    /// Its keys begin with it, so that the systems keep theirs apart.
+    /// Prefix of its keys, so that the systems do not share any.
     app_id: &'static str,
     api: Api,
     sidecar: Sidecar,
@@ -40,7 +40,7 @@ impl StateSystem {
         })
     }
 
-    /// One more, ready to start.
+    /// Prepares one more sidecar.
     pub(super) fn prepare(&mut self) -> Prepared {
         self.launch.prepare(self.app_id, None)
     }
@@ -65,12 +65,12 @@ impl StateSystem {
     }
 }
 
-/// A state store, as a sidecar is told of it.
+/// A state store component.
 pub(super) struct Component {
     pub(super) kind: &'static str,
     pub(super) version: &'static str,
     pub(super) metadata: Vec<(&'static str, String)>,
-    /// Metadata that gives each system tables of its own.
+    /// Metadata that gives each system its own tables.
     pub(super) prefix: Option<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! How a sidecar of a build is started.
+//! Launching of sidecars of a build.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub(crate) struct Sidecar {
     pub(super) grpc: u16,
 }
 
-/// What all sidecars of a build are started with.
+/// Common settings of all sidecars of a build.
 pub(super) struct Launch {
     program: PathBuf,
     dir: PathBuf,
@@ -26,7 +26,7 @@ pub(super) struct Launch {
     started: usize,
 }
 
-/// The CA of sidecars that identify themselves.
+/// The CA of sidecars with mTLS.
 pub(super) struct Trust {
     pub(super) port: u16,
     pub(super) anchors: String,
@@ -53,7 +53,7 @@ impl Prepared {
 }
 
 impl Launch {
-    /// Writes what the sidecars read: the part of the configuration below `spec`, indented, and components.
+    /// Writes the sidecars' files: the indented `spec` of the Configuration, and components.
     pub(super) fn new(
         binaries: &Path,
         dir: &Path,
@@ -61,7 +61,7 @@ impl Launch {
         spec: &str,
         component: Option<&str>,
     ) -> Result<Self, Failure> {
-        // Without the folder, components of the user who runs the benchmark would be loaded.
+        // Without the directory, the user's components would be loaded.
         std::fs::create_dir_all(dir.join("resources"))?;
         if let Some(component) = component {
             std::fs::write(dir.join("resources/component.yaml"), component)?;
@@ -129,14 +129,14 @@ impl Launch {
     }
 }
 
-/// One call in ten is traced, as by default; spans go nowhere, so that no collector takes part.
+/// One call in ten is traced, as by default; spans are dropped, so that no collector is involved.
 const TELEMETRY: &str = "  tracing:
     samplingRate: \"0.1\"
   metrics:
     enabled: true
 ";
 
-/// How sidecars find each other, as a part of their configuration.
+/// Name resolution as a part of the Configuration.
 pub(super) fn name_resolution(resolver: Resolver, dir: &Path) -> String {
     match resolver {
         Resolver::Mdns => String::new(),
@@ -147,7 +147,7 @@ pub(super) fn name_resolution(resolver: Resolver, dir: &Path) -> String {
     }
 }
 
-/// Whether the programs are there.
+/// Checks that the binaries exist.
 pub(super) fn check(binaries: &Path, names: &[&str]) -> Result<(), Failure> {
     for name in names {
         let program = binaries.join(name);
@@ -158,7 +158,7 @@ pub(super) fn check(binaries: &Path, names: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What `daprd --version` says of a build.
+/// The output of `daprd --version`.
 pub(crate) fn version(binaries: &Path) -> Option<String> {
     let output = std::process::Command::new(binaries.join("daprd"))
         .arg("--version")

@@ -1,4 +1,4 @@
-//! The floor: two nginx processes with mTLS between them. No tracing, no policy, no discovery, no metrics.
+//! The lower bound: two nginx processes with mTLS between them. No tracing, policy, discovery or metrics.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::plan::Protocol;
 
 const FILE: &str = "nginx.conf";
 
-/// The nginx that is installed.
+/// The installed nginx.
 pub(super) struct Nginx {
     /// Worker processes of a hop.
     pub(super) workers: usize,
@@ -92,7 +92,7 @@ impl Nginx {
             (Side::Caller, _) => " http2",
             (Side::Callee, _) => " ssl http2",
         };
-        // Started as root, workers would become another user, who cannot enter a private temporary folder.
+        // Started as root, workers would switch to a user that cannot access a private temporary directory.
         let user = if rustix::process::geteuid().is_root() {
             "user root;"
         } else {
@@ -139,14 +139,14 @@ http {{
     }
 }
 
-/// Kept connections, and bodies that are passed on as they come and never touch the disk.
+/// Persistent connections, and unbuffered bodies that never touch the disk.
 const PLAIN_HTTP: &str = "proxy_http_version 1.1;
       proxy_set_header Connection \"\";
       proxy_request_buffering off;
       proxy_max_temp_file_size 0;
       ";
 
-/// The version line of the nginx that is installed, if one is.
+/// The version line of the installed nginx, if any.
 pub(crate) fn version() -> Option<String> {
     let output = std::process::Command::new("nginx").arg("-v").output().ok()?;
     let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();

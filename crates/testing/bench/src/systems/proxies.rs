@@ -1,7 +1,7 @@
-//! Two processes of a proxy with mTLS between them, whichever proxy it is.
+//! Two processes of any proxy with mTLS between them.
 //!
-//! One worker each, the fastest setting on a machine with few cores: a second event loop per hop only competes with
-//! the other hop, the app and the load generator. Connections are kept open on every leg.
+//! One worker each, which is fastest on a machine with few cores: a second event loop per hop would compete
+//! with the other hop, the app and the load generator. All connections are persistent.
 
 use std::path::{Path, PathBuf};
 
@@ -16,41 +16,41 @@ use crate::procfs::Role;
 
 /// A proxy that can be both hops.
 pub(super) trait Product {
-    /// As in the names of logs.
+    /// Name in log files.
     fn name(&self) -> &'static str;
 
-    /// The name of the file that a hop is configured by, and what is in it.
+    /// The name and content of a hop's configuration file.
     fn config(&self, hop: &Hop<'_>) -> (&'static str, String);
 
-    /// What runs the hop whose file is in a folder.
+    /// The command for a hop whose file is in a directory.
     fn command(&self, dir: &Path) -> Command;
 }
 
-/// What a proxy is to do.
+/// Configuration of a hop.
 pub(super) struct Hop<'a> {
     pub(super) side: Side,
     pub(super) protocol: Protocol,
     /// The name in its certificate.
     pub(super) identity: &'a str,
-    /// Where it takes calls.
+    /// Port for calls.
     pub(super) port: u16,
-    /// Where it answers any HTTP/1.1 call itself, with 204.
+    /// Port where it answers any HTTP/1.1 call itself, with 204.
     pub(super) health: u16,
-    /// Where calls go on to: the callee's port, or that of the app.
+    /// Port of the next hop: the callee, or the app.
     pub(super) next: u16,
     pub(super) certificates: &'a Certificates,
 }
 
-/// Which of the hops.
+/// Position of a hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
-    /// Takes plain calls and passes them on by mTLS.
+    /// Receives plaintext calls and forwards them by mTLS.
     Caller,
     /// The reverse.
     Callee,
 }
 
-/// A hop that runs.
+/// A running hop.
 pub(super) struct Proxy {
     pub(super) process: Process,
     pub(super) port: u16,
@@ -73,7 +73,7 @@ pub(super) struct Prepared {
     health: u16,
 }
 
-/// What hops are made by.
+/// Creates hops.
 struct Maker {
     product: Box<dyn Product>,
     protocol: Protocol,
@@ -83,7 +83,7 @@ struct Maker {
 }
 
 impl Proxies {
-    /// Starts a callee before the app at a port, and a caller before it.
+    /// Starts a callee in front of the app's port, and a caller in front of the callee.
     pub(super) async fn start(
         product: Box<dyn Product>,
         protocol: Protocol,
@@ -108,7 +108,7 @@ impl Proxies {
         })
     }
 
-    /// One more first hop, ready to start.
+    /// Prepares one more first hop.
     pub(super) fn prepare_caller(&mut self) -> Result<Prepared, Failure> {
         self.maker.prepare(Side::Caller, CALLER, self.callee.port)
     }

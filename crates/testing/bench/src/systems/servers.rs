@@ -1,4 +1,4 @@
-//! Real servers of state on loopback, for the run alone.
+//! Real state servers on loopback, only for the run.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::process::Process;
 pub(crate) struct Server {
     pub(super) process: Process,
     pub(super) port: u16,
-    /// What it keeps; removed at the end.
+    /// Data directory; removed at the end.
     _data: TempDir,
 }
 
@@ -26,7 +26,7 @@ impl Server {
             .then(|| "Redis: it is not installed (apt-get update && apt-get install redis-server)".to_owned())
     }
 
-    /// A Redis that writes nothing to disk: how fast disks are is not what is measured.
+    /// A Redis that does not write to disk, so that the disk is not measured.
     pub(super) async fn redis(dir: &Path) -> Result<Self, Failure> {
         let program = find("redis-server").ok_or("redis-server is not installed")?;
         let data = tempfile::Builder::new()
@@ -54,14 +54,14 @@ impl Server {
         })
     }
 
-    /// A fresh PostgreSQL without password that does not wait for the disk.
+    /// A fresh PostgreSQL without password and without fsync.
     pub(super) async fn postgres(dir: &Path) -> Result<Self, Failure> {
         let program = find("postgres").ok_or("postgres is not installed")?;
         let initdb = find("initdb").ok_or("initdb is not installed")?;
         let data = tempfile::Builder::new()
             .prefix("outrigger-bench-postgres-")
             .tempdir()?;
-        // The server's own account makes its folder in it.
+        // The server's account creates its directory in it.
         fs::set_permissions(data.path(), fs::Permissions::from_mode(0o777))?;
         let mut command = unprivileged(initdb)?;
         command
@@ -89,7 +89,7 @@ impl Server {
     }
 }
 
-/// It listens before it lets anybody in.
+/// The server listens before it admits clients.
 async fn answers(port: u16) -> Result<(), tokio_postgres::Error> {
     let text = format!("host=127.0.0.1 port={port} user=postgres dbname=postgres");
     let (client, connection) = tokio_postgres::connect(&text, tokio_postgres::NoTls).await?;
@@ -99,7 +99,7 @@ async fn answers(port: u16) -> Result<(), tokio_postgres::Error> {
     answered
 }
 
-/// A program of the search path, or where Debian keeps those of PostgreSQL.
+/// A program on the search path, or in Debian's directory for PostgreSQL.
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -116,7 +116,7 @@ fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// PostgreSQL refuses to run as root: then it runs as the account of its package.
+/// PostgreSQL refuses to run as root: uses the account of its package.
 fn unprivileged(program: impl AsRef<OsStr>) -> Result<Command, Failure> {
     let mut command = Command::new(program);
     if rustix::process::geteuid().is_root() {
@@ -143,7 +143,7 @@ mod tests {
     use crate::plan::{Api, StateCall, Store, Verb};
     use crate::procfs::Watched;
 
-    /// Values that are saved by the driver come back by it.
+    /// Values saved by the driver can be read by it.
     async fn saves_and_gets(store: Store, server: Server) {
         for verb in [Verb::Save, Verb::Get] {
             let call = StateCall {
@@ -167,7 +167,7 @@ mod tests {
         server.process.stop().await.unwrap();
     }
 
-    /// Says what is missing; in CI that fails the test.
+    /// Reports a missing server; in CI that fails the test.
     fn is_there(missing: Option<String>) -> bool {
         let Some(line) = missing else {
             return true;

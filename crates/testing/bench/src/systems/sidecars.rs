@@ -1,5 +1,5 @@
-//! Two sidecars and their CA, of one build: mTLS, metrics, tracing of one call in ten, and a policy that lets the
-//! caller in by its certificate.
+//! Two sidecars and their CA, of one build: mTLS, metrics, tracing of one call in ten, and a policy that
+//! admits the caller by its certificate.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::plan::{Protocol, Resolver};
 use crate::process::Process;
 use crate::procfs::Role;
 
-/// A caller, a callee in front of the app, and the CA that both trust.
+/// A caller, a callee in front of the app, and their common CA.
 pub(crate) struct Sidecars {
     launch: Launch,
     protocol: Protocol,
@@ -34,7 +34,7 @@ impl Sidecars {
         dir: &Path,
     ) -> Result<Self, Failure> {
         check(binaries, &["daprd", "sentry"])?;
-        // Peers are found by multicast: the suffix keeps runs on one network apart.
+        // The suffix separates runs on one network, because peers are resolved by multicast.
         let suffix: u32 = rand::random();
         let (caller_id, callee_id) = (format!("caller-{suffix:08x}"), format!("callee-{suffix:08x}"));
         let (sentry, trust) = sentry(&binaries.join("sentry"), dir).await?;
@@ -56,7 +56,7 @@ impl Sidecars {
         })
     }
 
-    /// One more caller, ready to start.
+    /// Prepares one more caller.
     pub(super) fn prepare_caller(&mut self) -> Prepared {
         self.launch.prepare(&self.caller_id, None)
     }
@@ -69,7 +69,7 @@ impl Sidecars {
         &self.callee_id
     }
 
-    /// Where calls of the protocol go.
+    /// Port for calls of the protocol.
     pub(super) fn port(&self) -> u16 {
         match self.protocol {
             Protocol::Http => self.caller.http,
@@ -121,7 +121,7 @@ async fn sentry(program: &Path, dir: &Path) -> Result<(Process, Trust), Failure>
     Ok((process, Trust { port, anchors }))
 }
 
-/// Who may call what: the caller, by its certificate.
+/// The access policy: admits the caller by its certificate.
 fn access(caller_id: &str) -> String {
     format!(
         "  accessControl:

@@ -1,4 +1,4 @@
-//! Calls of the state API, and of the stores behind it by their own drivers.
+//! Calls of the state API, and of the stores through their drivers.
 
 use std::net::SocketAddr;
 
@@ -15,11 +15,11 @@ use crate::plan::{Api, StateCall, Verb};
 
 /// The component's name.
 pub(crate) const STORE: &str = "bench";
-/// Keys that are called. Connections do not share one, so that no row's lock is what is measured.
+/// Number of keys. Connections use different keys, so that row locks are not measured.
 const KEYS: usize = 64;
 
 impl Call {
-    /// A call of the state API at a sidecar's port.
+    /// A state API call to a sidecar's port.
     pub(crate) fn of_state(call: StateCall, port: u16, payload: usize) -> Result<Self, Failure> {
         keyed(|key| match (call.api, call.verb) {
             (Api::Http, Verb::Get) => get_over_http(port, key, payload),
@@ -29,7 +29,7 @@ impl Call {
         })
     }
 
-    /// The same at the store's own port.
+    /// The same call to the store's port.
     pub(crate) fn of_driver(call: StateCall, port: u16, payload: usize) -> Result<Self, Failure> {
         keyed(|key| {
             let value = value(payload);
@@ -53,7 +53,7 @@ impl Call {
         })
     }
 
-    /// The call for each of its keys, where it has several.
+    /// The call for each of its keys, if it has several.
     pub(crate) fn each(&self) -> &[Self] {
         &self.variants
     }
@@ -63,7 +63,7 @@ pub(in crate::load) fn name_of(key: usize) -> String {
     format!("key-{key}")
 }
 
-/// A JSON text of so many bytes, two at least.
+/// A JSON text of this length, at least two bytes.
 fn value(length: usize) -> Bytes {
     let inner = filler(length.saturating_sub(2));
     [b"\"", &*inner, b"\""].concat().into()

@@ -5,13 +5,13 @@ use outrigger_http2::frame::{Head, Kind, PREFACE, flag};
 
 use super::Fault;
 
-/// Bytes of a frame's payload before anything else was agreed upon; this side asks for no more.
+/// Default maximum payload of a frame; this side does not raise it.
 pub(super) const FRAME: usize = 16_384;
-/// Windows before anything else was agreed upon.
+/// Default windows.
 pub(super) const WINDOW: i64 = 65_535;
-/// What no window may exceed.
+/// Maximum window.
 pub(super) const MAX_WINDOW: i64 = 0x7fff_ffff;
-/// Our windows, which a payload of a sweep fits into, so that flow control is not what is measured.
+/// Our windows, which are larger than a sweep's payload, so that flow control is not measured.
 pub(super) const STREAM_WINDOW: u32 = 4 << 20;
 pub(super) const CONNECTION_WINDOW: u32 = 8 << 20;
 
@@ -20,7 +20,7 @@ const ENABLE_PUSH: u16 = 2;
 pub(super) const INITIAL_WINDOW_SIZE: u16 = 4;
 pub(super) const MAX_FRAME_SIZE: u16 = 5;
 
-/// Writes what a client says first.
+/// Writes the client's preface.
 pub(super) fn hello(out: &mut BytesMut) {
     out.extend_from_slice(PREFACE);
     let mut settings = Vec::new();
@@ -33,7 +33,7 @@ pub(super) fn hello(out: &mut BytesMut) {
     frame(Kind::WindowUpdate, 0, 0, &more.to_be_bytes(), out);
 }
 
-/// Writes a frame. Payloads are shorter than the largest frame there is.
+/// Writes a frame. The payload must be below the maximum frame size.
 pub(super) fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8], out: &mut BytesMut) {
     let head = Head {
         length: payload.len(),
@@ -45,7 +45,7 @@ pub(super) fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8], out: &mu
     out.extend_from_slice(payload);
 }
 
-/// Gives credit for what was received, once it is half the window.
+/// Returns received bytes to a window once they reach half of it.
 pub(super) fn credit(taken: &mut u32, window: u32, stream: u32, out: &mut BytesMut) {
     if *taken >= window / 2 {
         frame(Kind::WindowUpdate, 0, stream, &taken.to_be_bytes(), out);
@@ -53,14 +53,14 @@ pub(super) fn credit(taken: &mut u32, window: u32, stream: u32, out: &mut BytesM
     }
 }
 
-/// The number that a payload begins with.
+/// The number at the start of a payload.
 pub(super) fn number(payload: &[u8]) -> Result<u32, Fault> {
     let first = payload.first_chunk();
     let number = first.map(|bytes| u32::from_be_bytes(*bytes));
     number.ok_or(Fault::Protocol("the peer sends a frame that is too short"))
 }
 
-/// What stands before the padding.
+/// The payload without padding.
 pub(super) fn unpadded(head: Head, payload: &[u8]) -> Result<&[u8], Fault> {
     if !head.has(flag::PADDED) {
         return Ok(payload);
@@ -71,7 +71,7 @@ pub(super) fn unpadded(head: Head, payload: &[u8]) -> Result<&[u8], Fault> {
         .ok_or(Fault::Protocol("the peer sends more padding than there is"))
 }
 
-/// The part of a header block in a HEADERS frame.
+/// The field block fragment of a HEADERS frame.
 pub(super) fn fragment(head: Head, payload: &[u8]) -> Result<&[u8], Fault> {
     let rest = unpadded(head, payload)?;
     if !head.has(flag::PRIORITY) {
@@ -81,7 +81,7 @@ pub(super) fn fragment(head: Head, payload: &[u8]) -> Result<&[u8], Fault> {
         .ok_or(Fault::Protocol("the peer sends a priority that is too short"))
 }
 
-/// A frame of its own.
+/// A single frame.
 #[cfg(test)]
 pub(super) fn framed(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = BytesMut::new();

@@ -1,4 +1,4 @@
-//! The state of a connection: what frames do to it, and what is to be sent.
+//! The state of a connection: received frames and queued output.
 
 use bytes::BytesMut;
 use http::{HeaderValue, StatusCode};
@@ -24,31 +24,31 @@ const LAST_STREAM: u32 = 0x7fff_ffff;
 
 pub(super) struct Link {
     out: BytesMut,
-    /// Whether `out` has answers that the peer waits for.
+    /// Whether `out` has replies that the peer waits for.
     asked: bool,
     encoder: Encoder,
     decoder: Decoder,
-    /// Bytes that may be sent: on the connection, on a new stream, and in a frame.
+    /// Send windows of the connection and of new streams, and the maximum frame size.
     window: i64,
     stream_window: i64,
     frame: usize,
-    /// Bytes received on the connection that credit is still to be given for.
+    /// Bytes received on the connection, not yet returned to its window.
     taken: u32,
     next_stream: u32,
-    /// A header block that goes on in the next frame, and the flags it began with.
+    /// A header block without END_HEADERS, and the flags of its first frame.
     open: Option<(u8, BytesMut)>,
     leaving: Option<u32>,
     call: Exchange,
 }
 
-/// A call on its way.
+/// A call in progress.
 struct Exchange {
     stream: u32,
     window: i64,
-    /// Bytes of the body.
+    /// Bytes of the body sent.
     sent: usize,
     received: usize,
-    /// As on the connection.
+    /// Bytes received on the stream, not yet returned to its window.
     taken: u32,
     head: Option<Instant>,
     status: Option<HeaderValue>,
@@ -73,7 +73,7 @@ impl Exchange {
 }
 
 impl Link {
-    /// Its first words are in [`out`](Self::out).
+    /// A link with the preface in [`out`](Self::out).
     pub(super) fn new() -> Self {
         let mut out = BytesMut::new();
         hello(&mut out);
@@ -95,21 +95,21 @@ impl Link {
         }
     }
 
-    /// What is to be written.
+    /// The output buffer.
     pub(super) fn out(&mut self) -> &mut BytesMut {
         &mut self.out
     }
 
-    /// Whether the peer waits for something in [`out`](Self::out); no more, once this was asked.
+    /// Whether the peer waits for something in [`out`](Self::out). Resets the flag.
     pub(super) fn is_asked(&mut self) -> bool {
         std::mem::take(&mut self.asked) && !self.out.is_empty()
     }
 
-    /// Begins a call.
+    /// Starts a call.
     ///
     /// # Errors
     ///
-    /// When the connection takes no more of them.
+    /// If the connection accepts no new calls.
     pub(super) fn begin(&mut self, call: &Call) -> Result<(), Fault> {
         if let Some(code) = self.leaving {
             return Err(Fault::GoAway(code));
@@ -152,7 +152,7 @@ impl Link {
         block
     }
 
-    /// Frames as much of the body as the peer has room for, up to what makes a good write. True when there is room for
+    /// Frames as much of the body as the windows allow, up to a good write size. True if the windows allow
     /// more.
     pub(super) fn fill(&mut self, body: &[u8]) -> bool {
         loop {
@@ -171,11 +171,12 @@ impl Link {
         }
     }
 
-    /// When the head came, and the length of the body, once the answer is complete and a success.
+    /// The arrival time of the head and the length of the body, once the response is complete and a
+    /// success.
     ///
     /// # Errors
     ///
-    /// When it is complete before the request is.
+    /// If it is complete before the request is.
     pub(super) fn answer(&self, body: &[u8]) -> Result<Option<(Instant, usize)>, Fault> {
         match self.call.head {
             Some(head) if self.call.ended => {
@@ -190,11 +191,11 @@ impl Link {
         }
     }
 
-    /// Takes a frame.
+    /// Processes a frame.
     ///
     /// # Errors
     ///
-    /// When it breaks the protocol, or ends the call with something else than success.
+    /// If it breaks the protocol, or ends the call without success.
     pub(super) fn frame(&mut self, head: Head, payload: &[u8]) -> Result<(), CallError> {
         if self.open.is_some() && (head.kind != Kind::Continuation || head.stream != self.call.stream) {
             return Err(Fault::Protocol("the peer breaks off a header block").into());
@@ -226,7 +227,7 @@ impl Link {
         Ok(())
     }
 
-    /// That a frame is part of the answer.
+    /// Checks that a frame belongs to the response.
     fn answers(&self, head: Head) -> Result<(), Fault> {
         if head.stream == self.call.stream && !self.call.ended {
             return Ok(());
@@ -240,7 +241,7 @@ impl Link {
             return Err(Fault::Protocol("the peer sends a body without a head").into());
         }
         self.call.received += unpadded(head, payload)?.len();
-        // No frame is larger than 2^14.
+        // Frames are at most 2^14 bytes.
         let count = payload.len() as u32;
         self.taken += count;
         self.call.taken += count;
@@ -257,7 +258,7 @@ impl Link {
         Ok(())
     }
 
-    /// Takes a header block, or as much of it as there is; `flags` are those of its first frame.
+    /// Processes a header block, or a part of it; `flags` are those of its first frame.
     fn headers(&mut self, flags: u8, complete: bool, block: &[u8]) -> Result<(), CallError> {
         if block.len() > LIST {
             return Err(Fault::Protocol("the peer sends a header block that is too large").into());
@@ -294,7 +295,7 @@ impl Link {
         if last { self.end() } else { Ok(()) }
     }
 
-    /// Ends the call: all went well when the status says so.
+    /// Ends the call: a success if the status says so.
     fn end(&mut self) -> Result<(), CallError> {
         self.call.ended = true;
         let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
@@ -347,7 +348,7 @@ impl Link {
         Ok(())
     }
 
-    /// The call goes on when the peer still means to answer it; the next one does not.
+    /// The current call continues if the peer will answer it; the connection accepts no new ones.
     fn go_away(&mut self, payload: &[u8]) -> Result<(), Fault> {
         let code = number(payload.get(4..).unwrap_or_default())?;
         self.leaving = Some(code);

@@ -1,4 +1,4 @@
-//! The client against hyper's server, and against peers that break the rules.
+//! The client against hyper's server, and against misbehaving peers.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ async fn listen() -> (TcpListener, u16) {
     (listener, port)
 }
 
-/// A server with the windows of the specification, which answers calls by their paths.
+/// A server with default windows, which responds according to the path.
 async fn server() -> u16 {
     let (listener, port) = listen().await;
     tokio::spawn(async move {
@@ -89,7 +89,7 @@ async fn reuses_connection() {
     for (path, payload, calls) in [
         ("/any/call", 10, 50),
         ("/long", 10, 3),
-        // More than any window has room for, in both directions.
+        // More than any window, in both directions.
         ("/any/call", MEGABYTE, 20),
     ] {
         let call = Call::unary(port, path, payload).unwrap();
@@ -127,14 +127,14 @@ async fn goaway_stops_new_calls() {
         ended = &mut served => panic!("{ended:?}"),
     }
     served.as_mut().graceful_shutdown();
-    // It still answers what was under way when the client heard of it.
+    // Calls in flight at the GOAWAY are still answered.
     let (last, _) = tokio::join!(connection.call(), served);
     last.unwrap();
     let refused = connection.call().await.unwrap_err();
     assert_eq!(refused.to_string(), "connection: the peer goes away with code 0");
 }
 
-/// What a call comes to at a peer that sends these bytes, and reads all it gets.
+/// The result of a call to a peer that sends these bytes and reads everything.
 async fn against(bytes: Vec<u8>, close: bool) -> String {
     let (listener, port) = listen().await;
     tokio::spawn(async move {

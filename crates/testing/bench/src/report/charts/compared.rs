@@ -1,4 +1,4 @@
-//! Charts that show the same few figures of every system.
+//! Charts of the same few figures for every system.
 
 use super::super::axis::Kind::{self, Linear, Log};
 use super::super::ratios::{median, per_hop};
@@ -17,9 +17,9 @@ use Load::{Full, Rate, Start};
 
 type Read = fn(&SystemResults) -> Option<f64>;
 
-/// A chart with a group of bars for each category, and a bar for each system.
+/// A chart with a group of bars per category, and a bar per system.
 pub(super) struct Compared {
-    /// Without the extension.
+    /// File name without extension.
     pub(super) file: &'static str,
     pub(super) title: &'static str,
     /// The unit.
@@ -29,7 +29,7 @@ pub(super) struct Compared {
     pub(super) categories: &'static [(&'static str, Read)],
 }
 
-// A line for each chart and each category.
+// One line per chart and category.
 #[rustfmt::skip]
 pub(super) const COMPARED: &[Compared] = &[
     Compared { file: "summary", title: "Latency", label: "milliseconds", kind: Linear, load: Rate, categories: &[
@@ -108,7 +108,7 @@ fn per_call(system: &SystemResults, read: fn(&Measurement) -> u64) -> Option<f64
     (system.total.requests > 0).then(|| read(&system.total) as f64 / system.total.requests as f64)
 }
 
-/// Only the load generator of this program knows its connections.
+/// Only this program's load generator reports its connections.
 fn own(system: &SystemResults) -> Option<&SystemResults> {
     (system.total.driver == "own" && system.total.sent > 0).then_some(system)
 }

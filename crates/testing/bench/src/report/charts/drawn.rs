@@ -11,11 +11,11 @@ use crate::plan::{Store, System};
 use crate::procfs::{Cpu, Role};
 use crate::results::SystemResults;
 
-/// Bins of a histogram, for each power of ten.
+/// Bins of a histogram per power of ten.
 const BINS: f64 = 20.0;
 const PARTS: [&str; 3] = ["#9aa5b1", "#0b7a75", "#5b5bd6"];
 
-/// A part of a stack: its name and its size.
+/// A part of a stack: its name and size.
 type Part = (&'static str, fn(&SystemResults) -> f64);
 
 impl Page<'_> {
@@ -131,7 +131,7 @@ impl Page<'_> {
 
     fn payload_sweep(&self) -> Option<Figure> {
         let plan = &self.results.plan;
-        // Zero has no place on a logarithmic axis: it is drawn at 64 bytes.
+        // A logarithmic axis has no zero, so it is drawn at 64 bytes.
         let place = |payload: usize| payload.max(64) as f64;
         let lines = self.points(|system| {
             let points = system.payloads.iter();
@@ -171,7 +171,7 @@ impl Page<'_> {
         let direct = found.of(System::Direct).is_some();
         let added = direct && found.protocol.state().is_some();
         let starts = self.any(|system| !system.first_call.is_empty());
-        // Latency as such is shown only if the added latency is unknown.
+        // Absolute latency is shown only if the added latency is unknown.
         let figures = [
             (true, "CPU per call", &ratios::CPU),
             (true, "CPU, saturated", &ratios::CPU_SATURATED),
@@ -210,7 +210,7 @@ fn cpu_per_call(system: &SystemResults, roles: fn(Role) -> bool, read: fn(Cpu) -
     seconds * 1e6 / system.total.requests.max(1) as f64
 }
 
-/// Calls in bins of equal width on a logarithmic axis, with the empty bins; milliseconds.
+/// Calls in bins of equal width on a logarithmic axis, including empty bins; milliseconds.
 fn binned(histogram: &[(f64, u64)]) -> Vec<(f64, f64)> {
     let bin = |value: f64| (value.max(1e-3).log10() * BINS).floor() as i64;
     let (Some(first), Some(last)) = (histogram.first(), histogram.last()) else {

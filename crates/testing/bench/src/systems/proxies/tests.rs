@@ -1,5 +1,5 @@
-//! Chains of the proxies that are on this machine, before the app of the benchmark. They are peers to measure against,
-//! nothing that this project needs: where one is not there, its test says so.
+//! Chains of the proxies installed on this machine, in front of the benchmark's app. They are peers to
+//! compare with and not required: if one is missing, its test is skipped.
 
 use rcgen::ExtendedKeyUsagePurpose;
 
@@ -20,7 +20,7 @@ fn nginx() -> Option<Box<dyn Product>> {
     Some(Box::new(Nginx { workers: 1 }))
 }
 
-/// The one that `conformance/build envoy` brings, or one on the PATH.
+/// The binary from `conformance/build envoy`, or one on the PATH.
 fn envoy() -> Option<Box<dyn Product>> {
     let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../conformance/cache");
     let printed = std::process::Command::new(cache).output().unwrap();
@@ -35,7 +35,7 @@ fn envoy() -> Option<Box<dyn Product>> {
     Some(Box::new(Envoy { program, workers: 1 }))
 }
 
-/// The app, for as long as the test runs.
+/// Starts the app for the duration of the test.
 fn app() -> Ports {
     let [http, grpc] = free_ports();
     let ports = Ports { http, grpc };
@@ -61,7 +61,7 @@ fn call(protocol: Protocol, port: u16) -> Call {
     .unwrap()
 }
 
-/// Every kind of call comes back; the callee takes none without a certificate.
+/// Every kind of call is echoed; the callee rejects clients without a certificate.
 async fn carries_calls(product: impl Fn() -> Option<Box<dyn Product>>) {
     let app = app();
     for protocol in Protocol::INVOCATION {
@@ -75,7 +75,7 @@ async fn carries_calls(product: impl Fn() -> Option<Box<dyn Product>>) {
         let around = call(protocol, chain.callee.port);
         let refused = attempt(&around).await;
         assert!(refused.is_err(), "{protocol:?}");
-        // It is the hop that refuses, not one that ended.
+        // The hop rejects it, and is still running.
         attempt(&through).await.unwrap();
         chain.stop().await.unwrap();
     }
@@ -107,7 +107,7 @@ async fn envoy_admits_only_caller_to_one_path() {
         let refused = attempt(&elsewhere.unwrap()).await.unwrap_err();
         assert!(refused.contains(refusal), "{refused}");
 
-        // Of the same authority: its certificate is good, its name is not the caller's.
+        // Of the same authority: the certificate is valid, but has another name than the caller's.
         let maker = &mut chain.maker;
         maker
             .certificates

@@ -1,4 +1,4 @@
-//! What frames do to a link.
+//! Processing of frames.
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderName, HeaderValue};
@@ -11,7 +11,7 @@ use crate::load::connection::CallError;
 use crate::load::grpc::Fault;
 use crate::load::grpc::frames::framed;
 
-/// A link with a call on its way, of which only the head is to be written yet.
+/// A link with a call in progress, of which only the head is to be written yet.
 fn begun(payload: usize) -> (Link, Call) {
     let call = Call::unary(1, "/any/call", payload).unwrap();
     let mut link = Link::new();
@@ -31,7 +31,7 @@ fn take(link: &mut Link, bytes: &[u8]) -> Result<(), CallError> {
     Ok(())
 }
 
-/// The frames that wait to be written.
+/// The queued frames.
 fn written(link: &mut Link) -> Vec<(Head, Bytes)> {
     let mut out = link.out().split().freeze();
     let mut frames = Vec::new();
@@ -112,7 +112,7 @@ fn respects_send_windows() {
     assert_eq!(send(&mut link), [10]);
     take(&mut link, &window(1, 20)).unwrap();
     assert_eq!(send(&mut link), [20]);
-    // Lowered below what was sent, then far up: the connection's window is what is left.
+    // Lowered below the bytes sent, then raised far: the connection's window is the remaining limit.
     take(&mut link, &framed(Kind::Settings, 0, 0, &setting(4, 0))).unwrap();
     assert_eq!(send(&mut link), [0; 0]);
     let settings = [setting(4, 1 << 20), setting(5, 40_000)].concat();
@@ -268,7 +268,7 @@ fn response_requires_status_and_whole_request() {
     let (mut link, call) = begun(10);
     take(&mut link, &end(&[(":status", "200"), ("grpc-status", "0")])).unwrap();
     assert!(matches!(link.answer(call.body()), Err(Fault::Protocol(_))));
-    // A call that was not answered leaves a connection that takes no other.
+    // A call without a response leaves an unusable connection.
     let (mut link, call) = begun(10);
     assert!(matches!(link.begin(&call), Err(Fault::Protocol(_))));
 }
