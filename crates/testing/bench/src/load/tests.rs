@@ -95,7 +95,7 @@ async fn rejects_unknown_callback_methods() {
     assert_eq!(error.to_string().trim_end(), "grpc-status 12");
 }
 
-/// A server that delays its first response: calls due meanwhile must count as late.
+/// A server that delays its first response: calls due during the delay must count as late.
 #[tokio::test]
 async fn stall_delays_all_due_calls() {
     use hyper::service::service_fn;

@@ -14,11 +14,11 @@ use super::frames::{
 use crate::load::call::Call;
 use crate::load::connection::CallError;
 
-/// Bytes gathered for one write, about.
+/// Approximate bytes per write.
 const BATCH: usize = 256 << 10;
-/// Bytes of a header block, and of the list in it.
+/// Bytes of a header block, and of its decoded list.
 const LIST: usize = 256 << 10;
-/// Bytes of the table for the peer's header blocks: what it is when nothing is said.
+/// Default size of the peer's dynamic table.
 const TABLE: usize = 4096;
 const LAST_STREAM: u32 = 0x7fff_ffff;
 
