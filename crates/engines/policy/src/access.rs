@@ -56,10 +56,10 @@ pub struct Decision {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Ambiguity {
     /// A server may interpret it as another operation, which is denied.
-    #[error("a server may read it as {0}, which is denied")]
+    #[error("servers may interpret it as {0}, which is denied")]
     ReadAs(String),
     /// It has too many interpretations to check.
-    #[error("a server may read it in too many different ways")]
+    #[error("servers may interpret it in too many different ways")]
     TooManyReadings,
     /// A callback, called as a method.
     #[error("callbacks of an app are for its own sidecar; use InvokeService")]

@@ -14,7 +14,7 @@ pub fn raise_descriptors() {
     if limit.current != limit.maximum
         && let Err(error) = setrlimit(Resource::Nofile, raised)
     {
-        tracing::debug!(target: crate::LOG, "the limit of open files stays at {:?}: {error}", limit.current);
+        tracing::debug!(target: crate::LOG, "cannot raise the limit of open files from {:?}: {error}", limit.current);
     }
 }
 

@@ -38,7 +38,7 @@ impl Prefix {
 #[non_exhaustive]
 pub enum FrameError {
     /// The frame is compressed; sidecars do not negotiate compression.
-    #[error("a gRPC frame has compression flag {flag}, but no compression was agreed")]
+    #[error("a gRPC frame has compression flag {flag}, but no compression was negotiated")]
     Compressed {
         /// The flag byte.
         flag: u8,

@@ -58,7 +58,7 @@ pub enum HpackError {
     #[error("an integer in the header block is too large")]
     Integer,
     /// The string contains the end-of-string symbol, or its padding is too long or not all ones.
-    #[error("a string in the header block is not correct Huffman code")]
+    #[error("invalid Huffman code in the header block")]
     Huffman,
     /// Index 0, or an index beyond the dynamic table.
     #[error("the header tables have no entry {0}")]

@@ -42,7 +42,7 @@ impl LearnedRoots {
         // Differences in comments of the configured text do not matter.
         if known != named {
             tracing::info!(
-                "sentry sent other root certificates: {} are trusted now, {} were before",
+                "sentry sent new root certificates: {} are trusted now, {} were before",
                 bundle.len(),
                 before.len()
             );

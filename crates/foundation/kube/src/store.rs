@@ -336,7 +336,7 @@ fn read<T: Watched>(meta: &Meta, item: Value) -> Read<T> {
             let Meta { namespace, name } = meta;
             tracing::error!(
                 target: "dapr.kubernetes",
-                "cannot use {} {namespace}/{name}: {cause}; the version before stays in use, correct it", T::KIND.plural
+                "cannot use {} {namespace}/{name}: {cause}; the last valid version stays in use, correct it", T::KIND.plural
             );
             Read::Broken
         }

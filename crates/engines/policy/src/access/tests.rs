@@ -240,7 +240,7 @@ fn denial_text_matches_dapr() {
     );
     let ambiguity = Ambiguity::ReadAs("op".to_owned());
     let text = denial("x", "op;y", "GET", Some(&ambiguity));
-    assert!(text.ends_with("operation: op;y verb: GET (a server may read it as op, which is denied)"));
+    assert!(text.ends_with("operation: op;y verb: GET (servers may interpret it as op, which is denied)"));
 }
 
 /// A spelling that an HTTP server would interpret as `plain`.

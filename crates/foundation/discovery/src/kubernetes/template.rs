@@ -20,7 +20,7 @@ enum Piece {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// `{{` without `}}`.
-    #[error("Kubernetes name resolver: the template has an action that is not closed: {0}")]
+    #[error("Kubernetes name resolver: unclosed action in the template: {0}")]
     Unclosed(String),
     /// An action other than a field.
     #[error(

@@ -103,7 +103,7 @@ pub(super) enum Data {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MessageError {
     /// The message is truncated.
-    #[error("the message is cut short")]
+    #[error("the message is truncated")]
     Short,
     /// A name is too long, has an invalid label, or a pointer that does not lead back.
     #[error("the message has a malformed name")]

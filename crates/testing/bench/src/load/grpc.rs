@@ -33,11 +33,11 @@ pub(crate) enum Fault {
     Io(#[from] io::Error),
     #[error("closed by the peer")]
     Closed,
-    #[error("nothing was heard of the peer for {} s", .0.as_secs_f64())]
+    #[error("no data from the peer for {} s", .0.as_secs_f64())]
     Silent(Duration),
     #[error("the call was reset with code {0}")]
     Reset(u32),
-    #[error("the peer goes away with code {0}")]
+    #[error("the peer sent GOAWAY with code {0}")]
     GoAway(u32),
     #[error("{0}")]
     Headers(#[from] HpackError),

@@ -68,7 +68,7 @@ pub(super) fn unpadded(head: Head, payload: &[u8]) -> Result<&[u8], Fault> {
     payload
         .split_first()
         .and_then(|(&padding, rest)| rest.get(..rest.len().checked_sub(padding.into())?))
-        .ok_or(Fault::Protocol("the peer sends more padding than there is"))
+        .ok_or(Fault::Protocol("the peer sends more padding than payload"))
 }
 
 /// The field block fragment of a HEADERS frame.

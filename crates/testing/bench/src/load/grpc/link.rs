@@ -115,7 +115,7 @@ impl Link {
             return Err(Fault::GoAway(code));
         }
         if !self.call.ended || self.next_stream > LAST_STREAM {
-            return Err(Fault::Protocol("the connection is used up"));
+            return Err(Fault::Protocol("the connection has no stream identifiers left"));
         }
         self.call = Exchange::new(self.next_stream, self.stream_window);
         self.next_stream += 2;
@@ -198,7 +198,7 @@ impl Link {
     /// If it breaks the protocol, or ends the call without success.
     pub(super) fn frame(&mut self, head: Head, payload: &[u8]) -> Result<(), CallError> {
         if self.open.is_some() && (head.kind != Kind::Continuation || head.stream != self.call.stream) {
-            return Err(Fault::Protocol("the peer breaks off a header block").into());
+            return Err(Fault::Protocol("the peer interrupts a header block").into());
         }
         match head.kind {
             Kind::Data => return self.data(head, payload),
@@ -209,7 +209,7 @@ impl Link {
             }
             Kind::Continuation => {
                 let Some((flags, mut block)) = self.open.take() else {
-                    return Err(Fault::Protocol("the peer continues no header block").into());
+                    return Err(Fault::Protocol("the peer sends CONTINUATION without a header block").into());
                 };
                 block.extend_from_slice(payload);
                 return self.headers(flags, head.has(flag::END_HEADERS), &block);
@@ -232,7 +232,7 @@ impl Link {
         if head.stream == self.call.stream && !self.call.ended {
             return Ok(());
         }
-        Err(Fault::Protocol("the peer answers what was not asked"))
+        Err(Fault::Protocol("the peer sends an unexpected response"))
     }
 
     fn data(&mut self, head: Head, payload: &[u8]) -> Result<(), CallError> {
@@ -279,7 +279,7 @@ impl Link {
             })
             .map_err(Fault::Headers)?;
         if malformed || size > LIST {
-            return Err(Fault::Protocol("the peer sends headers that are none").into());
+            return Err(Fault::Protocol("the peer sends invalid headers").into());
         }
         self.headed(status, flags & flag::END_STREAM != 0)
     }
@@ -367,7 +367,7 @@ impl Link {
         };
         *window += more;
         if more == 0 || *window > MAX_WINDOW {
-            return Err(Fault::Protocol("the peer opens a window by nothing or too much"));
+            return Err(Fault::Protocol("the peer sends an invalid window increment"));
         }
         Ok(())
     }

@@ -131,7 +131,10 @@ async fn goaway_stops_new_calls() {
     let (last, _) = tokio::join!(connection.call(), served);
     last.unwrap();
     let refused = connection.call().await.unwrap_err();
-    assert_eq!(refused.to_string(), "connection: the peer goes away with code 0");
+    assert_eq!(
+        refused.to_string(),
+        "connection: the peer sent GOAWAY with code 0"
+    );
 }
 
 /// The result of a call to a peer that sends these bytes and reads everything.
@@ -157,7 +160,7 @@ async fn against(bytes: Vec<u8>, close: bool) -> String {
 
 #[tokio::test]
 async fn calls_do_not_hang() {
-    let silent = "connection: nothing was heard of the peer for 0.1 s";
+    let silent = "connection: no data from the peer for 0.1 s";
     assert_eq!(against(Vec::new(), false).await, silent);
     assert_eq!(against(framed(Kind::Settings, 0, 0, &[]), false).await, silent);
     assert_eq!(against(Vec::new(), true).await, "connection: closed by the peer");

@@ -165,11 +165,11 @@ fn detects_protocol_errors() {
         ),
         (
             framed(Kind::GoAway, 0, 0, &[number(1), number(2)].concat()),
-            "the peer goes away with code 2",
+            "the peer sent GOAWAY with code 2",
         ),
         (
             framed(Kind::GoAway, 0, 0, &[number(0), number(0)].concat()),
-            "the peer goes away with code 0",
+            "the peer sent GOAWAY with code 0",
         ),
         (
             framed(Kind::GoAway, 0, 0, &[0; 7]),
@@ -186,11 +186,11 @@ fn detects_protocol_errors() {
         ),
         (
             framed(Kind::WindowUpdate, 0, 0, &number(0)),
-            "the peer opens a window by nothing or too much",
+            "the peer sends an invalid window increment",
         ),
         (
             framed(Kind::WindowUpdate, 0, 1, &number(0x7fff_ffff)),
-            "the peer opens a window by nothing or too much",
+            "the peer sends an invalid window increment",
         ),
         (
             framed(Kind::Data, 0, 1, b"x"),
@@ -198,11 +198,11 @@ fn detects_protocol_errors() {
         ),
         (
             framed(Kind::Data, 0, 3, b"x"),
-            "the peer answers what was not asked",
+            "the peer sends an unexpected response",
         ),
         (
             [ok(), framed(Kind::Data, flag::PADDED, 1, &[1])].concat(),
-            "the peer sends more padding than there is",
+            "the peer sends more padding than payload",
         ),
         (
             framed(Kind::Headers, flag::PRIORITY, 1, &[0; 4]),
@@ -210,7 +210,7 @@ fn detects_protocol_errors() {
         ),
         (
             framed(Kind::Continuation, 0, 1, &[]),
-            "the peer continues no header block",
+            "the peer sends CONTINUATION without a header block",
         ),
         (
             [
@@ -218,7 +218,7 @@ fn detects_protocol_errors() {
                 framed(Kind::Ping, 0, 0, &[0; 8]),
             ]
             .concat(),
-            "the peer breaks off a header block",
+            "the peer interrupts a header block",
         ),
         (
             framed(Kind::Headers, last, 1, &[0x80]),
@@ -226,7 +226,7 @@ fn detects_protocol_errors() {
         ),
         (
             framed(Kind::Headers, last, 1, b"\0\x01A\x01x"),
-            "the peer sends headers that are none",
+            "the peer sends invalid headers",
         ),
         (
             framed(Kind::Headers, last, 1, &[]),
