@@ -5,9 +5,9 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 /// Minimum number of values before the first scan for unused ones.
-const FEW: usize = 64;
+const MIN_ENTRIES: usize = 64;
 
-/// Interned values by key. Unused values are dropped before they outnumber the used ones (or [`FEW`]), so
+/// Interned values by key. Unused values are dropped before they outnumber the used ones (or [`MIN_ENTRIES`]), so
 /// the map never exceeds twice the values in use.
 #[derive(Debug)]
 pub struct Interner<K, V> {
@@ -19,7 +19,7 @@ impl<K, V> Default for Interner<K, V> {
     fn default() -> Self {
         Self {
             values: HashMap::new(),
-            sweep_at: FEW,
+            sweep_at: MIN_ENTRIES,
         }
     }
 }
@@ -37,7 +37,7 @@ impl<K: Eq + Hash, V> Interner<K, V> {
         if self.values.len() >= self.sweep_at {
             self.values.retain(|_, value| Arc::strong_count(value) > 1);
             self.values.shrink_to(self.values.len() * 2);
-            self.sweep_at = (self.values.len() * 2).max(FEW);
+            self.sweep_at = (self.values.len() * 2).max(MIN_ENTRIES);
         }
         self.values.insert(key, Arc::clone(&value));
         Ok(value)
@@ -80,7 +80,7 @@ mod tests {
         let used: Vec<_> = (0..100).map(|key| get(&mut shared, key)).collect();
         for key in 100..100_000 {
             get(&mut shared, key);
-            assert!(shared.len() <= 2 * used.len() + FEW);
+            assert!(shared.len() <= 2 * used.len() + MIN_ENTRIES);
         }
         for (key, value) in used.iter().enumerate() {
             assert!(Arc::ptr_eq(value, &get(&mut shared, key)), "{key}");

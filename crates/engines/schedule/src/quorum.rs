@@ -185,7 +185,7 @@ mod tests {
             };
             let id = at.to_string();
             match view(&id, uid, &self.entries) {
-                View::Absent | View::Taken => unreachable!("it has an entry of its own"),
+                View::Absent | View::Taken => unreachable!("it has an entry"),
                 View::Outdated(seen) => {
                     self.places[at] = None;
                     let own = self.entries.iter_mut().find(|entry| entry.id == id).unwrap();
@@ -228,7 +228,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn no_job_has_two_owners(steps in prop::collection::vec(step(), 0..60)) {
+        fn jobs_have_at_most_one_owner(steps in prop::collection::vec(step(), 0..60)) {
             let mut group = Group::default();
             for step in &steps {
                 group.step(step);

@@ -86,7 +86,7 @@ pub async fn finish_http1<C: GracefulConnection>(
     C::Error: std::fmt::Display,
 {
     let ending = CancellationToken::new();
-    let unasked = async {
+    let end_without_request = async {
         ending.cancelled().await;
         if permit.is_proven() {
             std::future::pending().await
@@ -98,7 +98,7 @@ pub async fn finish_http1<C: GracefulConnection>(
     };
     tokio::select! {
         () = finish(connection, end) => {}
-        () = unasked => {}
+        () = end_without_request => {}
     }
 }
 

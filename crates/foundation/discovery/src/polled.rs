@@ -196,7 +196,7 @@ impl<R: Registry> Inner<R> {
             return Ok(read(app));
         }
         if apps.len() >= MAX_APPS {
-            let unused = apps.iter().filter(|(_, app)| !app.is_followed());
+            let unused = apps.iter().filter(|(_, app)| !app.is_watched());
             let oldest = unused.min_by_key(|(_, app)| app.last_used.load(Ordering::Relaxed));
             let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
                 return Err(ResolveError::Busy { limit: MAX_APPS });
@@ -210,7 +210,7 @@ impl<R: Registry> Inner<R> {
 
     fn drop_unused(&self, key: &Key) {
         let mut apps = self.apps();
-        if apps.get(key).is_some_and(|app| !app.is_followed()) {
+        if apps.get(key).is_some_and(|app| !app.is_watched()) {
             forget(&mut apps, key);
         }
     }
@@ -327,7 +327,7 @@ impl App {
     }
 
     /// Whether a receiver of [`Resolver::watch`] exists.
-    fn is_followed(&self) -> bool {
+    fn is_watched(&self) -> bool {
         self.sender.receiver_count() > 0
     }
 

@@ -85,7 +85,7 @@ pub type Changes<T> = Arc<[Change<T>]>;
 /// The objects of a collection.
 #[derive(Debug)]
 pub struct Store<T> {
-    kept: RwLock<Kept<T>>,
+    contents: RwLock<Contents<T>>,
     changes: broadcast::Sender<Changes<T>>,
     /// Limit in bytes.
     most: usize,
@@ -93,12 +93,12 @@ pub struct Store<T> {
 
 /// Objects, and their total size in bytes.
 #[derive(Debug)]
-struct Kept<T> {
+struct Contents<T> {
     objects: HashMap<Meta, Arc<T>>,
     bytes: usize,
 }
 
-impl<T: Watched> Default for Kept<T> {
+impl<T: Watched> Default for Contents<T> {
     fn default() -> Self {
         Self {
             objects: HashMap::new(),
@@ -107,7 +107,7 @@ impl<T: Watched> Default for Kept<T> {
     }
 }
 
-impl<T: Watched> Kept<T> {
+impl<T: Watched> Contents<T> {
     fn insert(&mut self, meta: Meta, object: Arc<T>) -> Option<Arc<T>> {
         self.bytes += size(&meta, &*object);
         let bytes = size_of_meta(&meta);
@@ -171,7 +171,7 @@ impl<T: Watched> Relisted<T> {
 impl<T: Watched> Default for Store<T> {
     fn default() -> Self {
         Self {
-            kept: RwLock::default(),
+            contents: RwLock::default(),
             changes: broadcast::Sender::new(CHANGES),
             most: MAX_HELD,
         }
@@ -199,8 +199,8 @@ impl<T: Watched> Store<T> {
 
     /// The objects of a namespace, by name.
     pub fn of_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
-        let kept = self.read();
-        let mut found: Vec<_> = kept
+        let contents = self.read();
+        let mut found: Vec<_> = contents
             .objects
             .iter()
             .filter(|(meta, _)| meta.namespace == namespace)
@@ -211,8 +211,8 @@ impl<T: Watched> Store<T> {
 
     /// All objects.
     pub fn all(&self) -> Vec<(Meta, Arc<T>)> {
-        let kept = self.read();
-        let objects = kept.objects.iter();
+        let contents = self.read();
+        let objects = contents.objects.iter();
         objects
             .map(|(meta, object)| (meta.clone(), Arc::clone(object)))
             .collect()
@@ -220,8 +220,8 @@ impl<T: Watched> Store<T> {
 
     /// An object that matches.
     pub fn find(&self, matches: impl Fn(&Meta, &T) -> bool) -> Option<(Meta, Arc<T>)> {
-        let kept = self.read();
-        let mut objects = kept.objects.iter();
+        let contents = self.read();
+        let mut objects = contents.objects.iter();
         let (meta, object) = objects.find(|(meta, object)| matches(meta, object))?;
         Some((meta.clone(), Arc::clone(object)))
     }
@@ -243,19 +243,19 @@ impl<T: Watched> Store<T> {
     /// Replaces the collection.
     pub(crate) fn replace(&self, fresh: Relisted<T>) {
         let at = Instant::now();
-        let mut kept = self.write();
-        let mut gone = std::mem::take(&mut *kept).objects;
+        let mut contents = self.write();
+        let mut gone = std::mem::take(&mut *contents).objects;
         let mut changes = Vec::new();
         for (meta, new) in fresh.objects {
             let old = gone.remove(&meta);
             match (new, old) {
                 (None, None) => {}
                 // An object that became invalid keeps its last valid state.
-                (None, Some(old)) => drop(kept.insert(meta, old)),
-                (Some(new), Some(old)) if *old == new => drop(kept.insert(meta, old)),
+                (None, Some(old)) => drop(contents.insert(meta, old)),
+                (Some(new), Some(old)) if *old == new => drop(contents.insert(meta, old)),
                 (Some(new), old) => {
                     let new = Arc::new(new);
-                    kept.insert(meta.clone(), Arc::clone(&new));
+                    contents.insert(meta.clone(), Arc::clone(&new));
                     let new = Some(new);
                     changes.push(Change { meta, old, new, at });
                 }
@@ -278,18 +278,18 @@ impl<T: Watched> Store<T> {
         let meta = Meta::of(&item);
         match read::<T>(&meta, item) {
             Read::Object(new) => {
-                let mut kept = self.write();
-                let old = kept.objects.get(&meta);
+                let mut contents = self.write();
+                let old = contents.objects.get(&meta);
                 if old.is_some_and(|old| **old == new) {
                     return Ok(());
                 }
                 let before = old.map_or(0, |old| size(&meta, &**old));
-                if kept.bytes - before + size(&meta, &new) > self.most {
+                if contents.bytes - before + size(&meta, &new) > self.most {
                     return Err(too_large::<T>(self.most));
                 }
                 let new = Arc::new(new);
-                let old = kept.insert(meta.clone(), Arc::clone(&new));
-                drop(kept);
+                let old = contents.insert(meta.clone(), Arc::clone(&new));
+                drop(contents);
                 let (new, at) = (Some(new), Instant::now());
                 self.notify([Change { meta, old, new, at }].into());
             }
@@ -313,12 +313,12 @@ impl<T: Watched> Store<T> {
         let _ = self.changes.send(changes);
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Kept<T>> {
-        self.kept.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, Contents<T>> {
+        self.contents.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Kept<T>> {
-        self.kept.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> RwLockWriteGuard<'_, Contents<T>> {
+        self.contents.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -129,7 +129,7 @@ fn grpc_decisions_ignore_verbs_and_respect_case() {
 }
 
 #[test]
-fn who_decided() {
+fn reports_deciding_policy() {
     let control = compiled(AppProtocol::Http);
     let by = |caller: Option<&str>| control.decide(caller.map(id), "x", "GET").by_app_policy;
     assert!(by(Some("public/ns1/app1")));

@@ -141,7 +141,7 @@ impl<'p> Execution<'p> {
                     breaker.release(permit);
                 }
             }
-            _ => self.tell_breaker(outcome == Outcome::Success, now),
+            _ => self.record_outcome(outcome == Outcome::Success, now),
         }
         let code = match outcome {
             Outcome::Success => {
@@ -194,7 +194,7 @@ impl<'p> Execution<'p> {
         std::mem::take(&mut self.events)
     }
 
-    fn tell_breaker(&mut self, success: bool, now: Instant) {
+    fn record_outcome(&mut self, success: bool, now: Instant) {
         let (Some(breaker), Some((permit, _))) = (&self.breaker, self.permit.take()) else {
             return;
         };
@@ -213,7 +213,7 @@ impl Drop for Execution<'_> {
         // A cancelled probe must not occupy the half-open breaker forever.
         if let Some((_, began)) = &self.permit {
             let began = *began;
-            self.tell_breaker(false, began);
+            self.record_outcome(false, began);
         }
     }
 }

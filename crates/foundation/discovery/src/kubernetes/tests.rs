@@ -63,7 +63,7 @@ async fn resolver(configuration: Value) -> Kubernetes {
     Kubernetes::with_dns(&configuration, &registration, dns.build().unwrap()).unwrap()
 }
 
-fn unasked() -> TokioResolver {
+fn unused_resolver() -> TokioResolver {
     let dns = TokioResolver::builder_with_config(ResolverConfig::default(), TokioRuntimeProvider::default());
     dns.build().unwrap()
 }
@@ -71,7 +71,7 @@ fn unasked() -> TokioResolver {
 #[test]
 fn docs_list_all_settings() {
     let settings = Settings::new(&Value::Null).unwrap();
-    Kubernetes::of(&settings, &Registration::default(), unasked()).unwrap();
+    Kubernetes::of(&settings, &Registration::default(), unused_resolver()).unwrap();
     crate::settings::tests::check_docs("Kubernetes DNS", &settings);
 }
 
@@ -79,7 +79,7 @@ fn docs_list_all_settings() {
 fn warns_of_unknown_settings() {
     let told = crate::settings::tests::warnings(|| {
         let configuration = json!({"clusterdomain": "example", "templat": "{{.ID}}:1"});
-        drop(Kubernetes::with_dns(&configuration, &Registration::default(), unasked()).unwrap());
+        drop(Kubernetes::with_dns(&configuration, &Registration::default(), unused_resolver()).unwrap());
     });
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].contains("did you mean template?"), "{told:?}");

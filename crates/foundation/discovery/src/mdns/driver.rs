@@ -106,7 +106,7 @@ async fn listen(shared: &MdnsInner, links: &mut Links, service: Option<&Service>
     loop {
         let (bytes, from) = links.receive().await;
         let message = match Message::decode(bytes) {
-            Ok(_) if !links.is_near(from) => continue,
+            Ok(_) if !links.is_on_link(from) => continue,
             Ok(message) => message,
             Err(error) => {
                 tracing::trace!(target: "dapr.contrib", %error, %from, "mDNS: packet ignored");

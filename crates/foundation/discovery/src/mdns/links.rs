@@ -122,7 +122,7 @@ impl Links {
 
     /// Whether a packet comes from a directly connected network. All others are ignored (RFC 6762, 11):
     /// they could divert calls or use this host as a reflector.
-    pub(super) fn is_near(&self, from: SocketAddr) -> bool {
+    pub(super) fn is_on_link(&self, from: SocketAddr) -> bool {
         match from.ip() {
             IpAddr::V4(ip) => self.links.iter().any(|link| link.reaches(ip)),
             IpAddr::V6(ip) => ip.is_unicast_link_local() || self.links.iter().any(|link| link.reaches_v6(ip)),

@@ -130,7 +130,7 @@ fn write_terminal(
     let time = zone().to_datetime(now).time();
     // Writing to a String cannot fail.
     let _ = write!(out, "{time:.3} {:<7} ", level.as_str());
-    push_shown(out, msg);
+    push_terminal_text(out, msg);
     sort(&mut fields);
     for field in &fields {
         push_field(out, field);
@@ -140,7 +140,7 @@ fn write_terminal(
 }
 
 /// Appends a message for a terminal: indents continuation lines, and escapes control sequences.
-fn push_shown(out: &mut String, msg: &str) {
+fn push_terminal_text(out: &mut String, msg: &str) {
     for c in msg.trim_end().chars() {
         match c {
             '\n' => out.push_str("\n    "),

@@ -29,7 +29,7 @@ pub struct Page {
 
 /// The requested resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum Requested {
     Exposition(Format),
     Page(usize),
 }
@@ -55,35 +55,35 @@ pub async fn serve(
     serve_http1(listener, LIMITS, cancel, answer).await;
 }
 
-fn asked<B>(request: &Request<B>, pages: &[Page]) -> Asked {
+fn asked<B>(request: &Request<B>, pages: &[Page]) -> Requested {
     let path = request.uri().path();
     if let Some(page) = pages.iter().position(|page| page.path == path) {
-        return Asked::Page(page);
+        return Requested::Page(page);
     }
     let accept = request.headers().get(ACCEPT);
-    Asked::Exposition(Format::negotiate(accept.and_then(|value| value.to_str().ok())))
+    Requested::Exposition(Format::negotiate(accept.and_then(|value| value.to_str().ok())))
 }
 
 async fn answer(
     metrics: Arc<Metrics>,
     pages: Arc<[Page]>,
-    texts: Arc<Texts<Asked>>,
-    asked: Asked,
+    texts: Arc<Texts<Requested>>,
+    asked: Requested,
 ) -> Response<TextBody> {
     let page = match asked {
-        Asked::Exposition(_) => None,
-        Asked::Page(page) => pages.get(page),
+        Requested::Exposition(_) => None,
+        Requested::Page(page) => pages.get(page),
     };
     let write = || match (asked, page) {
         (_, Some(page)) => (page.write)(),
-        (Asked::Exposition(format), None) => metrics.render(format),
-        (Asked::Page(_), None) => String::new(),
+        (Requested::Exposition(format), None) => metrics.render(format),
+        (Requested::Page(_), None) => String::new(),
     };
     let mut response = Response::new(texts.answer(asked, write).await);
     let content_type = match (asked, page) {
         (_, Some(page)) => page.content_type,
-        (Asked::Exposition(format), None) => format.content_type(),
-        (Asked::Page(_), None) => "text/plain",
+        (Requested::Exposition(format), None) => format.content_type(),
+        (Requested::Page(_), None) => "text/plain",
     };
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -20,11 +20,11 @@ const PIECE: usize = 8 << 10;
 #[derive(Debug)]
 pub struct Texts<K> {
     /// An async lock: a request that waits for a rendering text blocks no thread.
-    kept: tokio::sync::Mutex<Vec<Kept<K>>>,
+    slots: tokio::sync::Mutex<Vec<Slot<K>>>,
 }
 
 #[derive(Debug)]
-struct Kept<K> {
+struct Slot<K> {
     kind: K,
     since: Instant,
     text: Weak<Text>,
@@ -43,7 +43,7 @@ impl Text {
 impl<K> Default for Texts<K> {
     fn default() -> Self {
         Self {
-            kept: tokio::sync::Mutex::default(),
+            slots: tokio::sync::Mutex::default(),
         }
     }
 }
@@ -53,29 +53,29 @@ impl<K: PartialEq> Texts<K> {
     /// up to a second ago, or evicts the oldest.
     pub async fn answer(&self, kind: K, write: impl FnOnce() -> String) -> TextBody {
         // Texts are rendered one at a time, because each needs memory.
-        let mut kept = self.kept.lock().await;
-        kept.retain(|kept| kept.text.strong_count() > 0);
-        if kept.len() >= MAX_TEXTS {
-            let newest = kept.iter().rev().find(|kept| kept.kind == kind);
-            let newest = newest.filter(|kept| kept.since.elapsed() < SHARED);
-            if let Some(text) = newest.and_then(|kept| kept.text.upgrade())
+        let mut slots = self.slots.lock().await;
+        slots.retain(|slot| slot.text.strong_count() > 0);
+        if slots.len() >= MAX_TEXTS {
+            let newest = slots.iter().rev().find(|slot| slot.kind == kind);
+            let newest = newest.filter(|slot| slot.since.elapsed() < SHARED);
+            if let Some(text) = newest.and_then(|slot| slot.text.upgrade())
                 && let Some(body) = TextBody::new(text)
             {
                 return body;
             }
-            if let Some(text) = kept.remove(0).text.upgrade() {
+            if let Some(text) = slots.remove(0).text.upgrade() {
                 text.bytes().take();
             }
         }
         let mut text = write();
         text.shrink_to_fit();
         let text = Arc::new(Text(Mutex::new(Some(Bytes::from(text)))));
-        kept.push(Kept {
+        slots.push(Slot {
             kind,
             since: Instant::now(),
             text: Arc::downgrade(&text),
         });
-        drop(kept);
+        drop(slots);
         TextBody::new(text).unwrap_or_default()
     }
 }

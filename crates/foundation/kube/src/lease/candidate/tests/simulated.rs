@@ -11,7 +11,7 @@ use super::*;
 
 /// State of the API.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct Stored {
     lease: Option<Value>,
     version: u64,
     /// The namespace does not exist.
@@ -22,12 +22,12 @@ pub(super) struct Kept {
 /// The API.
 #[derive(Default)]
 pub(super) struct Api {
-    kept: Mutex<Kept>,
+    kept: Mutex<Stored>,
     changed: watch::Sender<u64>,
 }
 
 impl Api {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, Stored> {
         self.kept.lock().unwrap()
     }
 
