@@ -9,13 +9,13 @@ fuzz_target!(|text: &[u8]| {
     if let Ok(event) = Event::parse(text) {
         let _read = (event.trace(), event.text(member::ID));
         let written = event.to_bytes();
-        let again = Event::parse(&written).expect("what was written can be read");
+        let again = Event::parse(&written).expect("the serialized event parses");
         assert!(event.members().eq(again.members()), "the members stay");
         let mut changed = again.clone();
         changed.set(member::TOPIC, "a\"b\u{1}");
         changed.remove(member::DATA_BASE64);
         let changed = changed.to_bytes();
-        let changed = Event::parse(&changed).expect("what was changed can be read");
+        let changed = Event::parse(&changed).expect("the changed event parses");
         assert_eq!(changed.text(member::TOPIC).as_deref(), Some("a\"b\u{1}"));
         assert!(!matches!(changed.data(), Data::Base64(_)));
     }

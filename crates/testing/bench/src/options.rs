@@ -26,7 +26,7 @@ const QUICK: Flag = Flag::boolean(
 const BIN_DIR: Flag = Flag::text(
     "bin-dir",
     "",
-    "folder with daprd and sentry (default: beside this program, or its dist or release folder)",
+    "folder with daprd and sentry (default: next to this program, or its dist or release folder)",
 );
 const REFERENCE: Flag = Flag::text("reference", "", "folder with Dapr's daprd and sentry");
 const RESOLVER: Flag = Flag::text("resolver", "mdns", "how sidecars find each other: mdns or sqlite");
@@ -133,7 +133,7 @@ const APP: &[Flag] = &[
     Flag::int("grpc", "0", "port of the gRPC app; 0 for none"),
 ];
 const REPORT: &[Flag] = &[
-    Flag::text("results", "bench-report/results.json", "what a run wrote"),
+    Flag::text("results", "bench-report/results.json", "results of a run"),
     Flag::text("output", "", "folder to write to (default: that of the results)"),
 ];
 const SOAK: &[Flag] = &[

@@ -70,7 +70,7 @@ impl Page<'_> {
                 plan.rounds,
                 tick(plan.requests as f64)
             ),
-            Load::Full => format!("{payload}, {connections} connections, as fast as answers come"),
+            Load::Full => format!("{payload}, {connections} connections, at full load"),
             Load::Start if self.found.protocol.state().is_some() => "median".to_owned(),
             Load::Start => "mTLS on, CA and callee running; median".to_owned(),
         }

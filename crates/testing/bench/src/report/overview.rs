@@ -38,7 +38,7 @@ pub(super) fn charts(results: &Results, store: Store) -> Vec<(&'static str, figu
             Series::of(system, values.collect())
         });
         let load = if figure.saturated {
-            "as fast as answers come".to_owned()
+            "at full load".to_owned()
         } else {
             format!("{} requests/s", tick(plan.qps))
         };

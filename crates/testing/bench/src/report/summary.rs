@@ -12,30 +12,30 @@ use super::{ProtocolResults, Results};
 use crate::plan::{Driver, Store, System};
 
 const READING: &str = "
-* **Latency** counts from when a call was due by the schedule, not from when it left: a stall shows in every call it
-  delayed. Percentiles are those of all rounds in one histogram with three digits of resolution.
-* **Left late** is how long calls waited to leave, for the load generator's own turn on a core or for an idle
-  connection. It is part of the latency; where it is most of it, the machine was too busy to tell anything.
-* **Added** is a system's figure less that of the direct call in the same run.
+* **Latency** counts from the time a call was due by the schedule, not from sending: a stall affects every call that it
+  delayed. Percentiles are those of all rounds in one histogram with three significant digits.
+* **Left late** is the time calls waited before sending, for CPU time of the load generator or for an idle connection.
+  It is part of the latency. If it is most of it, the machine was too busy for a valid measurement.
+* **Added** is a system's figure minus that of the direct call in the same run.
 * A **hop** is one sidecar or proxy. CPU time is user and system time of the process and its children, from `/proc`,
-  over the whole of a measurement.
-* **Saturated** means as fast as answers come, on the same connections. All processes share the cores of this one
-  machine, so that what a hop saves the others use: calls per second grow with everyone's thrift, and calls per second
-  and core of the hops is what a hop itself takes.
-* Rounds, rates, sizes and connection counts visit the systems in turn; other load on the machine hits all alike.
+  over the whole measurement.
+* **Saturated** means at full load: each connection sends the next call after a response. All processes share the cores
+  of one machine, so CPU time saved by a hop is used by the others. Calls per second therefore depend on all processes;
+  calls per second and core of the hops only on the hops.
+* Rounds, rates, sizes and connection counts visit the systems in turn, so other load on the machine affects all alike.
 * One machine with few cores shows what calls *cost*, and how systems compare. It does not show latency across a network,
-  or how a system scales with cores, and its tails belong to the scheduler as much as to the systems.";
+  or how a system scales with cores. Tail latencies depend on the scheduler as much as on the systems.";
 const READING_INVOCATION: &str = "
-* Envoy is two hops as in a service mesh: mTLS and HTTP/2 between them, statistics, and a rule at the callee's that only
-  the caller's certificate meets. They do no tracing or discovery.
-* nginx is the floor: two hops with mTLS that do no tracing, metrics, policy or discovery.
+* Envoy is two hops as in a service mesh: mTLS and HTTP/2 between them, statistics, and an RBAC rule at the callee that
+  admits only the caller's certificate. No tracing or discovery.
+* nginx is the lower bound: two hops with mTLS, without tracing, metrics, policy or discovery.
 ";
 const READING_STATE: &str = "
-* The **direct** call goes to the store by the driver that the sidecar uses too, with the commands of a plain get and
-  of a save without conditions, on as many connections as the load has. The driver works in the load generator; CPU
-  time *added* is therefore that of all processes together, load generator and store included, less the same of the
-  direct call. Saturated, one thread of the load generator is what limits the direct call.
-* Connections call keys of their own. Stores run on this machine and write nothing to disk, or do not wait for it.
+* The **direct** call uses the sidecar's driver of the store, with the commands of a plain get and of a save without
+  conditions, on as many connections as the load has. The driver runs in the load generator. CPU time *added* therefore
+  includes all processes, with load generator and store, minus the same for the direct call. At full load, one thread
+  of the load generator limits the direct call.
+* Connections use different keys. Stores run on this machine and do not write to disk, or do not wait for it.
 ";
 
 pub(super) fn markdown(results: &Results) -> String {

@@ -62,7 +62,7 @@ pub(super) const COMPARED: &[Compared] = &[
         ("received", |s| per_call(s, |m| m.payload_received)),
     ] },
     Compared { file: "header_size", title: "Headers and frames of a call",
-               label: "bytes beside the payload", kind: Linear, load: Rate, categories: &[
+               label: "bytes besides the payload", kind: Linear, load: Rate, categories: &[
         ("request", |s| per_call(own(s)?, |m| m.sent.saturating_sub(m.payload_sent))),
         ("response", |s| per_call(own(s)?, |m| m.received.saturating_sub(m.payload_received))),
     ] },

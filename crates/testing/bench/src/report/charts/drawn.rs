@@ -116,7 +116,7 @@ impl Page<'_> {
         }
         let plan = &self.results.plan;
         let load = format!(
-            "{}, {} connections; the last point of a line is as fast as answers come",
+            "{}, {} connections; the last point of a line is full load",
             bytes(plan.payload),
             plan.connections
         );
@@ -142,7 +142,7 @@ impl Page<'_> {
             .iter()
             .map(|size| (place(*size), bytes(*size)))
             .collect();
-        let load = format!("{} connections, as fast as answers come", plan.connections);
+        let load = format!("{} connections, at full load", plan.connections);
         self.plot(
             "Payload sweep",
             load,
@@ -161,7 +161,7 @@ impl Page<'_> {
         });
         let counts = plan.connection_counts.iter();
         let marks: Vec<_> = counts.map(|count| (*count as f64, count.to_string())).collect();
-        let load = format!("{}, as fast as answers come", bytes(plan.payload));
+        let load = format!("{}, at full load", bytes(plan.payload));
         self.plot("Connection sweep", load, "calls per second", Kind::Linear, lines)
             .lines("connections, one call at a time on each", &marks, true)
     }
