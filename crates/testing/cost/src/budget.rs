@@ -73,7 +73,7 @@ impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "# What one call may cost, through client, sidecars and app; see `make cost`."
+            "# Allowed cost of one call through client, sidecars and app; see `make cost`."
         )?;
         for (name, cost) in &self.0 {
             writeln!(f, "\n[{name}]")?;

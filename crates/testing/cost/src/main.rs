@@ -28,7 +28,7 @@ const FLAGS: &[Flag] = &[
     Flag::text(
         "budget",
         "crates/testing/cost/budget.toml",
-        "what each kind of call may cost",
+        "allowed cost of each kind of call",
     ),
     Flag::boolean("update", "false", "write what was measured as the new budget"),
     Flag::text(

@@ -150,7 +150,7 @@ fn effect_of_policy(kind: PolicyKind, name: &str, named: &Named, targets: &spec:
         .map(|(target, _)| target)
         .collect();
     if name.starts_with("Default") && name.ends_with("Policy") {
-        return format!("the {what} {name:?} does not apply to what has no target of its own");
+        return format!("the {what} {name:?} does not apply to targets without an entry");
     }
     if users.is_empty() {
         return format!("the {what} {name:?} does not apply; no target names it");

@@ -430,7 +430,7 @@ fn wrong_type_disables_only_its_policy() {
     assert_eq!(one.timeout(), Some(Duration::from_secs(1)));
     assert!(
         one.retry().is_none(),
-        "not with defaults in place of what is wrong"
+        "not with defaults in place of wrong values"
     );
     let two = resiliency.app("two").policy.unwrap();
     assert_eq!((two.timeout(), retries(&two)), (None, Some(2)));
@@ -451,7 +451,7 @@ fn names_replacement_of_bad_policy() {
     assert_eq!(
         effects,
         [
-            "the timeout \"DefaultTimeoutPolicy\" does not apply to what has no target of its own",
+            "the timeout \"DefaultTimeoutPolicy\" does not apply to targets without an entry",
             "the timeout \"t\" of another document applies",
             "the built-in retry policy applies",
         ]

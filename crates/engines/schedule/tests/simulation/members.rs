@@ -278,7 +278,7 @@ fn checks_detect_rule_violations() {
             },
         ),
         (
-            "what one tenure has not stored is stored in the next",
+            "a later tenure stores writes that an earlier one left",
             Rules {
                 forgets: false,
                 ..RULES

@@ -95,7 +95,7 @@ fn versions_distinguish_jobs() {
     world.put(name, stored.clone());
     assert_eq!(world.under_way.len(), 1);
     world.engine.discard_trigger(host, trigger);
-    assert!(world.engine.is_empty(), "the store has it no more");
+    assert!(world.engine.is_empty(), "the store has dropped it");
     world.engine.deleted("job1", stored.revision);
     assert!(world.engine.is_empty());
 }

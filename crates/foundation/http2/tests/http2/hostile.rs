@@ -211,7 +211,7 @@ type Attack = (&'static str, fn(u32) -> Vec<u8>);
 /// Frames of the n-th round of an attack.
 const ATTACKS: [Attack; 13] = [
     ("rapid reset", |n| [get(n, 0), reset(n)].concat()),
-    ("a reset of our own making", |n| {
+    ("a reset caused by the server", |n| {
         [get(n, 0), bytes(8, 0, 2 * n + 1, &[0; 4])].concat()
     }),
     ("a body behind its end", |n| {

@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ),
     (
         "control-plane/scheduler/src/etcd_child.rs",
-        "what it wrote itself",
+        "files that it wrote itself",
     ),
     (
         "control-plane/scheduler/src/storage/embedded/log.rs",

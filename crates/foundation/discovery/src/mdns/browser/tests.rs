@@ -225,7 +225,7 @@ fn failed_lookups_do_not_fill_table() {
             panic!("known")
         };
         browser.give_up(&name);
-        assert_eq!(browser.apps.len(), 2, "somebody still waits");
+        assert_eq!(browser.apps.len(), 2, "a lookup is still waiting");
         drop(receiver);
         browser.give_up(&name);
         assert_eq!(browser.apps.len(), 1, "what failed is not kept");

@@ -475,7 +475,7 @@ fn violations() {
             ],
         ),
         (
-            "trailers without an end",
+            "trailers without END_STREAM",
             vec![open(), headers(1, 0, &[("x-t", "1")])],
         ),
         (

@@ -118,7 +118,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, &[]),
         20_000
     )),
-    flood!("requests without end", READS, Bounded, unfinished, STREAMS),
+    flood!("endless requests", READS, Bounded, unfinished, STREAMS),
     flood!(
         "stream windows while the connection's is 0",
         READS,
