@@ -183,7 +183,7 @@ impl Size {
         }
     }
 
-    /// Both as separate values in a container that does not count them.
+    /// Both values side by side; neither is an element of the result.
     fn beside(self, other: Self) -> Self {
         Self {
             elements: 0,

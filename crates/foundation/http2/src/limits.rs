@@ -65,7 +65,7 @@ pub const IDLE: Duration = Duration::from_secs(600);
 /// Burst of unproductive frames allowed: frames that cost this side more than the peer, or cost the peer
 /// nothing. If exceeded, the connection ends with ENHANCE_YOUR_CALM.
 ///
-/// Charged are streams reset before their response (rapid reset), frames for which we reset a stream,
+/// Charges apply to streams reset before their response (rapid reset), frames for which we reset a stream,
 /// refused header lists, SETTINGS, and empty DATA. WINDOW_UPDATE, PING, GOAWAY, PRIORITY, and frames of
 /// unknown types or for closed streams are charged if they allow no output. A change of INITIAL_WINDOW_SIZE
 /// is charged one more per 16 streams. Frames in proportion to streams and DATA are free: three per stream,

@@ -63,7 +63,7 @@ impl RecvStream {
         }
     }
 
-    /// The complete body, or what is received so far with the stream.
+    /// The body: complete if it was received entirely, otherwise as a stream.
     pub(crate) fn into_incoming(self) -> Incoming {
         let mut state = self.shared.state();
         let Some(stream) = state.stream(self.stream) else {

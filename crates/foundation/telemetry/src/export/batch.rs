@@ -73,7 +73,8 @@ impl Worker {
         let _ = timeout(GATHER, self.queue.batch_ready()).await;
     }
 
-    /// Retries unless the collector rejects the batch. After cancellation, a started attempt is the last.
+    /// Retries unless the collector rejects the batch. An attempt that starts after
+    /// cancellation is the last.
     async fn deliver(&mut self, batch: &[Arc<SpanData>], cancel: &CancellationToken) {
         let mut pauses = PAUSES;
         for attempt in 1.. {
