@@ -37,7 +37,7 @@ impl SettingsError {
 /// The type of a setting.
 #[cfg_attr(
     not(all(feature = "sqlite", feature = "consul")),
-    allow(dead_code, reason = "a build without the resolvers that read so")
+    allow(dead_code, reason = "unused without the resolvers that read such settings")
 )]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PropertyType {

@@ -1,6 +1,6 @@
 //! The Consul resolver against an in-memory agent.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, reason = "test helpers")]
 
 use std::{
     collections::HashMap,

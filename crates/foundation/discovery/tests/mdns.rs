@@ -3,7 +3,7 @@
 //! The protocol fixes the port, which processes share. App IDs are unique per test and process, so
 //! concurrent runs do not collide.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, reason = "test helpers")]
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Complete SQLite resolvers on one file.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, reason = "test helpers")]
 
 use std::{path::Path, sync::Arc, time::Duration};
 

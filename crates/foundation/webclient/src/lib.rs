@@ -21,7 +21,7 @@ pub use redirect::{MAX_REDIRECTS, RedirectError, within};
 /// The base of all clients: TLS settings `tls`; redirects within the origin only, at most
 /// [`MAX_REDIRECTS`].
 pub fn builder(tls: ClientConfig) -> ClientBuilder {
-    #[expect(clippy::disallowed_methods, reason = "this is the one that others use")]
+    #[expect(clippy::disallowed_methods, reason = "the base of all other clients")]
     let builder = Client::builder();
     builder
         .tls_backend_preconfigured(tls)

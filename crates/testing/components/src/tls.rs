@@ -18,7 +18,10 @@ pub struct Certificates {
 
 impl Certificates {
     /// New certificates for each test.
-    #[expect(clippy::new_without_default, reason = "each one is another")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "each call creates different certificates"
+    )]
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

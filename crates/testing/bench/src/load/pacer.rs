@@ -40,7 +40,7 @@ impl Pacer {
         )?;
         #[expect(
             deprecated,
-            reason = "its successor is unsafe, for descriptors that may be closed early; an OwnedFd is not"
+            reason = "the replacement is unsafe for descriptors that may be closed early, unlike an OwnedFd"
         )]
         let timer = AsyncFd::new(timer)?;
         Ok(Self { timer, next, period })

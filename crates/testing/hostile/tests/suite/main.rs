@@ -5,10 +5,7 @@
 //! the attacks whose name contains the text.
 #![cfg(target_os = "linux")]
 #![expect(unreachable_pub, reason = "modules of one binary")]
-#![expect(
-    clippy::unwrap_used,
-    reason = "functions that tests share may fail like tests"
-)]
+#![expect(clippy::unwrap_used, reason = "shared test functions may panic")]
 
 mod answers;
 mod app;
