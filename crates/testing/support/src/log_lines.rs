@@ -42,7 +42,7 @@ impl Lines {
     ///
     /// # Panics
     /// If another subscriber is installed.
-    #[expect(clippy::new_without_default, reason = "it does something")]
+    #[expect(clippy::new_without_default, reason = "it installs a subscriber")]
     pub fn new() -> Self {
         static FIRST: Once = Once::new();
         FIRST.call_once(|| {
