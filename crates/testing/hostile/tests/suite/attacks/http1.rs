@@ -151,7 +151,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     says!(
         "a chunk size ending in a bare line feed",
         OneAnswer,
-        |p, hidden| { chunked(p, "2;a\nb\r\nab\r\n0\r\n\r\n", &hidden) }
+        |p, hidden| chunked(p, "2;a\nb\r\nab\r\n0\r\n\r\n", &hidden)
     ),
     says!("a chunk longer than its size", OneAnswer, |p, hidden| chunked(
         p,
@@ -161,7 +161,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     says!(
         "the last chunk ends in a bare line feed",
         Swallowed,
-        |p, hidden| { chunked(p, "0\r\n\n", &hidden) }
+        |p, hidden| chunked(p, "0\r\n\n", &hidden)
     ),
     attack(
         "a client that half-closes is answered",
