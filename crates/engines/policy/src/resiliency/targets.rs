@@ -15,8 +15,8 @@ pub(super) const MAX_BREAKERS: usize = 1 << 20;
 pub struct AppPolicy {
     /// The user's policy, own or default; `None` means to call once without a policy.
     pub policy: Option<Arc<Policy>>,
-    /// Whether the app has an entry in `targets.apps`; if not, [`Builtin::ServiceRetries`] applies to the
-    /// connection.
+    /// Whether the app has an entry in `targets.apps`; if not,
+    /// [`ServiceRetries`](super::Builtin::ServiceRetries) applies to the connection.
     pub has_target: bool,
 }
 
@@ -27,8 +27,8 @@ pub struct ActorPolicy {
     pub before_lock: Option<Arc<Policy>>,
     /// Timeout, around the turn.
     pub after_lock: Option<Arc<Policy>>,
-    /// Whether the type has an entry in `targets.actors`; if not, [`Builtin::ActorNotFoundRetries`] applies
-    /// to routing.
+    /// Whether the type has an entry in `targets.actors`; if not,
+    /// [`ActorNotFoundRetries`](super::Builtin::ActorNotFoundRetries) applies to routing.
     pub has_target: bool,
 }
 
