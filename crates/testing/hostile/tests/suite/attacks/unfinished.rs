@@ -309,7 +309,7 @@ fn number(payload: &[u8]) -> usize {
         .map_or(0, |number| u32::from_be_bytes(number) as usize)
 }
 
-/// States to be saved, one on each of so many connections of HTTP/1.1. The last finds no room.
+/// Save-state requests, one on each of many HTTP/1.1 connections. The last one finds no room.
 async fn bodies_on_connections(target: Target, connections: usize) -> Heard {
     let head = format!("POST {STORE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {SIZE}\r\n\r\n[");
     let words = [head.as_bytes(), &vec![b' '; SENT]].concat();
@@ -318,7 +318,7 @@ async fn bodies_on_connections(target: Target, connections: usize) -> Heard {
         let Ok(mut peer) = target.connect().await else {
             continue;
         };
-        // One that is refused is cut off.
+        // A rejected connection is closed.
         let _taken = peer.say(&words).await;
         peers.push(peer);
     }
