@@ -13,7 +13,7 @@ use crate::peer::Target;
 /// The app's response to a path.
 pub struct Answer {
     pub path: &'static str,
-    pub says: fn() -> Vec<u8>,
+    pub bytes: fn() -> Vec<u8>,
     /// Whether the app then closes the connection.
     pub closes: bool,
     verdict: Verdict,
@@ -47,18 +47,18 @@ const MORE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\ninjected";
 
 /// Defines a row.
 macro_rules! answer {
-    ($path:literal, $verdict:ident, $says:expr) => {
+    ($path:literal, $verdict:ident, $bytes:expr) => {
         Answer {
             path: $path,
-            says: || Vec::<u8>::from($says),
+            bytes: || Vec::<u8>::from($bytes),
             closes: false,
             verdict: $verdict,
         }
     };
-    ($path:literal, $verdict:ident, $says:expr, closes) => {
+    ($path:literal, $verdict:ident, $bytes:expr, closes) => {
         Answer {
             path: $path,
-            says: || Vec::<u8>::from($says),
+            bytes: || Vec::<u8>::from($bytes),
             closes: true,
             verdict: $verdict,
         }
@@ -171,22 +171,23 @@ pub const ANSWERS: &[Answer] = &[
 ];
 
 /// The response to a caller who requests a path of the app, and whether it was complete.
-async fn ask(target: &Target, path: &str) -> (Option<u16>, String, bool) {
+async fn call(target: &Target, path: &str) -> (Option<u16>, String, bool) {
     let started = Instant::now();
     let mut peer = target.connect().await.unwrap();
     let request = format!(
         "GET /v1.0/invoke/hostile/method/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     );
-    peer.say(request.as_bytes()).await;
-    let heard = peer.hear(TIMEOUT, |_| false).await;
-    let text = String::from_utf8_lossy(&heard.bytes).into_owned();
+    peer.send(request.as_bytes()).await;
+    let received = peer.receive(TIMEOUT, |_| false).await;
+    let text = String::from_utf8_lossy(&received.bytes).into_owned();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-    let whole = heard.closed && h1::is_answered(&heard.bytes) && (!chunked || body.ends_with("0\r\n\r\n"));
+    let whole =
+        received.closed && h1::is_answered(&received.bytes) && (!chunked || body.ends_with("0\r\n\r\n"));
     println!("{path:40} {:?}", started.elapsed());
     // A response must end, even if it fails.
-    assert!(heard.closed, "{path}: the response does not end: {text:?}");
-    (h1::statuses(&heard).first().copied(), text, whole)
+    assert!(received.closed, "{path}: the response does not end: {text:?}");
+    (h1::statuses(&received).first().copied(), text, whole)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -198,7 +199,7 @@ async fn responses_do_not_leak_to_next_caller() {
     let mut failures = Vec::new();
     for answer in ANSWERS {
         for round in 0..3 {
-            let (status, text, whole) = ask(&target, answer.path).await;
+            let (status, text, whole) = call(&target, answer.path).await;
             let failed = !whole || status.is_some_and(|status| status >= 500);
             let good = whole && status == Some(200) && text.contains("ok");
             let injected = text.to_ascii_lowercase().contains(INJECTED);
@@ -215,7 +216,7 @@ async fn responses_do_not_leak_to_next_caller() {
                 ));
             }
             let own = format!("own-{}-{round}", answer.path);
-            let (status, text, whole) = ask(&target, &own).await;
+            let (status, text, whole) = call(&target, &own).await;
             if status != Some(200) || !whole || !text.ends_with(&format!("/{own}")) {
                 failures.push(format!(
                     "{}, round {round}: the next caller received {text:?}",
@@ -256,12 +257,12 @@ async fn binding_metadata_cannot_split_messages() {
             body.len()
         );
         let mut peer = target.connect().await.unwrap();
-        peer.say(request.as_bytes()).await;
-        let heard = peer.hear(TIMEOUT, |_| false).await;
-        let text = String::from_utf8_lossy(&heard.bytes).to_ascii_lowercase();
+        peer.send(request.as_bytes()).await;
+        let received = peer.receive(TIMEOUT, |_| false).await;
+        let text = String::from_utf8_lossy(&received.bytes).to_ascii_lowercase();
         let (head, _) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         assert!(
-            heard.closed && h1::statuses(&heard).len() == 1,
+            received.closed && h1::statuses(&received).len() == 1,
             "{metadata}: {text}"
         );
         assert!(!head.contains(INJECTED), "{metadata}: {text}");

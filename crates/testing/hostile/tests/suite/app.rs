@@ -65,7 +65,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<String>>>) {
             return;
         }
         if let Some(answer) = ANSWERS.iter().find(|answer| path == format!("/{}", answer.path)) {
-            let _cut = stream.write_all(&(answer.says)()).await;
+            let _cut = stream.write_all(&(answer.bytes)()).await;
             if answer.closes {
                 return;
             }
@@ -175,13 +175,13 @@ async fn serve_grpc(mut stream: TcpStream) {
     loop {
         let frames = frames(&bytes);
         let read: usize = frames.iter().map(|frame| HEAD + frame.payload.len()).sum();
-        for heard in frames {
-            let ends = heard.flags & END_STREAM != 0;
-            match heard.kind {
-                kind::PING if heard.flags & ACK == 0 => {
-                    answers.extend(frame(kind::PING, ACK, 0, heard.payload));
+        for received in frames {
+            let ends = received.flags & END_STREAM != 0;
+            match received.kind {
+                kind::PING if received.flags & ACK == 0 => {
+                    answers.extend(frame(kind::PING, ACK, 0, received.payload));
                 }
-                kind::HEADERS | kind::DATA if ends => answers.extend(unimplemented(heard.stream)),
+                kind::HEADERS | kind::DATA if ends => answers.extend(unimplemented(received.stream)),
                 _ => {}
             }
         }

@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use crate::h1;
 use crate::h2;
 use crate::listeners::{Listener, Protocol};
-use crate::peer::{Heard, Target};
+use crate::peer::{Received, Target};
 
 pub use silence::SILENCES;
 
@@ -39,9 +39,9 @@ pub struct Attack {
 #[derive(Clone, Copy)]
 pub enum Run {
     /// Sends these bytes on one connection.
-    Say(fn(&Listener) -> Vec<u8>),
+    SendBytes(fn(&Listener) -> Vec<u8>),
     /// Runs a function.
-    Do(fn(Target) -> BoxFuture<'static, Heard>),
+    Do(fn(Target) -> BoxFuture<'static, Received>),
 }
 
 /// The expected result, in addition to the ceilings and an honest client being served.
@@ -116,20 +116,20 @@ impl Attack {
     }
 
     /// Runs the attack.
-    pub async fn run(&self, target: Target) -> Heard {
+    pub async fn run(&self, target: Target) -> Received {
         match self.run {
             Run::Do(attack) => attack(target).await,
-            Run::Say(words) => {
+            Run::SendBytes(words) => {
                 let Ok(mut peer) = target.connect().await else {
-                    return Heard::not_connected();
+                    return Received::not_connected();
                 };
-                peer.say(&words(target.listener)).await;
+                peer.send(&words(target.listener)).await;
                 let verdict = self.verdict;
                 let limit = match verdict {
                     Verdict::Swallowed => TIMEOUT / 5,
                     _ => TIMEOUT,
                 };
-                peer.hear(limit, move |bytes| match verdict {
+                peer.receive(limit, move |bytes| match verdict {
                     Verdict::Answered => h1::is_answered(bytes),
                     Verdict::StreamRefused => h2::is_over(bytes, 1),
                     Verdict::Bounded => true,
@@ -143,16 +143,16 @@ impl Attack {
 
 impl Verdict {
     /// Why the result is not the expected one.
-    pub fn judge(self, needs: Protocol, heard: &Heard) -> Result<(), String> {
-        if let Some(wrong) = &heard.wrong {
+    pub fn judge(self, needs: Protocol, received: &Received) -> Result<(), String> {
+        if let Some(wrong) = &received.wrong {
             return Err(wrong.clone());
         }
-        let statuses = h1::statuses(heard);
+        let statuses = h1::statuses(received);
         let good = statuses.iter().any(|status| (200..300).contains(status));
         let request = match needs {
             Protocol::Http2 | Protocol::Grpc => format!(
                 "{:?}",
-                h2::frames(&heard.bytes).iter().take(8).collect::<Vec<_>>()
+                h2::frames(&received.bytes).iter().take(8).collect::<Vec<_>>()
             ),
             _ => format!("{statuses:?}"),
         };
@@ -162,12 +162,14 @@ impl Verdict {
             Self::Swallowed => None,
             Self::Answered if !good => Some("no answer"),
             Self::Answered => None,
-            Self::StreamRefused if h2::is_exhausted(&heard.bytes, 1) => None,
-            Self::StreamRefused if h2::is_ok(&heard.bytes, 1) => Some("answered with 200"),
-            Self::StreamRefused if !heard.closed && !h2::is_over(&heard.bytes, 1) => Some("not answered"),
+            Self::StreamRefused if h2::is_exhausted(&received.bytes, 1) => None,
+            Self::StreamRefused if h2::is_ok(&received.bytes, 1) => Some("answered with 200"),
+            Self::StreamRefused if !received.closed && !h2::is_over(&received.bytes, 1) => {
+                Some("not answered")
+            }
             Self::StreamRefused => None,
-            Self::Ends if needs == Protocol::Http2 && h2::is_closed_with_error(heard) => None,
-            _ if !heard.closed => Some("the connection stays open"),
+            Self::Ends if needs == Protocol::Http2 && h2::is_closed_with_error(received) => None,
+            _ if !received.closed => Some("the connection stays open"),
             Self::Ends => None,
             Self::Refused if good => Some("a good answer"),
             Self::Refused | Self::OneAnswer if statuses.len() > 1 => Some("several answers"),

@@ -30,11 +30,11 @@ struct Broker {
     /// Type and version of the component, and its metadata, in which `{port}` is the port of the broker.
     kind: &'static str,
     metadata: &'static [(&'static str, &'static str)],
-    says: Says,
+    behavior: Behavior,
 }
 
 /// The broker's behavior.
-enum Says {
+enum Behavior {
     /// Sends this to every client, before or after the first bytes received.
     First(fn() -> Vec<u8>),
     Answer(fn() -> Vec<u8>),
@@ -42,7 +42,7 @@ enum Says {
     Amqp(fn() -> Vec<u8>),
 }
 
-use Says::{Amqp, Answer, First};
+use Behavior::{Amqp, Answer, First};
 
 const AMQP: &[(&str, &str)] = &[("connectionString", "amqp://guest:guest@127.0.0.1:{port}")];
 const REDIS: &[(&str, &str)] = &[("redisHost", "127.0.0.1:{port}")];
@@ -52,12 +52,12 @@ const KAFKA: &[(&str, &str)] = &[("brokers", "127.0.0.1:{port}"), ("authType", "
 
 /// Defines a row.
 macro_rules! broker {
-    ($name:literal, $kind:literal, $metadata:ident, $says:expr) => {
+    ($name:literal, $kind:literal, $metadata:ident, $behavior:expr) => {
         Broker {
             name: $name,
             kind: $kind,
             metadata: $metadata,
-            says: $says,
+            behavior: $behavior,
         }
     };
 }
@@ -237,7 +237,7 @@ struct Outcome {
 }
 
 /// A client's frame; `None` if it has disconnected.
-async fn hear(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
+async fn receive(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     let mut head = [0; 7];
     stream.read_exact(&mut head).await.ok()?;
     let size = u32::from_be_bytes(head[3..].try_into().unwrap());
@@ -251,26 +251,26 @@ async fn speak_amqp(mut stream: TcpStream, message: Vec<u8>, outcome: &Outcome) 
     stream.read_exact(&mut [0; 8]).await.ok()?;
     stream.write_all(&start(&long(&[]))).await.ok()?;
     loop {
-        let (channel, payload) = hear(&mut stream).await?;
-        let says = |id, arguments: &[u8]| method(channel, id, arguments);
+        let (channel, payload) = receive(&mut stream).await?;
+        let reply = |id, arguments: &[u8]| method(channel, id, arguments);
         let answer = match [payload[1], payload[3]] {
             // No limits on channels and frames, so the client's apply.
-            [10, 11] => says([10, 30], &[0; 8]),
-            [10, 40] => says([10, 41], &[0]),
-            [20, 10] => says([20, 11], &long(&[])),
-            [40, 10] => says([40, 11], &[]),
-            [50, 10] => says([50, 11], &[&short(b"q")[..], &[0; 8]].concat()),
-            [50, 20] => says([50, 21], &[]),
-            [60, 10] => says([60, 11], &[]),
-            [85, 10] => says([85, 11], &[]),
+            [10, 11] => reply([10, 30], &[0; 8]),
+            [10, 40] => reply([10, 41], &[0]),
+            [20, 10] => reply([20, 11], &long(&[])),
+            [40, 10] => reply([40, 11], &[]),
+            [50, 10] => reply([50, 11], &[&short(b"q")[..], &[0; 8]].concat()),
+            [50, 20] => reply([50, 21], &[]),
+            [60, 10] => reply([60, 11], &[]),
+            [85, 10] => reply([85, 11], &[]),
             [60, 20] => {
                 // After the name of the queue.
                 let at = 7 + usize::from(payload[6]);
                 let tag = short(&payload[at + 1..at + 1 + usize::from(payload[at])]);
                 let delivered = [&tag[..], &[0, 0, 0, 0, 0, 0, 0, 1, 0], &short(b"t"), &short(b"")].concat();
                 [
-                    says([60, 21], &tag),
-                    says([60, 60], &delivered),
+                    reply([60, 21], &tag),
+                    reply([60, 60], &delivered),
                     message.clone(),
                     frame(3, channel, b"x"),
                 ]
@@ -288,24 +288,24 @@ async fn speak_amqp(mut stream: TcpStream, message: Vec<u8>, outcome: &Outcome) 
 }
 
 async fn serve(mut stream: TcpStream, broker: &'static Broker, outcome: Arc<Outcome>) {
-    let says = match broker.says {
+    let message = match broker.behavior {
         Amqp(message) => {
             let _gone = speak_amqp(stream, message(), &outcome).await;
             return;
         }
-        First(says) => says,
-        Answer(says) => {
+        First(message) => message,
+        Answer(message) => {
             let _gone = stream.read(&mut [0; 4096]).await;
-            says
+            message
         }
     };
     let (mut reader, mut writer) = stream.split();
-    let saying = async {
-        let _cut = writer.write_all(&says()).await;
+    let writing = async {
+        let _cut = writer.write_all(&message()).await;
         let _cut = writer.shutdown().await;
     };
-    let hearing = async { while reader.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {} };
-    tokio::join!(saying, hearing);
+    let receiving = async { while reader.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {} };
+    tokio::join!(writing, receiving);
     outcome.left.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -324,7 +324,7 @@ fn resources(ports: &[u16]) -> String {
             let value = value.replace("{port}", &port.to_string());
             writeln!(text, "  - name: {property}\n    value: \"{value}\"").unwrap();
         }
-        if matches!(broker.says, Amqp(_)) {
+        if matches!(broker.behavior, Amqp(_)) {
             writeln!(
                 text,
                 "---\napiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata:\n  name: {name}\nspec:\n  pubsubname: \
@@ -405,7 +405,7 @@ async fn hostile_brokers_do_not_crash_sidecar() {
     let mut server = Server::start(env!("CARGO_BIN_EXE_hostile-daprd"), &arguments, &[], &log);
     let test = async {
         for (broker, outcome) in BROKERS.iter().zip(&outcomes) {
-            let reacted = match broker.says {
+            let reacted = match broker.behavior {
                 Amqp(_) => &outcome.refused,
                 First(_) | Answer(_) => &outcome.left,
             };

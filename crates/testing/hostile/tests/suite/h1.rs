@@ -1,7 +1,7 @@
 //! HTTP/1.1 messages.
 
 use crate::listeners::{Listener, Request};
-use crate::peer::Heard;
+use crate::peer::Received;
 
 /// The path of a smuggled request, which must never arrive.
 pub const SMUGGLED: &str = "smuggled";
@@ -33,8 +33,8 @@ pub fn smuggled(path: &str) -> String {
 }
 
 /// The statuses of all received responses.
-pub fn statuses(heard: &Heard) -> Vec<u16> {
-    let text = String::from_utf8_lossy(&heard.bytes);
+pub fn statuses(received: &Received) -> Vec<u16> {
+    let text = String::from_utf8_lossy(&received.bytes);
     text.match_indices("HTTP/1.1 ")
         .chain(text.match_indices("HTTP/1.0 "))
         .filter_map(|(at, _)| text.get(at + 9..at + 12)?.parse().ok())

@@ -3,7 +3,7 @@
 use outrigger_http2::hpack::{Decoder, Field};
 
 use crate::listeners::{Listener, Protocol, Request, Security};
-use crate::peer::Heard;
+use crate::peer::Received;
 
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -154,8 +154,8 @@ pub fn frames(mut bytes: &[u8]) -> Vec<Frame<'_>> {
 }
 
 /// Whether the server closed the connection with an error.
-pub fn is_closed_with_error(heard: &Heard) -> bool {
-    frames(&heard.bytes)
+pub fn is_closed_with_error(received: &Received) -> bool {
+    frames(&received.bytes)
         .iter()
         .any(|f| f.kind == kind::GOAWAY && f.payload.get(4..8) != Some(&[0; 4]))
 }

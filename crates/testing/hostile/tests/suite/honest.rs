@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::listeners::{Protocol, Request};
-use crate::peer::{Heard, Peer, Target};
+use crate::peer::{Peer, Received, Target};
 use crate::{h1, h2};
 
 /// gRPC statuses that never count as served: DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE.
@@ -38,22 +38,22 @@ async fn exchange(target: &Target) -> Result<(), String> {
         .connect()
         .await
         .map_err(|e| format!("connecting failed: {e}"))?;
-    let heard = ask(target, &mut peer, "close").await;
+    let received = send_request(target, &mut peer, "close").await;
     if speaks_http1(target) {
-        return match h1::statuses(&heard).first() {
+        return match h1::statuses(&received).first() {
             Some(200..=299) => Ok(()),
-            _ => Err(format!("heard {:?}", String::from_utf8_lossy(&heard.bytes))),
+            _ => Err(format!("heard {:?}", String::from_utf8_lossy(&received.bytes))),
         };
     }
-    let data = h2::frames(&heard.bytes)
+    let data = h2::frames(&received.bytes)
         .iter()
         .filter(|f| f.kind == h2::kind::DATA)
         .map(|f| f.payload.len())
         .sum::<usize>();
     let honest = target.listener.honest;
-    if !is_served(honest, &heard.bytes) {
-        let outcome = h2::outcome(&heard.bytes, 1);
-        return Err(format!("{outcome:?}, heard {:?}", h2::frames(&heard.bytes)));
+    if !is_served(honest, &received.bytes) {
+        let outcome = h2::outcome(&received.bytes, 1);
+        return Err(format!("{outcome:?}, heard {:?}", h2::frames(&received.bytes)));
     }
     match honest {
         Request::Sign if data < CERTIFICATE => Err("no certificate was issued".to_owned()),
@@ -62,11 +62,11 @@ async fn exchange(target: &Target) -> Result<(), String> {
 }
 
 /// Whether a call on stream 1 got the expected response. An overload or timeout error does not count.
-fn is_served(honest: Request, heard: &[u8]) -> bool {
+fn is_served(honest: Request, received: &[u8]) -> bool {
     let h2::Outcome {
         status: Some(200),
         code: Some(code),
-    } = h2::outcome(heard, 1)
+    } = h2::outcome(received, 1)
     else {
         return false;
     };
@@ -83,16 +83,16 @@ fn speaks_http1(target: &Target) -> bool {
 }
 
 /// Sends an honest request on an unused connection; `connection` is the HTTP/1.1 header field.
-pub async fn ask(target: &Target, peer: &mut Peer, connection: &str) -> Heard {
+pub async fn send_request(target: &Target, peer: &mut Peer, connection: &str) -> Received {
     let listener = target.listener;
     if speaks_http1(target) {
         let request = h1::request(listener, &format!("Connection: {connection}\r\n"));
-        peer.say(request.as_bytes()).await;
-        return peer.hear(TIMEOUT, h1::is_answered).await;
+        peer.send(request.as_bytes()).await;
+        return peer.receive(TIMEOUT, h1::is_answered).await;
     }
     let words = [h2::hello(&[]), h2::request(listener, 1, &target.signing)].concat();
-    peer.say(&words).await;
-    peer.hear(TIMEOUT, |bytes| h2::is_over(bytes, 1)).await
+    peer.send(&words).await;
+    peer.receive(TIMEOUT, |bytes| h2::is_over(bytes, 1)).await
 }
 
 /// Calls repeatedly until stopped, then once more.

@@ -83,7 +83,7 @@ pub struct Listener {
     /// The API, for a Unix socket.
     pub socket: Option<&'static str>,
     pub security: Security,
-    pub speaks: &'static [Protocol],
+    pub protocols: &'static [Protocol],
     /// The request of honest clients.
     pub honest: Request,
 }
@@ -123,7 +123,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "dapr-http-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1, Http2],
+        protocols: &[Http1, Http2],
         honest: Request::Get("/v1.0/invoke/hostile/method/honest"),
     },
     Listener {
@@ -132,7 +132,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "dapr-grpc-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http2],
+        protocols: &[Http2],
         honest: METADATA,
     },
     Listener {
@@ -141,7 +141,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "dapr-public-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1, Http2],
+        protocols: &[Http1, Http2],
         honest: Request::Get("/v1.0/metadata"),
     },
     Listener {
@@ -150,7 +150,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "dapr-internal-grpc-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http2],
+        protocols: &[Http2],
         honest: CALL_LOCAL,
     },
     Listener {
@@ -159,7 +159,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "metrics-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/metrics"),
     },
     Listener {
@@ -168,7 +168,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "profile-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/debug/pprof/"),
     },
     Listener {
@@ -177,7 +177,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "dapr-internal-grpc-port",
         socket: None,
         security: Security::Mutual,
-        speaks: &[Http2],
+        protocols: &[Http2],
         honest: CALL_LOCAL,
     },
     Listener {
@@ -186,7 +186,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "dapr-http-port",
         socket: Some("http"),
         security: Security::Clear,
-        speaks: &[Http1, Http2],
+        protocols: &[Http1, Http2],
         honest: Request::Get("/v1.0/invoke/hostile/method/honest"),
     },
     Listener {
@@ -195,7 +195,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "dapr-grpc-port",
         socket: Some("grpc"),
         security: Security::Clear,
-        speaks: &[Http2],
+        protocols: &[Http2],
         honest: METADATA,
     },
     Listener {
@@ -204,7 +204,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "port",
         socket: None,
         security: Security::Anonymous,
-        speaks: &[Http2],
+        protocols: &[Http2],
         honest: Request::Sign,
     },
     Listener {
@@ -213,7 +213,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "healthz-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/healthz"),
     },
     Listener {
@@ -222,7 +222,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "metrics-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/metrics"),
     },
     Listener {
@@ -231,7 +231,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "oidc-server-listen-port",
         socket: None,
         security: Security::Web,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/.well-known/openid-configuration"),
     },
     Listener {
@@ -240,7 +240,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "port",
         socket: None,
         security: Security::Mutual,
-        speaks: &[Http2],
+        protocols: &[Http2],
         honest: REPORT,
     },
     Listener {
@@ -249,7 +249,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "initial-cluster",
         socket: None,
         security: Security::Mutual,
-        speaks: &[Http2],
+        protocols: &[Http2],
         honest: Request::Call("/outrigger.placement.Raft/Ask", PERMISSION_DENIED),
     },
     Listener {
@@ -258,7 +258,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "healthz-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/healthz"),
     },
     Listener {
@@ -267,7 +267,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "metrics-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/metrics"),
     },
     Listener {
@@ -276,7 +276,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "port",
         socket: None,
         security: Security::Mutual,
-        speaks: &[Http2],
+        protocols: &[Http2],
         honest: LIST_JOBS,
     },
     Listener {
@@ -285,7 +285,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "etcd-client-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http2],
+        protocols: &[Http2],
         honest: Request::Call("/etcdserverpb.KV/Range", OK),
     },
     Listener {
@@ -294,7 +294,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "healthz-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/healthz"),
     },
     Listener {
@@ -303,7 +303,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "metrics-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/metrics"),
     },
     Listener {
@@ -312,7 +312,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http2],
+        protocols: &[Http2],
         honest: REPORT,
     },
     Listener {
@@ -321,7 +321,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http2],
+        protocols: &[Http2],
         honest: LIST_JOBS,
     },
     Listener {
@@ -330,7 +330,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "port",
         socket: None,
         security: Security::Mutual,
-        speaks: &[Http2],
+        protocols: &[Http2],
         honest: Request::Call(
             "/dapr.proto.operator.v1.Operator/ListComponents",
             PERMISSION_DENIED,
@@ -342,7 +342,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "webhook-server-port",
         socket: None,
         security: Security::Webhook,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Post("/convert", CONVERSION),
     },
     Listener {
@@ -351,7 +351,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "healthz-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/healthz"),
     },
     Listener {
@@ -360,7 +360,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "metrics-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/metrics"),
     },
     Listener {
@@ -369,7 +369,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "port",
         socket: None,
         security: Security::Webhook,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Post("/mutate", REVIEW),
     },
     Listener {
@@ -378,7 +378,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "healthz-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/healthz"),
     },
     Listener {
@@ -387,7 +387,7 @@ pub const LISTENERS: &[Listener] = &[
         flag: "metrics-port",
         socket: None,
         security: Security::Clear,
-        speaks: &[Http1],
+        protocols: &[Http1],
         honest: Request::Get("/metrics"),
     },
 ];
@@ -437,7 +437,7 @@ impl Listener {
             Protocol::Grpc => matches!(self.honest, Request::Call(..) | Request::Sign),
             Protocol::State => self.process == Process::Sidecar && self.flag == "dapr-http-port",
             Protocol::Webhook => self.security == Security::Webhook,
-            spoken => self.speaks.contains(&spoken),
+            protocol => self.protocols.contains(&protocol),
         }
     }
 }

@@ -101,13 +101,13 @@ fn record(name: &[u8], kind: u16, data: &[u8]) -> Vec<u8> {
 /// Questions for the service, whose name is written once.
 fn questions() -> Vec<u8> {
     let (first, kind) = (name(&[OWN]), [PTR, 1].map(u16::to_be_bytes).concat());
-    let mut asked = [first, kind.clone()].concat();
+    let mut records = [first, kind.clone()].concat();
     let mut count = 1;
-    while asked.len() + 18 < MAX_PACKET {
-        asked.extend([&pointer(12)[..], &kind].concat());
+    while records.len() + 18 < MAX_PACKET {
+        records.extend([&pointer(12)[..], &kind].concat());
         count += 1;
     }
-    message(0, &[count, 0, 0, 0], &asked)
+    message(0, &[count, 0, 0, 0], &records)
 }
 
 /// As many instances as fit, each with a distinct address; the next packet has others.
@@ -204,23 +204,23 @@ async fn look_up_repeatedly(target: Target, stop: Arc<AtomicBool>) {
         format!("GET /v1.0/invoke/{SOUGHT}/method/x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     while !stop.load(Ordering::Acquire) {
         if let Ok(mut peer) = target.connect().await {
-            peer.say(request.as_bytes()).await;
-            peer.hear(TIMEOUT, |_| false).await;
+            peer.send(request.as_bytes()).await;
+            peer.receive(TIMEOUT, |_| false).await;
         }
     }
 }
 
 /// The number of replies received by a socket.
 async fn answers(socket: &UdpSocket) -> usize {
-    let (mut heard, mut buffer, mut limit) = (0, vec![0; MAX_PACKET], TIMEOUT);
+    let (mut received, mut buffer, mut limit) = (0, vec![0; MAX_PACKET], TIMEOUT);
     while tokio::time::timeout(limit, socket.recv(&mut buffer))
         .await
         .is_ok()
     {
-        heard += 1;
+        received += 1;
         limit = Duration::from_millis(500);
     }
-    heard
+    received
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

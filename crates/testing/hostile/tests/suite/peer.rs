@@ -44,7 +44,7 @@ pub struct Target {
 
 /// Result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum Sent {
     /// The server accepted all bytes.
     All,
     /// The server closed the connection.
@@ -55,7 +55,7 @@ pub enum Said {
 
 /// Data received from a server.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct Received {
     /// The first bytes.
     pub bytes: Vec<u8>,
     /// Whether the server closed the connection.
@@ -64,7 +64,7 @@ pub struct Heard {
     pub wrong: Option<String>,
 }
 
-impl Heard {
+impl Received {
     /// Result of an attack that could not connect.
     pub fn not_connected() -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Heard {
 /// A connection.
 pub struct Peer {
     reader: ReadHalf<Box<dyn Stream>>,
-    speaker: Speaker,
+    sender: Sender,
 }
 
 impl Target {
@@ -123,99 +123,108 @@ impl Peer {
         let (reader, writer) = split(stream);
         Self {
             reader,
-            speaker: Speaker(writer),
+            sender: Sender(writer),
         }
     }
 
     /// Sends bytes.
-    pub async fn say(&mut self, bytes: &[u8]) -> Said {
-        self.speaker.say(bytes).await
+    pub async fn send(&mut self, bytes: &[u8]) -> Sent {
+        self.sender.send(bytes).await
     }
 
     /// Closes the sending side.
     pub async fn finish(&mut self) {
-        let _cut = tokio::time::timeout(STALLED, self.speaker.0.shutdown()).await;
+        let _cut = tokio::time::timeout(STALLED, self.sender.0.shutdown()).await;
     }
 
     /// Receives until the server closes the connection, `enough` returns true, or for `limit`.
-    pub async fn hear(&mut self, limit: Duration, enough: impl Fn(&[u8]) -> bool) -> Heard {
-        let mut heard = Heard::default();
-        let reading = hear(&mut self.reader, &mut heard, enough);
+    pub async fn receive(&mut self, limit: Duration, enough: impl Fn(&[u8]) -> bool) -> Received {
+        let mut received = Received::default();
+        let reading = receive(&mut self.reader, &mut received, enough);
         let _late = tokio::time::timeout(limit, reading).await;
-        heard
+        received
     }
 
     /// Sends pieces while receiving; continues to receive for `limit` after the last.
-    pub async fn flood(self, pieces: impl Iterator<Item = Vec<u8>>, limit: Duration) -> Heard {
-        self.speak(pieces, Duration::ZERO, limit).await
+    pub async fn flood(self, pieces: impl Iterator<Item = Vec<u8>>, limit: Duration) -> Received {
+        self.send_all(pieces, Duration::ZERO, limit).await
     }
 
     /// The same with a pause after each piece, until the server closes the connection.
     pub async fn drip(self, pieces: impl Iterator<Item = Vec<u8>>, pause: Duration) {
-        self.speak(pieces, pause, Duration::ZERO).await;
+        self.send_all(pieces, pause, Duration::ZERO).await;
     }
 
-    async fn speak(self, pieces: impl Iterator<Item = Vec<u8>>, pause: Duration, limit: Duration) -> Heard {
+    async fn send_all(
+        self,
+        pieces: impl Iterator<Item = Vec<u8>>,
+        pause: Duration,
+        limit: Duration,
+    ) -> Received {
         let Self {
             mut reader,
-            mut speaker,
+            mut sender,
         } = self;
-        let mut heard = Heard::default();
-        let all_said = CancellationToken::new();
-        let speaking = async {
+        let mut received = Received::default();
+        let all_sent = CancellationToken::new();
+        let sending = async {
             for piece in pieces {
-                if speaker.say(&piece).await != Said::All {
+                if sender.send(&piece).await != Sent::All {
                     break;
                 }
                 if !pause.is_zero() {
                     tokio::time::sleep(pause).await;
                 }
             }
-            all_said.cancel();
+            all_sent.cancel();
         };
-        let hearing = async {
+        let receiving = async {
             let late = async {
-                all_said.cancelled().await;
+                all_sent.cancelled().await;
                 tokio::time::sleep(limit).await;
             };
             tokio::select! {
-                () = hear(&mut reader, &mut heard, |_| false) => {}
+                () = receive(&mut reader, &mut received, |_| false) => {}
                 () = late => {}
             }
         };
-        tokio::join!(speaking, hearing);
-        heard
+        tokio::join!(sending, receiving);
+        received
     }
 }
 
 /// The sending half of a connection.
-struct Speaker(WriteHalf<Box<dyn Stream>>);
+struct Sender(WriteHalf<Box<dyn Stream>>);
 
-impl Speaker {
-    async fn say(&mut self, bytes: &[u8]) -> Said {
-        let saying = async {
+impl Sender {
+    async fn send(&mut self, bytes: &[u8]) -> Sent {
+        let writing = async {
             self.0.write_all(bytes).await?;
             self.0.flush().await
         };
-        match tokio::time::timeout(STALLED, saying).await {
-            Ok(Ok(())) => Said::All,
-            Ok(Err(_)) => Said::Cut,
-            Err(_) => Said::Stalled,
+        match tokio::time::timeout(STALLED, writing).await {
+            Ok(Ok(())) => Sent::All,
+            Ok(Err(_)) => Sent::Cut,
+            Err(_) => Sent::Stalled,
         }
     }
 }
 
-async fn hear(reader: &mut ReadHalf<Box<dyn Stream>>, heard: &mut Heard, enough: impl Fn(&[u8]) -> bool) {
+async fn receive(
+    reader: &mut ReadHalf<Box<dyn Stream>>,
+    received: &mut Received,
+    enough: impl Fn(&[u8]) -> bool,
+) {
     let mut buffer = vec![0; 16 * 1024];
-    while !enough(&heard.bytes) {
+    while !enough(&received.bytes) {
         match reader.read(&mut buffer).await {
             Ok(0) | Err(_) => {
-                heard.closed = true;
+                received.closed = true;
                 return;
             }
             Ok(read) => {
-                let remaining = KEPT.saturating_sub(heard.bytes.len()).min(read);
-                heard.bytes.extend_from_slice(&buffer[..remaining]);
+                let remaining = KEPT.saturating_sub(received.bytes.len()).min(read);
+                received.bytes.extend_from_slice(&buffer[..remaining]);
             }
         }
     }

@@ -117,7 +117,7 @@ async fn attack_listener(
     forget_peak(id);
     let (stop, started) = (Arc::new(AtomicBool::new(false)), Instant::now());
     let honest = tokio::spawn(honest::keep_calling(target.clone(), Arc::clone(&stop)));
-    let heard = tokio::time::timeout(ATTACK_TIMEOUT, attack.run(target.from(ATTACKER))).await;
+    let received = tokio::time::timeout(ATTACK_TIMEOUT, attack.run(target.from(ATTACKER))).await;
     stop.store(true, Ordering::Release);
     let served = honest.await.map_err(|panic| panic.to_string())?;
     let after = usage(id).ok_or("the process has exited")?;
@@ -129,9 +129,9 @@ async fn attack_listener(
         attack.name,
         started.elapsed().as_millis()
     );
-    let heard = heard.map_err(|_| format!("not over after {ATTACK_TIMEOUT:?}"))?;
+    let received = received.map_err(|_| format!("not over after {ATTACK_TIMEOUT:?}"))?;
     let mut wrong = String::new();
-    if let Err(why) = attack.verdict.judge(attack.needs, &heard) {
+    if let Err(why) = attack.verdict.judge(attack.needs, &received) {
         let _infallible = write!(wrong, "{why}; ");
     }
     if let Err(why) = served {

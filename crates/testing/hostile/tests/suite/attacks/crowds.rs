@@ -13,7 +13,7 @@ use crate::child::{DESCRIPTORS, limit_files, open_files};
 use crate::h2::{hello, request};
 use crate::honest;
 use crate::listeners::Protocol::{Http1, Http2, Tcp, Tls};
-use crate::peer::{Heard, Peer, Raw, Target};
+use crate::peer::{Peer, Raw, Received, Target};
 
 /// Connections of a crowd that only connects.
 const MANY: u32 = 400;
@@ -120,17 +120,17 @@ pub(super) const ATTACKS: &[Attack] = &[
 ];
 
 /// Opens connections from `machines` addresses in turn, sends the same on each, and holds them.
-async fn crowd(target: Target, count: u32, machines: u32, words: &'static [u8]) -> Heard {
+async fn crowd(target: Target, count: u32, machines: u32, words: &'static [u8]) -> Received {
     let held = connected(&target, count, machines, words).await;
     tokio::time::sleep(STAY).await;
     crowd_of(held.len(), count as usize)
 }
 
 /// The result of a crowd with this many connections: invalid if less than half are open.
-pub(super) fn crowd_of(connected: usize, count: usize) -> Heard {
-    Heard {
+pub(super) fn crowd_of(connected: usize, count: usize) -> Received {
+    Received {
         wrong: (2 * connected < count).then(|| format!("only {connected} of {count} connected")),
-        ..Heard::default()
+        ..Received::default()
     }
 }
 
@@ -166,7 +166,7 @@ async fn connected(target: &Target, count: u32, machines: u32, words: &'static [
 }
 
 /// An honest client is served while a crowd stays, of which the server does not keep all.
-async fn serves_others(target: &Target, before: u64, connected: usize) -> Heard {
+async fn serves_others(target: &Target, before: u64, connected: usize) -> Received {
     let others = target.from(std::net::Ipv4Addr::LOCALHOST);
     let served = tokio::time::timeout(SERVED, honest::call(&others)).await;
     let served = served.unwrap_or_else(|_| Err(format!("no other client is served within {SERVED:?}")));
@@ -176,72 +176,72 @@ async fn serves_others(target: &Target, before: u64, connected: usize) -> Heard 
         let many = kept > KEPT;
         many.then(|| format!("the server keeps {kept} connections"))
     });
-    Heard {
+    Received {
         wrong,
-        ..Heard::default()
+        ..Received::default()
     }
 }
 
 /// A crowd that stays as long as the server permits.
-async fn hold_silent(target: Target) -> Heard {
+async fn hold_silent(target: Target) -> Received {
     let before = open_files(target.process);
     let held = connected(&target, TOO_MANY, EACH, &[]).await;
-    let heard = serves_others(&target, before, held.len()).await;
+    let received = serves_others(&target, before, held.len()).await;
     drop(held);
-    heard
+    received
 }
 
 /// A crowd in which each connection makes one honest request and stays.
-async fn idle_after_request(target: Target) -> Heard {
+async fn idle_after_request(target: Target) -> Received {
     let before = open_files(target.process);
     let asking = futures::stream::iter(0..TOO_MANY).map(|number| {
         let machine = target.source.to_bits() + number % EACH;
         let target = target.from(machine.into());
-        async move { asked(&target).await }
+        async move { connect_and_call(&target).await }
     });
     let held: Vec<std::io::Result<Option<Peer>>> = asking.buffer_unordered(AT_ONCE).collect().await;
-    let reached = held.iter().filter(|asked| is_reached(asked)).count();
-    let heard = serves_others(&target, before, reached).await;
+    let reached = held.iter().filter(|connection| is_reached(connection)).count();
+    let received = serves_others(&target, before, reached).await;
     drop(held);
-    heard
+    received
 }
 
 /// A connection with one completed call; `None` on timeout.
-async fn asked(target: &Target) -> std::io::Result<Option<Peer>> {
+async fn connect_and_call(target: &Target) -> std::io::Result<Option<Peer>> {
     let mut peer = target.connect().await?;
-    let heard = tokio::time::timeout(SERVED, honest::ask(target, &mut peer, "keep-alive")).await;
-    Ok(heard.is_ok().then_some(peer))
+    let received = tokio::time::timeout(SERVED, honest::send_request(target, &mut peer, "keep-alive")).await;
+    Ok(received.is_ok().then_some(peer))
 }
 
 /// A crowd larger than the process's descriptor limit.
-async fn beyond_descriptors(target: Target) -> Heard {
+async fn beyond_descriptors(target: Target) -> Received {
     let room = open_files(target.process) + u64::from(FEW);
     let before = limit_files(target.process, Some(room));
-    let heard = crowd(target.clone(), 2 * FEW, ONE, &[]).await;
+    let received = crowd(target.clone(), 2 * FEW, ONE, &[]).await;
     limit_files(target.process, before);
-    heard
+    received
 }
 
 /// Connections whose requests are refused, and that stay.
-async fn refused(target: Target) -> Heard {
+async fn refused(target: Target) -> Received {
     let words = [hello(&[]), request(target.listener, 1, b"nobody")].concat();
-    let connecting = (0..SOME).map(|_| heard_out(&target, &words));
+    let connecting = (0..SOME).map(|_| send_and_receive(&target, &words));
     let held: Vec<std::io::Result<Peer>> = join_all(connecting).await;
     tokio::time::sleep(STAY).await;
     crowd_of(held.iter().filter(|one| is_reached(one)).count(), SOME)
 }
 
 /// A connection that has sent these bytes and read the response.
-async fn heard_out(target: &Target, words: &[u8]) -> std::io::Result<Peer> {
+async fn send_and_receive(target: &Target, words: &[u8]) -> std::io::Result<Peer> {
     let mut peer = target.connect().await?;
-    peer.say(words).await;
+    peer.send(words).await;
     Ok(peer)
 }
 
 /// Bytes that are not TLS, or invalid TLS.
-async fn plain(target: Target, words: Vec<u8>) -> Heard {
+async fn plain(target: Target, words: Vec<u8>) -> Received {
     let Ok(stream) = target.raw().await else {
-        return Heard::not_connected();
+        return Received::not_connected();
     };
     let peer = crate::peer::Peer::new(Box::new(stream));
     peer.flood(std::iter::once(words), super::TIMEOUT).await

@@ -2,21 +2,21 @@
 
 use futures::FutureExt;
 
-use super::Run::{Do, Say};
+use super::Run::{Do, SendBytes};
 use super::Verdict::{Answered, Bounded, Ends, OneAnswer, Refused, Swallowed};
 use super::{Attack, FLOOD, LITTLE, TIMEOUT, attack};
 use crate::h1::{path, request, smuggled};
 use crate::listeners::Listener;
 use crate::listeners::Protocol::Http1;
-use crate::peer::{Heard, Target};
+use crate::peer::{Received, Target};
 
 /// A row that sends its bytes once.
-macro_rules! says {
+macro_rules! sends {
     ($name:literal, $verdict:ident, |$path:ident, $hidden:ident| $words:expr) => {
         attack(
             $name,
             Http1,
-            Say(|listener| {
+            SendBytes(|listener| {
                 let $path = path(listener);
                 let $hidden = smuggled($path);
                 let _perhaps_unused = &$hidden;
@@ -38,7 +38,7 @@ fn get(path: &str, fields: &str) -> String {
 }
 
 pub(super) const ATTACKS: &[Attack] = &[
-    says!(
+    sends!(
         "content-length before transfer-encoding",
         OneAnswer,
         |p, hidden| post(
@@ -47,7 +47,7 @@ pub(super) const ATTACKS: &[Attack] = &[
             &format!("0\r\n\r\n{hidden}")
         )
     ),
-    says!(
+    sends!(
         "transfer-encoding before content-length",
         OneAnswer,
         |p, hidden| post(
@@ -56,42 +56,42 @@ pub(super) const ATTACKS: &[Attack] = &[
             &format!("0\r\n\r\n{hidden}")
         )
     ),
-    says!("two lengths", Refused, |p, hidden| post(
+    sends!("two lengths", Refused, |p, hidden| post(
         p,
         "Content-Length: 0\r\nContent-Length: 44\r\n",
         &hidden
     )),
-    says!("a list of lengths", Refused, |p, hidden| post(
+    sends!("a list of lengths", Refused, |p, hidden| post(
         p,
         "Content-Length: 0, 44\r\n",
         &hidden
     )),
-    says!("a length with a sign", Refused, |p, hidden| post(
+    sends!("a length with a sign", Refused, |p, hidden| post(
         p,
         "Content-Length: +0\r\n",
         &hidden
     )),
-    says!("a length below zero", Refused, |p, hidden| post(
+    sends!("a length below zero", Refused, |p, hidden| post(
         p,
         "Content-Length: -1\r\n",
         &hidden
     )),
-    says!("a length beyond 64 bits", Refused, |p, hidden| post(
+    sends!("a length beyond 64 bits", Refused, |p, hidden| post(
         p,
         "Content-Length: 18446744073709551616\r\n",
         &hidden
     )),
-    says!("an unknown coding", Refused, |p, hidden| post(
+    sends!("an unknown coding", Refused, |p, hidden| post(
         p,
         "Transfer-Encoding: xchunked\r\n",
         &format!("0\r\n\r\n{hidden}")
     )),
-    says!("chunked, then another coding", Refused, |p, hidden| post(
+    sends!("chunked, then another coding", Refused, |p, hidden| post(
         p,
         "Transfer-Encoding: chunked, identity\r\n",
         &format!("0\r\n\r\n{hidden}")
     )),
-    says!(
+    sends!(
         "chunked, then another coding in a separate field",
         Refused,
         |p, hidden| post(
@@ -100,65 +100,65 @@ pub(super) const ATTACKS: &[Attack] = &[
             &format!("0\r\n\r\n{hidden}")
         )
     ),
-    says!("space before the colon", Refused, |p, hidden| post(
+    sends!("space before the colon", Refused, |p, hidden| post(
         p,
         "Transfer-Encoding : chunked\r\n",
         &format!("0\r\n\r\n{hidden}")
     )),
-    says!("a coding after a vertical tab", Refused, |p, hidden| post(
+    sends!("a coding after a vertical tab", Refused, |p, hidden| post(
         p,
         "Transfer-Encoding: \x0bchunked\r\n",
         &format!("0\r\n\r\n{hidden}")
     )),
-    says!("a folded field", Refused, |p, hidden| post(
+    sends!("a folded field", Refused, |p, hidden| post(
         p,
         "Transfer-Encoding:\r\n chunked\r\n",
         &format!("0\r\n\r\n{hidden}")
     )),
-    says!("chunked in HTTP/1.0", OneAnswer, |p, hidden| format!(
+    sends!("chunked in HTTP/1.0", OneAnswer, |p, hidden| format!(
         "POST {p} HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}"
     )),
-    says!("carriage returns alone", Refused, |p, hidden| get(
+    sends!("carriage returns alone", Refused, |p, hidden| get(
         p,
         &format!("X-A: a\rX-B: b\r\r{hidden}\r\n")
     )),
-    says!("NUL in a field", Refused, |p, _h| get(p, "X-A: a\0b\r\n")),
-    says!("a field without name", Refused, |p, _h| get(p, ": a\r\n")),
-    says!("a field name with a space", Refused, |p, _h| get(p, "X A: a\r\n")),
-    says!("two hosts", Refused, |p, _h| get(p, "Host: elsewhere\r\n")),
-    says!("no version", Refused, |p, _h| format!("GET {p}\r\n\r\n")),
-    says!("a version of three digits", Refused, |p, _h| format!(
+    sends!("NUL in a field", Refused, |p, _h| get(p, "X-A: a\0b\r\n")),
+    sends!("a field without name", Refused, |p, _h| get(p, ": a\r\n")),
+    sends!("a field name with a space", Refused, |p, _h| get(p, "X A: a\r\n")),
+    sends!("two hosts", Refused, |p, _h| get(p, "Host: elsewhere\r\n")),
+    sends!("no version", Refused, |p, _h| format!("GET {p}\r\n\r\n")),
+    sends!("a version of three digits", Refused, |p, _h| format!(
         "GET {p} HTTP/1.10\r\nHost: localhost\r\n\r\n"
     )),
-    says!("HTTP/1.0 with an upgrade", OneAnswer, |p, _h| format!(
+    sends!("HTTP/1.0 with an upgrade", OneAnswer, |p, _h| format!(
         "GET {p} HTTP/1.0\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
     )),
-    says!("a chunk size with a plus sign", OneAnswer, |p, hidden| chunked(
+    sends!("a chunk size with a plus sign", OneAnswer, |p, hidden| chunked(
         p,
         "1 + 1\r\nab\r\n0\r\n\r\n",
         &hidden
     )),
-    says!("a size with 0x", OneAnswer, |p, hidden| chunked(
+    sends!("a size with 0x", OneAnswer, |p, hidden| chunked(
         p,
         "0x2\r\nab\r\n0\r\n\r\n",
         &hidden
     )),
-    says!("a size beyond 64 bits", OneAnswer, |p, hidden| chunked(
+    sends!("a size beyond 64 bits", OneAnswer, |p, hidden| chunked(
         p,
         "10000000000000002\r\nab\r\n0\r\n\r\n",
         &hidden
     )),
-    says!(
+    sends!(
         "a chunk size ending in a bare line feed",
         OneAnswer,
         |p, hidden| chunked(p, "2;a\nb\r\nab\r\n0\r\n\r\n", &hidden)
     ),
-    says!("a chunk longer than its size", OneAnswer, |p, hidden| chunked(
+    sends!("a chunk longer than its size", OneAnswer, |p, hidden| chunked(
         p,
         "2\r\nabcd\r\n0\r\n\r\n",
         &hidden
     )),
-    says!(
+    sends!(
         "the last chunk ends in a bare line feed",
         Swallowed,
         |p, hidden| chunked(p, "0\r\n\n", &hidden)
@@ -170,30 +170,36 @@ pub(super) const ATTACKS: &[Attack] = &[
         Answered,
         LITTLE,
     ),
-    attack("a request line of 1 MiB", Http1, Say(long_line), Refused, FLOOD),
-    attack("a field of 4 MiB", Http1, Say(long_field), Refused, FLOOD),
+    attack(
+        "a request line of 1 MiB",
+        Http1,
+        SendBytes(long_line),
+        Refused,
+        FLOOD,
+    ),
+    attack("a field of 4 MiB", Http1, SendBytes(long_field), Refused, FLOOD),
     attack(
         "a hundred thousand fields",
         Http1,
-        Say(many_fields),
+        SendBytes(many_fields),
         Refused,
         FLOOD,
     ),
     attack(
         "chunk extensions of 4 MiB",
         Http1,
-        Say(long_extension),
+        SendBytes(long_extension),
         Ends,
         FLOOD,
     ),
     attack(
         "an extension in each of many chunks",
         Http1,
-        Say(many_extensions),
+        SendBytes(many_extensions),
         Ends,
         FLOOD,
     ),
-    attack("trailers of 4 MiB", Http1, Say(long_trailers), Ends, FLOOD),
+    attack("trailers of 4 MiB", Http1, SendBytes(long_trailers), Ends, FLOOD),
     attack(
         "pipelined requests",
         Http1,
@@ -218,14 +224,14 @@ pub(super) const ATTACKS: &[Attack] = &[
     attack(
         "a terabyte announced",
         Http1,
-        Say(|l| post(path(l), "Content-Length: 1099511627776\r\n", "").into()),
+        SendBytes(|l| post(path(l), "Content-Length: 1099511627776\r\n", "").into()),
         Bounded,
         LITTLE,
     ),
     attack(
         "another protocol",
         Http1,
-        Say(|_| [&b"\x16\x03\x01\x02\x00\x01\0\0".repeat(64)[..], b"\r\n\r\n"].concat()),
+        SendBytes(|_| [&b"\x16\x03\x01\x02\x00\x01\0\0".repeat(64)[..], b"\r\n\r\n"].concat()),
         Refused,
         LITTLE,
     ),
@@ -279,37 +285,37 @@ fn long_trailers(listener: &Listener) -> Vec<u8> {
     .into()
 }
 
-async fn half_close(target: Target) -> Heard {
+async fn half_close(target: Target) -> Received {
     let Ok(mut peer) = target.connect().await else {
-        return Heard::not_connected();
+        return Received::not_connected();
     };
-    peer.say(request(target.listener, "").as_bytes()).await;
+    peer.send(request(target.listener, "").as_bytes()).await;
     peer.finish().await;
-    peer.hear(TIMEOUT, crate::h1::is_answered).await
+    peer.receive(TIMEOUT, crate::h1::is_answered).await
 }
 
 /// Sends `count` requests in one write and waits for their responses, because a busy server takes time.
-async fn pipeline(target: Target, count: usize) -> Heard {
+async fn pipeline(target: Target, count: usize) -> Received {
     let Ok(mut peer) = target.connect().await else {
-        return Heard::not_connected();
+        return Received::not_connected();
     };
-    peer.say(request(target.listener, "").repeat(count).as_bytes())
+    peer.send(request(target.listener, "").repeat(count).as_bytes())
         .await;
     let answers = |bytes: &[u8]| String::from_utf8_lossy(bytes).matches("HTTP/1.1 ").count();
-    peer.hear(TIMEOUT * 2, |bytes| answers(bytes) >= count).await
+    peer.receive(TIMEOUT * 2, |bytes| answers(bytes) >= count).await
 }
 
-async fn unread_pipeline(target: Target) -> Heard {
+async fn unread_pipeline(target: Target) -> Received {
     let Ok(mut peer) = target.connect().await else {
-        return Heard::not_connected();
+        return Received::not_connected();
     };
     let some = request(target.listener, "").repeat(100).into_bytes();
     for _ in 0..50 {
-        if peer.say(&some).await != crate::peer::Said::All {
+        if peer.send(&some).await != crate::peer::Sent::All {
             break;
         }
     }
-    Heard::default()
+    Received::default()
 }
 
 /// Number of metadata keys.
@@ -317,9 +323,9 @@ const KEYS: u32 = 40;
 
 /// Data that any client of a port can make the server keep; clients of the HTTP API must be trusted with
 /// it.
-async fn metadata(target: Target) -> Heard {
+async fn metadata(target: Target) -> Received {
     if path(target.listener).starts_with("/v1.0/invoke/") {
-        return Heard::default();
+        return Received::default();
     }
     let (value, mut connected) = (vec![b'a'; 1 << 20], 0);
     for key in 0..KEYS {
@@ -331,12 +337,12 @@ async fn metadata(target: Target) -> Heard {
         let head = format!(
             "PUT /v1.0/metadata/{key} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
         );
-        peer.say(head.as_bytes()).await;
-        peer.say(&value).await;
-        peer.hear(TIMEOUT, crate::h1::is_answered).await;
+        peer.send(head.as_bytes()).await;
+        peer.send(&value).await;
+        peer.receive(TIMEOUT, crate::h1::is_answered).await;
     }
     if 2 * connected < KEYS {
-        return Heard::not_connected();
+        return Received::not_connected();
     }
-    Heard::default()
+    Received::default()
 }

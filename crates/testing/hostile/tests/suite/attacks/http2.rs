@@ -16,7 +16,7 @@ use crate::h2::{
 };
 use crate::listeners::Listener;
 use crate::listeners::Protocol::{Http1, Http2};
-use crate::peer::{Heard, Said, Target};
+use crate::peer::{Received, Sent, Target};
 
 /// A flood: an opening, and repeated data.
 struct Flood {
@@ -167,10 +167,10 @@ fn pour(
     reads: bool,
     verdict: Verdict,
     flood: fn(&Listener) -> Flood,
-) -> BoxFuture<'static, Heard> {
+) -> BoxFuture<'static, Received> {
     async move {
         let Ok(mut peer) = target.connect().await else {
-            return Heard::not_connected();
+            return Received::not_connected();
         };
         let Flood { opening, pieces } = flood(target.listener);
         let limit = match verdict {
@@ -182,12 +182,12 @@ fn pour(
             return peer.flood(words, limit).await;
         }
         for piece in words {
-            if peer.say(&piece).await != Said::All {
+            if peer.send(&piece).await != Sent::All {
                 break;
             }
         }
         tokio::time::sleep(limit).await;
-        Heard::default()
+        Received::default()
     }
     .boxed()
 }

@@ -1,6 +1,6 @@
 //! HTTP/2: requests that would change their meaning in HTTP/1.1, and invalid field blocks.
 
-use super::Run::Say;
+use super::Run::SendBytes;
 use super::Verdict::{Ends, StreamRefused};
 use super::{Attack, FLOOD, LITTLE, attack};
 use crate::h2::{
@@ -15,7 +15,7 @@ macro_rules! with_field {
         attack(
             $name,
             Http2,
-            Say(|listener| request_with(listener, |block| field(block, $field, $value))),
+            SendBytes(|listener| request_with(listener, |block| field(block, $field, $value))),
             StreamRefused,
             LITTLE,
         )
@@ -28,7 +28,7 @@ macro_rules! block {
         attack(
             $name,
             Http2,
-            Say(|$listener| {
+            SendBytes(|$listener| {
                 let block: Vec<u8> = $block;
                 [
                     hello(&[]),
@@ -90,36 +90,36 @@ pub(super) const ATTACKS: &[Attack] = &[
         integer(&mut block, 0x20, 0x1f, 1 << 30);
         block
     }),
-    attack("a frame of 16 MiB", Http2, Say(large_frame), Ends, LITTLE),
+    attack("a frame of 16 MiB", Http2, SendBytes(large_frame), Ends, LITTLE),
     attack(
         "a window that overflows",
         Http2,
-        Say(|_| overflow(0)),
+        SendBytes(|_| overflow(0)),
         Ends,
         LITTLE,
     ),
     attack(
         "settings that are too large",
         Http2,
-        Say(|_| large_settings()),
+        SendBytes(|_| large_settings()),
         Ends,
         LITTLE,
     ),
     attack(
         "ten thousand settings",
         Http2,
-        Say(|_| many_settings()),
+        SendBytes(|_| many_settings()),
         super::Verdict::Bounded,
         LITTLE,
     ),
     attack(
         "16 KiB of references to 4 KiB",
         Http2,
-        Say(bomb),
+        SendBytes(bomb),
         StreamRefused,
         FLOOD,
     ),
-    attack("a megabyte of cookies", Http2, Say(cookies), Ends, FLOOD),
+    attack("a megabyte of cookies", Http2, SendBytes(cookies), Ends, FLOOD),
 ];
 
 fn request_with(listener: &Listener, more: fn(&mut Vec<u8>)) -> Vec<u8> {

@@ -9,7 +9,7 @@ use super::Verdict::Bounded;
 use super::{Attack, FLOOD, TIMEOUT, attack};
 use crate::h2::{END_STREAM, frame, frames, headers, hello, is_over, kind};
 use crate::listeners::Protocol::Grpc;
-use crate::peer::{Heard, Peer, Said, Target};
+use crate::peer::{Peer, Received, Sent, Target};
 
 /// Just below the servers' maximum message size, 4 MiB.
 const SIZE: usize = (4 << 20) - 4096;
@@ -28,69 +28,69 @@ pub(super) const ATTACKS: &[Attack] = &[attack(
 )];
 
 /// Calls the listener's honest method with this message.
-fn send(target: Target, message: Vec<u8>) -> BoxFuture<'static, Heard> {
+fn send(target: Target, message: Vec<u8>) -> BoxFuture<'static, Received> {
     async move {
         let Ok(mut peer) = target.connect().await else {
-            return Heard::not_connected();
+            return Received::not_connected();
         };
-        peer.say(&[hello(&[]), headers(target.listener, STREAM, false)].concat())
+        peer.send(&[hello(&[]), headers(target.listener, STREAM, false)].concat())
             .await;
         let length = u32::try_from(message.len()).unwrap().to_be_bytes();
         let body = [&[0], &length[..], &message].concat();
-        let mut heard = Heard::default();
+        let mut received = Received::default();
         let mut sent = 0;
-        while sent < body.len() && !heard.closed && !is_over(&heard.bytes, STREAM) {
-            let allowed = window(&heard.bytes).min(body.len()).min(sent + PIECE);
+        while sent < body.len() && !received.closed && !is_over(&received.bytes, STREAM) {
+            let allowed = window(&received.bytes).min(body.len()).min(sent + PIECE);
             if allowed == sent {
-                if !listen(&mut peer, &mut heard).await {
+                if !listen(&mut peer, &mut received).await {
                     break;
                 }
                 continue;
             }
             let ends = if allowed == body.len() { END_STREAM } else { 0 };
             if peer
-                .say(&frame(kind::DATA, ends, STREAM, &body[sent..allowed]))
+                .send(&frame(kind::DATA, ends, STREAM, &body[sent..allowed]))
                 .await
-                != Said::All
+                != Sent::All
             {
                 break;
             }
             sent = allowed;
         }
-        while !heard.closed && !is_over(&heard.bytes, STREAM) {
-            if !listen(&mut peer, &mut heard).await {
+        while !received.closed && !is_over(&received.bytes, STREAM) {
+            if !listen(&mut peer, &mut received).await {
                 break;
             }
         }
         // The error depends on which of the server's limits applies first.
-        let mut frames = frames(&heard.bytes).into_iter();
+        let mut frames = frames(&received.bytes).into_iter();
         if frames.any(|frame| frame.stream == STREAM && frame.kind == kind::DATA) {
-            heard.wrong = Some("answered".to_owned());
-        } else if !heard.closed && !is_over(&heard.bytes, STREAM) {
-            heard.wrong = Some("not answered".to_owned());
+            received.wrong = Some("answered".to_owned());
+        } else if !received.closed && !is_over(&received.bytes, STREAM) {
+            received.wrong = Some("not answered".to_owned());
         }
-        heard
+        received
     }
     .boxed()
 }
 
 /// Receives more. False if nothing arrived.
-async fn listen(peer: &mut Peer, heard: &mut Heard) -> bool {
-    let news = peer.hear(TIMEOUT, |news| !news.is_empty()).await;
-    heard.bytes.extend_from_slice(&news.bytes);
-    heard.closed = news.closed;
+async fn listen(peer: &mut Peer, received: &mut Received) -> bool {
+    let news = peer.receive(TIMEOUT, |news| !news.is_empty()).await;
+    received.bytes.extend_from_slice(&news.bytes);
+    received.closed = news.closed;
     !news.bytes.is_empty()
 }
 
 /// Bytes of the body that the server's windows have allowed so far.
-fn window(heard: &[u8]) -> usize {
+fn window(received: &[u8]) -> usize {
     let number = |payload: &[u8]| {
         payload
             .try_into()
             .map_or(0, |number| u32::from_be_bytes(number) as usize)
     };
     let (mut connection, mut stream, mut initial) = (WINDOW, 0, WINDOW);
-    for frame in frames(heard) {
+    for frame in frames(received) {
         match (frame.kind, frame.stream) {
             (kind::WINDOW, 0) => connection += number(frame.payload),
             (kind::WINDOW, STREAM) => stream += number(frame.payload),

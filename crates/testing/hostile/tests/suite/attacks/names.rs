@@ -15,7 +15,7 @@ use crate::h1;
 use crate::h2::{END_HEADERS, END_STREAM, field, fields_of, frame, hello, kind};
 use crate::listeners::Protocol::{Grpc, Http1};
 use crate::listeners::{Listener, Request};
-use crate::peer::{Heard, Peer, Target};
+use crate::peer::{Peer, Received, Target};
 
 /// Bytes of each name, with its envelope fitting into the largest header list.
 const LENGTH: usize = 60_000;
@@ -41,7 +41,7 @@ pub(super) const ATTACKS: &[Attack] = &[
 ];
 
 /// Sends an honest request on each of many connections, and reads nothing.
-async fn unread(target: Target) -> Heard {
+async fn unread(target: Target) -> Received {
     let words = h1::request(target.listener, "");
     let (mut held, mut reached) = (Vec::new(), 0);
     for number in 0..UNREAD {
@@ -53,7 +53,7 @@ async fn unread(target: Target) -> Heard {
         };
         reached += usize::from(is_reached(&connected));
         if let Ok(mut peer) = connected {
-            peer.say(words.as_bytes()).await;
+            peer.send(words.as_bytes()).await;
             held.push(peer);
         }
     }
@@ -70,12 +70,12 @@ async fn narrow(target: &Target) -> std::io::Result<Peer> {
     Ok(Peer::new(Box::new(socket.connect(target.address).await?)))
 }
 
-fn send(target: Target) -> BoxFuture<'static, Heard> {
+fn send(target: Target) -> BoxFuture<'static, Received> {
     async move {
         let Ok(mut peer) = target.connect().await else {
-            return Heard::not_connected();
+            return Received::not_connected();
         };
-        peer.say(&hello(&[])).await;
+        peer.send(&hello(&[])).await;
         let listener = target.listener;
         peer.flood((0..NAMES).map(|number| request(listener, number)), TIMEOUT)
             .await

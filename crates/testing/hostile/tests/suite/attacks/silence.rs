@@ -10,7 +10,7 @@ use crate::h1;
 use crate::h2::{self, ACK, END_HEADERS, END_STREAM, PREFACE, frame, hello, kind};
 use crate::listeners::Protocol::{self, Grpc, Http1, Http2, Tcp, Tls};
 use crate::listeners::{Listener, Request};
-use crate::peer::{Peer, Said, Target};
+use crate::peer::{Peer, Sent, Target};
 
 /// A way of being silent.
 pub struct Silence {
@@ -33,22 +33,22 @@ pub const SILENCES: &[Silence] = &[
     Silence {
         name: "a connection without a word",
         needs: Tcp,
-        run: |target| said_on_tcp(target, &[]).boxed(),
+        run: |target| send_on_tcp(target, &[]).boxed(),
     },
     Silence {
         name: "half a handshake",
         needs: Tls,
-        run: |target| said_on_tcp(target, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").boxed(),
+        run: |target| send_on_tcp(target, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").boxed(),
     },
     Silence {
         name: "a handshake, then nothing",
         needs: Tls,
-        run: |target| said(target, Vec::new()).boxed(),
+        run: |target| send_and_wait(target, Vec::new()).boxed(),
     },
     Silence {
         name: "half a request line",
         needs: Http1,
-        run: |target| said(target, b"GET /".to_vec()).boxed(),
+        run: |target| send_and_wait(target, b"GET /".to_vec()).boxed(),
     },
     Silence {
         name: "a head, byte by byte",
@@ -66,19 +66,19 @@ pub const SILENCES: &[Silence] = &[
     Silence {
         name: "half a preface",
         needs: Http2,
-        run: |target| said(target, PREFACE[..20].to_vec()).boxed(),
+        run: |target| send_and_wait(target, PREFACE[..20].to_vec()).boxed(),
     },
     Silence {
         name: "a preface without SETTINGS",
         needs: Http2,
-        run: |target| said(target, PREFACE.to_vec()).boxed(),
+        run: |target| send_and_wait(target, PREFACE.to_vec()).boxed(),
     },
     Silence {
         name: "half a block of fields",
         needs: Http2,
         run: |target| {
             let block = frame(kind::HEADERS, END_STREAM, 1, &h2::fields(target.listener));
-            said(target, [hello(&[]), block].concat()).boxed()
+            send_and_wait(target, [hello(&[]), block].concat()).boxed()
         },
     },
     Silence {
@@ -122,20 +122,20 @@ pub const SILENCES: &[Silence] = &[
         run: |target| {
             let path = h1::path(target.listener);
             let words = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf");
-            said(target, words.into_bytes()).boxed()
+            send_and_wait(target, words.into_bytes()).boxed()
         },
     },
 ];
 
 /// Sends this before any TLS, then waits for the connection to close.
-async fn said_on_tcp(target: Target, words: &[u8]) {
+async fn send_on_tcp(target: Target, words: &[u8]) {
     let stream = target.raw().await;
     let stream = stream.unwrap_or_else(|why| panic!("{}: not connected: {why}", target.listener.name));
     end_of(Peer::new(Box::new(stream)), words).await;
 }
 
 /// Sends this, then waits for the connection to close.
-async fn said(target: Target, words: Vec<u8>) {
+async fn send_and_wait(target: Target, words: Vec<u8>) {
     end_of(connected(&target).await, &words).await;
 }
 
@@ -146,8 +146,8 @@ async fn connected(target: &Target) -> Peer {
 }
 
 async fn end_of(mut peer: Peer, words: &[u8]) {
-    if peer.say(words).await == Said::All {
-        while !peer.hear(LONG, |_| false).await.closed {}
+    if peer.send(words).await == Sent::All {
+        while !peer.receive(LONG, |_| false).await.closed {}
     }
 }
 
@@ -167,7 +167,7 @@ async fn upgrade(target: Target) {
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
          HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
     );
-    said(target, words.into_bytes()).await;
+    send_and_wait(target, words.into_bytes()).await;
 }
 
 /// The fields of an honest call; on listeners without gRPC, only marked as gRPC.
@@ -186,42 +186,42 @@ fn call_fields(listener: &Listener) -> Vec<u8> {
 async fn send_half_message(target: Target, fields: Vec<u8>) {
     let head = frame(kind::HEADERS, END_HEADERS, 1, &fields);
     let half = frame(kind::DATA, 0, 1, b"\0\0\0\0\x09half");
-    let is_over = |heard: &[u8]| h2::is_over(heard, 1);
+    let is_over = |received: &[u8]| h2::is_over(received, 1);
     attentive(target, [hello(&[]), head, half].concat(), is_over).await;
 }
 
 /// An HTTP/2 peer that answers pings.
 pub(super) struct Attentive {
     peer: Peer,
-    pub(super) heard: Vec<u8>,
+    pub(super) received: Vec<u8>,
     pings: usize,
 }
 
 impl Attentive {
     /// `None` if the server does not accept all data.
-    pub(super) async fn say(target: &Target, words: &[u8]) -> Option<Self> {
+    pub(super) async fn send(target: &Target, words: &[u8]) -> Option<Self> {
         let mut peer = connected(target).await;
-        (peer.say(words).await == Said::All).then_some(Self {
+        (peer.send(words).await == Sent::All).then_some(Self {
             peer,
-            heard: Vec::new(),
+            received: Vec::new(),
             pings: 0,
         })
     }
 
     /// Receives data, if any arrives in time; false once the connection is closed.
-    pub(super) async fn hear(&mut self, limit: Duration) -> bool {
-        let more = self.peer.hear(limit, |bytes| !bytes.is_empty()).await;
-        self.heard.extend(more.bytes);
+    pub(super) async fn receive(&mut self, limit: Duration) -> bool {
+        let more = self.peer.receive(limit, |bytes| !bytes.is_empty()).await;
+        self.received.extend(more.bytes);
         if more.closed {
             return false;
         }
-        let frames = h2::frames(&self.heard);
+        let frames = h2::frames(&self.received);
         let pings: Vec<_> = frames
             .iter()
             .filter(|f| f.kind == kind::PING && f.flags & ACK == 0)
             .collect();
         for ping in &pings[self.pings..] {
-            if self.peer.say(&frame(kind::PING, ACK, 0, ping.payload)).await != Said::All {
+            if self.peer.send(&frame(kind::PING, ACK, 0, ping.payload)).await != Sent::All {
                 return false;
             }
         }
@@ -232,9 +232,9 @@ impl Attentive {
 
 /// The data that such a peer receives until `over` returns true, or the connection is closed.
 pub(super) async fn attentive(target: Target, words: Vec<u8>, over: impl Fn(&[u8]) -> bool) -> Vec<u8> {
-    let Some(mut peer) = Attentive::say(&target, &words).await else {
+    let Some(mut peer) = Attentive::send(&target, &words).await else {
         return Vec::new();
     };
-    while peer.hear(LONG).await && !over(&peer.heard) {}
-    peer.heard
+    while peer.receive(LONG).await && !over(&peer.received) {}
+    peer.received
 }

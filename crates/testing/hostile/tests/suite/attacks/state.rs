@@ -13,7 +13,7 @@ use super::{Attack, FLOOD, TIMEOUT, attack};
 use crate::h1;
 use crate::h2::{END_HEADERS, END_STREAM, fields_of, frame, frames, hello, kind, setting};
 use crate::listeners::Protocol::State;
-use crate::peer::{Heard, Target};
+use crate::peer::{Received, Target};
 
 /// Bytes of the requested value.
 const VALUE: usize = 1 << 20;
@@ -79,15 +79,15 @@ fn bulk(times: usize) -> String {
 }
 
 /// Requests the value, `times` per response, on each of `streams` streams with closed windows.
-async fn unread(target: Target, streams: u32, times: usize) -> Heard {
+async fn unread(target: Target, streams: u32, times: usize) -> Received {
     save(&target).await;
     let (words, all) = (bulks(&target, streams, times), streams as usize);
     let answered = |bytes: &[u8]| count(bytes, kind::HEADERS);
     let bytes = attentive(target, words, |bytes| answered(bytes) == all).await;
     let wrong = (answered(&bytes) < all).then(|| format!("{} of {all} were answered", answered(&bytes)));
-    Heard {
+    Received {
         wrong,
-        ..Heard::default()
+        ..Received::default()
     }
 }
 
@@ -102,24 +102,24 @@ async fn unread_streams_on_connections(
     connections: u32,
     streams: u32,
     times: usize,
-) -> Heard {
+) -> Received {
     save(&target).await;
-    let (words, asked) = (bulks(&target, streams, times), (connections * streams) as usize);
+    let (words, requested) = (bulks(&target, streams, times), (connections * streams) as usize);
     let mut peers = Vec::new();
     for _ in 0..connections {
-        peers.extend(Attentive::say(&target, &words).await);
+        peers.extend(Attentive::send(&target, &words).await);
     }
     let (mut answers, mut resets, begun) = (0, 0, Instant::now());
-    while answers < asked && begun.elapsed() < 6 * TIMEOUT {
+    while answers < requested && begun.elapsed() < 6 * TIMEOUT {
         for peer in &mut peers {
-            peer.hear(TIMEOUT / 50).await;
+            peer.receive(TIMEOUT / 50).await;
         }
-        let seen = |which| peers.iter().map(|peer| count(&peer.heard, which)).sum();
+        let seen = |which| peers.iter().map(|peer| count(&peer.received, which)).sum();
         (answers, resets) = (seen(kind::HEADERS), seen(kind::RESET));
     }
-    Heard {
-        wrong: (resets == 0).then(|| format!("{answers} of {asked} answered, {resets} reset")),
-        ..Heard::default()
+    Received {
+        wrong: (resets == 0).then(|| format!("{answers} of {requested} answered, {resets} reset")),
+        ..Received::default()
     }
 }
 
@@ -127,7 +127,7 @@ async fn unread_streams_on_connections(
 fn bulks(target: &Target, streams: u32, times: usize) -> Vec<u8> {
     let fields = fields_of(target.listener, POST, &format!("{STORE}/bulk"));
     let body = bulk(times);
-    let asked = (0..streams).map(|number| {
+    let requested = (0..streams).map(|number| {
         let stream = 1 + 2 * number;
         [
             frame(kind::HEADERS, END_HEADERS, stream, &fields),
@@ -137,22 +137,25 @@ fn bulks(target: &Target, streams: u32, times: usize) -> Vec<u8> {
     });
     [
         hello(&[setting(INITIAL_WINDOW, 0)]),
-        asked.collect::<Vec<_>>().concat(),
+        requested.collect::<Vec<_>>().concat(),
     ]
     .concat()
 }
 
 /// Requests the value, `times` per response, on each of many connections, and reads only the start.
-async fn unread_on_connections(target: Target, connections: u32, times: usize) -> Heard {
+async fn unread_on_connections(target: Target, connections: u32, times: usize) -> Received {
     save(&target).await;
-    let (words, mut peers) = (asked(&format!("{STORE}/bulk"), &bulk(times)), Vec::new());
+    let (words, mut peers) = (post_request(&format!("{STORE}/bulk"), &bulk(times)), Vec::new());
     for number in 0..connections {
         let mut peer = target.connect().await.unwrap();
-        peer.say(words.as_bytes()).await;
-        let mut heard = peer.hear(TIMEOUT * 2, |bytes| !bytes.is_empty()).await;
-        if h1::statuses(&heard) != [200] {
-            heard.wrong = Some(format!("{number} was answered with {:?}", h1::statuses(&heard)));
-            return heard;
+        peer.send(words.as_bytes()).await;
+        let mut received = peer.receive(TIMEOUT * 2, |bytes| !bytes.is_empty()).await;
+        if h1::statuses(&received) != [200] {
+            received.wrong = Some(format!(
+                "{number} was answered with {:?}",
+                h1::statuses(&received)
+            ));
+            return received;
         }
         peers.push(peer);
     }
@@ -161,57 +164,57 @@ async fn unread_on_connections(target: Target, connections: u32, times: usize) -
     // detected.
     let rests = peers
         .into_iter()
-        .map(async |mut peer| peer.hear(5 * TIMEOUT, |_| false).await);
+        .map(async |mut peer| peer.receive(5 * TIMEOUT, |_| false).await);
     let mut rests = rests.collect::<FuturesUnordered<_>>();
-    while let Some(heard) = rests.next().await {
-        if heard.closed {
-            return heard;
+    while let Some(received) = rests.next().await {
+        if received.closed {
+            return received;
         }
     }
-    Heard {
+    Received {
         wrong: Some("all connections stay open".to_owned()),
-        ..Heard::default()
+        ..Received::default()
     }
 }
 
 /// Requests the value more often than a response may contain it.
-async fn repeated(target: Target) -> Heard {
+async fn repeated(target: Target) -> Received {
     save(&target).await;
-    let mut heard = post(&target, &format!("{STORE}/bulk"), &bulk(MANY)).await;
-    if h1::statuses(&heard) != [400] {
-        heard.wrong = Some(format!("answered with {:?}", h1::statuses(&heard)));
+    let mut received = post(&target, &format!("{STORE}/bulk"), &bulk(MANY)).await;
+    if h1::statuses(&received) != [400] {
+        received.wrong = Some(format!("answered with {:?}", h1::statuses(&received)));
     }
-    heard
+    received
 }
 
 /// Publishes events without content, each of which would copy the metadata of the request.
-async fn inherited(target: Target) -> Heard {
+async fn inherited(target: Target) -> Received {
     let event =
         |id: usize| format!(r#"{{"entryId":"{id}","event":"","contentType":"text/plain","metadata":{{}}}}"#);
     let events: Vec<_> = (0..EVENTS).map(event).collect();
     let path = format!("/v1.0/publish/bulk/broker/t?metadata.a={}", "x".repeat(INHERITED));
-    let mut heard = post(&target, &path, &format!("[{}]", events.join(","))).await;
-    if h1::statuses(&heard) != [400] {
-        heard.wrong = Some(format!("answered with {:?}", h1::statuses(&heard)));
+    let mut received = post(&target, &path, &format!("[{}]", events.join(","))).await;
+    if h1::statuses(&received) != [400] {
+        received.wrong = Some(format!("answered with {:?}", h1::statuses(&received)));
     }
-    heard
+    received
 }
 
 async fn save(target: &Target) {
     let body = format!(r#"[{{"key":"k","value":"{}"}}]"#, "v".repeat(VALUE));
-    let heard = post(target, STORE, &body).await;
-    assert_eq!(h1::statuses(&heard), [204]);
+    let received = post(target, STORE, &body).await;
+    assert_eq!(h1::statuses(&received), [204]);
 }
 
-fn asked(path: &str, body: &str) -> String {
+fn post_request(path: &str, body: &str) -> String {
     let length = body.len();
     format!(
         "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     )
 }
 
-async fn post(target: &Target, path: &str, body: &str) -> Heard {
+async fn post(target: &Target, path: &str, body: &str) -> Received {
     let mut peer = target.connect().await.unwrap();
-    peer.say(asked(path, body).as_bytes()).await;
-    peer.hear(TIMEOUT, h1::is_answered).await
+    peer.send(post_request(path, body).as_bytes()).await;
+    peer.receive(TIMEOUT, h1::is_answered).await
 }

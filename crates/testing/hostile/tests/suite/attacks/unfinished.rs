@@ -12,7 +12,7 @@ use super::{Attack, attack};
 use crate::h1;
 use crate::h2::{ACK, END_HEADERS, END_STREAM, fields_of, frame, frames, headers, hello, kind};
 use crate::listeners::Protocol::{Grpc, State};
-use crate::peer::{Heard, Peer, Said, Target};
+use crate::peer::{Peer, Received, Sent, Target};
 
 /// Declared size of requests, just below the servers' limit, and the bytes sent of it.
 const SIZE: usize = (4 << 20) - 4096;
@@ -70,7 +70,7 @@ pub(super) const ATTACKS: &[Attack] = &[
 ];
 
 /// Starts honest calls on `streams` streams of each of `connections` connections.
-async fn calls(target: Target, connections: usize, streams: u32) -> Heard {
+async fn calls(target: Target, connections: usize, streams: u32) -> Received {
     let (listener, opening) = (target.listener, opening());
     let open = |stream| headers(listener, stream, false);
     let all: Vec<_> = (0..connections)
@@ -84,7 +84,7 @@ async fn calls(target: Target, connections: usize, streams: u32) -> Heard {
 }
 
 /// Starts calls with one byte of their message, on `streams` streams of each of `connections` connections.
-async fn begun(target: Target, connections: usize, streams: u32) -> Heard {
+async fn begun(target: Target, connections: usize, streams: u32) -> Received {
     let listener = target.listener;
     let mut words = hello(&[]);
     for number in 0..streams {
@@ -98,17 +98,17 @@ async fn begun(target: Target, connections: usize, streams: u32) -> Heard {
             continue;
         };
         // A connection that was closed has started some calls.
-        let _said = peer.say(&words).await;
+        let _sent = peer.send(&words).await;
         peers.push(peer);
     }
     // By then the server has accepted all it will.
     for peer in &mut peers {
-        let mut last = peer.hear(QUIET, |news| !news.is_empty()).await;
+        let mut last = peer.receive(QUIET, |news| !news.is_empty()).await;
         while !last.closed && !last.bytes.is_empty() {
-            last = peer.hear(QUIET / 4, |news| !news.is_empty()).await;
+            last = peer.receive(QUIET / 4, |news| !news.is_empty()).await;
         }
     }
-    Heard::default()
+    Received::default()
 }
 
 /// The start of a message with one unknown field.
@@ -125,7 +125,7 @@ fn opening() -> Vec<u8> {
 }
 
 /// Save-state requests on `streams` streams.
-async fn bodies(target: Target, streams: u32) -> Heard {
+async fn bodies(target: Target, streams: u32) -> Received {
     let fields = fields_of(target.listener, POST, STORE);
     let open = |stream| frame(kind::HEADERS, END_HEADERS, stream, &fields);
     let (ended, sent) = send(&target, streams, b"[", open).await;
@@ -134,10 +134,10 @@ async fn bodies(target: Target, streams: u32) -> Heard {
 
 /// A server that accepted more bytes than any may keep, and ended no request, fails. One that accepts them
 /// slowly only has its memory ceiling.
-fn refused(ended: usize, sent: usize) -> Heard {
-    Heard {
+fn refused(ended: usize, sent: usize) -> Received {
+    Received {
         wrong: (ended == 0 && sent > KEPT_BY_NONE).then(|| "no request was refused".to_owned()),
-        ..Heard::default()
+        ..Received::default()
     }
 }
 
@@ -160,22 +160,22 @@ async fn send(
         words.extend(frame(kind::DATA, 0, id, opening));
         sending.sent(id, opening.len());
     }
-    if peer.say(&words).await != Said::All {
+    if peer.send(&words).await != Sent::All {
         return (0, 0);
     }
-    let (begun, mut heard) = (Instant::now(), Instant::now());
-    while begun.elapsed() < LONG && heard.elapsed() < QUIET {
+    let (begun, mut received) = (Instant::now(), Instant::now());
+    while begun.elapsed() < LONG && received.elapsed() < QUIET {
         let words = sending.pieces();
         let patience = match words.is_empty() {
             true => QUIET / 4,
             false => Duration::from_millis(1),
         };
-        if peer.say(&words).await != Said::All {
+        if peer.send(&words).await != Sent::All {
             break;
         }
-        match sending.hear(&mut peer, patience).await {
+        match sending.receive(&mut peer, patience).await {
             Some(0) if words.is_empty() => {}
-            Some(_) => heard = Instant::now(),
+            Some(_) => received = Instant::now(),
             None => break,
         }
     }
@@ -243,11 +243,11 @@ impl Sending {
 
     /// Receives data, if any arrives in time, and sends the required replies. Returns the number of bytes;
     /// `None` once the connection is closed.
-    async fn hear(&mut self, peer: &mut Peer, patience: Duration) -> Option<usize> {
-        let news = peer.hear(patience, |news| !news.is_empty()).await;
+    async fn receive(&mut self, peer: &mut Peer, patience: Duration) -> Option<usize> {
+        let news = peer.receive(patience, |news| !news.is_empty()).await;
         self.rest.extend_from_slice(&news.bytes);
         let answers = self.take();
-        if news.closed || peer.say(&answers).await != Said::All {
+        if news.closed || peer.send(&answers).await != Sent::All {
             return None;
         }
         Some(news.bytes.len())
@@ -257,17 +257,17 @@ impl Sending {
     fn take(&mut self) -> Vec<u8> {
         let rest = std::mem::take(&mut self.rest);
         let (mut read, mut answers) = (0, Vec::new());
-        for heard in frames(&rest) {
-            read += 9 + heard.payload.len();
-            match heard.kind {
-                kind::WINDOW if heard.stream == 0 => self.room += number(heard.payload),
+        for received in frames(&rest) {
+            read += 9 + received.payload.len();
+            match received.kind {
+                kind::WINDOW if received.stream == 0 => self.room += number(received.payload),
                 kind::WINDOW => {
-                    if let Some(stream) = self.stream(heard.stream) {
-                        stream.allowed += number(heard.payload);
+                    if let Some(stream) = self.stream(received.stream) {
+                        stream.allowed += number(received.payload);
                     }
                 }
-                kind::SETTINGS if heard.flags & ACK == 0 => {
-                    let mut settings = heard.payload.chunks_exact(6);
+                kind::SETTINGS if received.flags & ACK == 0 => {
+                    let mut settings = received.payload.chunks_exact(6);
                     if let Some(window) =
                         settings.find(|setting| setting[..2] == INITIAL_WINDOW.to_be_bytes())
                     {
@@ -275,11 +275,11 @@ impl Sending {
                     }
                     answers.extend(frame(kind::SETTINGS, ACK, 0, &[]));
                 }
-                kind::PING if heard.flags & ACK == 0 => {
-                    answers.extend(frame(kind::PING, ACK, 0, heard.payload));
+                kind::PING if received.flags & ACK == 0 => {
+                    answers.extend(frame(kind::PING, ACK, 0, received.payload));
                 }
-                kind::RESET => self.end(heard.stream),
-                kind::HEADERS | kind::DATA if heard.flags & END_STREAM != 0 => self.end(heard.stream),
+                kind::RESET => self.end(received.stream),
+                kind::HEADERS | kind::DATA if received.flags & END_STREAM != 0 => self.end(received.stream),
                 _ => {}
             }
         }
@@ -310,7 +310,7 @@ fn number(payload: &[u8]) -> usize {
 }
 
 /// Save-state requests, one on each of many HTTP/1.1 connections. The last one finds no room.
-async fn bodies_on_connections(target: Target, connections: usize) -> Heard {
+async fn bodies_on_connections(target: Target, connections: usize) -> Received {
     let head = format!("POST {STORE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {SIZE}\r\n\r\n[");
     let words = [head.as_bytes(), &vec![b' '; SENT]].concat();
     let mut peers = Vec::new();
@@ -319,22 +319,22 @@ async fn bodies_on_connections(target: Target, connections: usize) -> Heard {
             continue;
         };
         // A rejected connection is closed.
-        let _taken = peer.say(&words).await;
+        let _taken = peer.send(&words).await;
         peers.push(peer);
     }
     let Some(mut last) = peers.pop() else {
-        return Heard {
+        return Received {
             wrong: Some("not connected".to_owned()),
-            ..Heard::default()
+            ..Received::default()
         };
     };
     // The kernel buffers most of what was sent: a busy server reads a gigabyte before it reaches the last connection.
-    let mut heard = last.hear(LONG, h1::is_answered).await;
-    if h1::statuses(&heard) != [503] {
-        heard.wrong = Some(format!(
+    let mut received = last.receive(LONG, h1::is_answered).await;
+    if h1::statuses(&received) != [503] {
+        received.wrong = Some(format!(
             "the last of them was answered with {:?}",
-            h1::statuses(&heard)
+            h1::statuses(&received)
         ));
     }
-    heard
+    received
 }

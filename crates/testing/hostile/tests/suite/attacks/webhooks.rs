@@ -9,7 +9,7 @@ use super::{Attack, TIMEOUT, attack};
 use crate::h1;
 use crate::listeners::Process;
 use crate::listeners::Protocol::Webhook;
-use crate::peer::{Heard, Peer, Said, Target};
+use crate::peer::{Peer, Received, Sent, Target};
 
 const MIB: usize = 1 << 20;
 /// Bytes per write: each write has a timeout.
@@ -51,7 +51,7 @@ fn review(target: &Target, inside: &str) -> String {
 }
 
 /// An object with a member takes 7 bytes here, and a hundred times as much decoded.
-async fn small_values(target: Target) -> Heard {
+async fn small_values(target: Target) -> Received {
     let size = match target.listener.process {
         // Half of the limit, so that it arrives in time on a busy machine.
         Process::Operator => 32 * MIB,
@@ -59,32 +59,32 @@ async fn small_values(target: Target) -> Heard {
     };
     let values = format!("[{}0]", r#"{"":0},"#.repeat(size / 7));
     let Some(mut peer) = post(&target, &review(&target, &values)).await else {
-        return Heard {
+        return Received {
             wrong: Some("the review was not accepted".to_owned()),
-            ..Heard::default()
+            ..Received::default()
         };
     };
-    let mut heard = peer.hear(4 * TIMEOUT, h1::is_answered).await;
-    if h1::statuses(&heard) != [413] {
-        heard.wrong = Some(format!("answered with {:?}", h1::statuses(&heard)));
+    let mut received = peer.receive(4 * TIMEOUT, h1::is_answered).await;
+    if h1::statuses(&received) != [413] {
+        received.wrong = Some(format!("answered with {:?}", h1::statuses(&received)));
     }
-    heard
+    received
 }
 
 /// The operator's responses are as large as its requests.
-async fn unread(target: Target) -> Heard {
+async fn unread(target: Target) -> Received {
     let size = match target.listener.process {
         Process::Operator => 20 * MIB,
         _ => 4 * MIB,
     };
     let review = review(&target, &format!("\"{}\"", "v".repeat(size)));
-    let (mut peers, mut last) = (Vec::new(), Heard::default());
+    let (mut peers, mut last) = (Vec::new(), Received::default());
     for number in 0..MANY {
         // A rejection may arrive before all of the review was sent.
         let Some(mut peer) = post(&target, &review).await else {
             continue;
         };
-        last = peer.hear(2 * TIMEOUT, |bytes| !bytes.is_empty()).await;
+        last = peer.receive(2 * TIMEOUT, |bytes| !bytes.is_empty()).await;
         let statuses = h1::statuses(&last);
         if statuses != [200] && statuses != [503] {
             last.wrong = Some(format!("{number} was answered with {statuses:?}"));
@@ -107,7 +107,7 @@ async fn post(target: &Target, body: &str) -> Option<Peer> {
     );
     let pieces = body.as_bytes().chunks(PIECE);
     for piece in std::iter::once(head.as_bytes()).chain(pieces) {
-        if peer.say(piece).await != Said::All {
+        if peer.send(piece).await != Sent::All {
             return None;
         }
     }
