@@ -82,12 +82,12 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 fn conversation() -> impl Strategy<Value = Vec<u8>> {
     let frames = prop::collection::vec(frame(), 0..30).prop_map(|frames| frames.concat());
     (frames, any::<bool>(), any::<prop::sample::Index>(), any::<u8>()).prop_map(|(frames, spoil, at, by)| {
-        let mut words = [b"\0\0\0\x04\0\0\0\0\0", &frames[..]].concat();
+        let mut input = [b"\0\0\0\x04\0\0\0\0\0", &frames[..]].concat();
         if spoil {
-            let at = at.index(words.len());
-            words[at] ^= by;
+            let at = at.index(input.len());
+            input[at] ^= by;
         }
-        words
+        input
     })
 }
 
@@ -103,14 +103,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, max_shrink_time: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn server_survives_any_client(words in conversation(), piece in 1usize..50) {
+    fn server_survives_any_client(input in conversation(), piece in 1usize..50) {
         run(async {
             let (mut near, far) = tokio::io::duplex(1 << 20);
             let serving = tokio::spawn(async move {
                 serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
             });
             let _gone = near.write_all(PREFACE).await;
-            for piece in words.chunks(piece) {
+            for piece in input.chunks(piece) {
                 let _gone = near.write_all(piece).await;
                 tokio::task::yield_now().await;
             }
@@ -124,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn client_survives_any_server(words in conversation(), piece in 1usize..50) {
+    fn client_survives_any_server(input in conversation(), piece in 1usize..50) {
         run(async {
             let (near, mut far) = tokio::io::duplex(1 << 20);
             let (client, connection) = connect(near, &CONFIG, None);
@@ -141,7 +141,7 @@ proptest! {
                 }
             });
             tokio::task::yield_now().await;
-            for piece in words.chunks(piece) {
+            for piece in input.chunks(piece) {
                 let _gone = far.write_all(piece).await;
                 tokio::task::yield_now().await;
             }
@@ -274,9 +274,9 @@ async fn floods_end_connection() {
 async fn busy_connection_yields() {
     let (mut near, far) = tokio::io::duplex(1 << 20);
     // The complete input is ready before the server starts: 50,000 frames.
-    let mut words = [PREFACE, &b"\0\0\0\x04\0\0\0\0\0"[..], &get(0, 0)].concat();
-    words.extend(std::iter::repeat_n(bytes(0, 0, 1, b"x"), 50_000).flatten());
-    near.write_all(&words).await.unwrap();
+    let mut input = [PREFACE, &b"\0\0\0\x04\0\0\0\0\0"[..], &get(0, 0)].concat();
+    input.extend(std::iter::repeat_n(bytes(0, 0, 1, b"x"), 50_000).flatten());
+    near.write_all(&input).await.unwrap();
     let config = Config {
         stream_window: 1 << 20,
         connection_window: 1 << 20,

@@ -471,8 +471,8 @@ async fn hear(io: &mut DuplexStream) -> (Head, Vec<u8>) {
 async fn acknowledges_window_change_first() {
     let mut client = served(1).client;
     let body = frame(Kind::Data, flag::END_STREAM, 1, b"hello");
-    let words = [&PREFACE[..], &window(0), &post_head(), &body].concat();
-    client.write_all(&words).await.unwrap();
+    let input = [&PREFACE[..], &window(0), &post_head(), &body].concat();
+    client.write_all(&input).await.unwrap();
     while hear(&mut client).await.0.kind != Kind::Headers {}
     client.write_all(&window(1)).await.unwrap();
     let (acknowledgement, _) = hear(&mut client).await;
@@ -488,8 +488,8 @@ async fn acknowledges_window_change_first() {
 async fn frames_after_reset_get_stream_closed() {
     // The call is still in flight when the frames arrive.
     let mut served = served(0);
-    let words = [&PREFACE[..], &window(100), &post_head()].concat();
-    served.client.write_all(&words).await.unwrap();
+    let input = [&PREFACE[..], &window(100), &post_head()].concat();
+    served.client.write_all(&input).await.unwrap();
     eventually(&served.echo.begun, 1).await;
     let reset = frame(Kind::Reset, 0, 1, &8_u32.to_be_bytes());
     let behind = frame(Kind::Data, 0, 1, b"data");

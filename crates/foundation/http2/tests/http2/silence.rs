@@ -109,10 +109,10 @@ async fn hear(io: &mut ReadHalf<DuplexStream>) -> Option<(Head, Vec<u8>)> {
 }
 
 /// Answers pings until a frame of `kind` arrives. Returns its payload and the elapsed time.
-async fn until(kind: Kind, io: DuplexStream, words: &[u8]) -> (Vec<u8>, Duration, WriteHalf<DuplexStream>) {
+async fn until(kind: Kind, io: DuplexStream, input: &[u8]) -> (Vec<u8>, Duration, WriteHalf<DuplexStream>) {
     let (mut read, mut write) = tokio::io::split(io);
     let begin = Instant::now();
-    write.write_all(words).await.unwrap();
+    write.write_all(input).await.unwrap();
     loop {
         let (head, payload) = hear(&mut read).await.unwrap();
         if head.kind == Kind::Ping && !head.has(flag::ACK) {
@@ -129,8 +129,8 @@ async fn until(kind: Kind, io: DuplexStream, words: &[u8]) -> (Vec<u8>, Duration
 #[tokio::test(start_paused = true)]
 async fn stalled_request_body_is_answered() {
     let (io, _server) = served(CONFIG);
-    let words = [greeting(), post("/", false), frame(Kind::Data, 0, 1, b"half")].concat();
-    let (answer, waited, _io) = until(Kind::Data, io, &words).await;
+    let input = [greeting(), post("/", false), frame(Kind::Data, 0, 1, b"half")].concat();
+    let (answer, waited, _io) = until(Kind::Data, io, &input).await;
     let answer = String::from_utf8(answer).unwrap();
     assert_eq!(answer, StreamError::Stalled(STALL).to_string());
     assert!(waited >= STALL && waited < STALL + LATE, "{waited:?}");
@@ -139,8 +139,8 @@ async fn stalled_request_body_is_answered() {
 #[tokio::test(start_paused = true)]
 async fn slow_body_is_not_stalled() {
     let (io, _server) = served(CONFIG);
-    let words = [greeting(), post("/", false)].concat();
-    let (_, _, mut write) = until(Kind::WindowUpdate, io, &words).await;
+    let input = [greeting(), post("/", false)].concat();
+    let (_, _, mut write) = until(Kind::WindowUpdate, io, &input).await;
     for _ in 0..10 {
         // Pings are not answered here, but other frames prove that the peer is alive.
         for _ in 0..12 {
@@ -157,16 +157,16 @@ async fn slow_body_is_not_stalled() {
 #[tokio::test(start_paused = true)]
 async fn grpc_streams_may_be_silent() {
     let (io, server) = served(Config { grpc: true, ..CONFIG });
-    let words = [greeting(), post("/", true), frame(Kind::Data, 0, 1, b"half")].concat();
-    let silent = timeout(STALL * 100, until(Kind::Data, io, &words)).await;
+    let input = [greeting(), post("/", true), frame(Kind::Data, 0, 1, b"half")].concat();
+    let silent = timeout(STALL * 100, until(Kind::Data, io, &input)).await;
     assert!(silent.is_err() && !server.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
 async fn grpc_content_type_does_not_lift_limit() {
     let (io, _server) = served(CONFIG);
-    let words = [greeting(), post("/", true), frame(Kind::Data, 0, 1, b"half")].concat();
-    let (answer, waited, _io) = until(Kind::Data, io, &words).await;
+    let input = [greeting(), post("/", true), frame(Kind::Data, 0, 1, b"half")].concat();
+    let (answer, waited, _io) = until(Kind::Data, io, &input).await;
     let answer = String::from_utf8(answer).unwrap();
     assert_eq!(answer, StreamError::Stalled(STALL).to_string());
     assert!(waited >= STALL && waited < STALL + LATE, "{waited:?}");
@@ -175,8 +175,8 @@ async fn grpc_content_type_does_not_lift_limit() {
 #[tokio::test(start_paused = true)]
 async fn unread_response_is_reset() {
     let (io, _server) = served(CONFIG);
-    let words = [greeting(), post("/large", false)].concat();
-    let (reason, waited, _io) = until(Kind::Reset, io, &words).await;
+    let input = [greeting(), post("/large", false)].concat();
+    let (reason, waited, _io) = until(Kind::Reset, io, &input).await;
     assert_eq!(reason, Reason::CANCEL.0.to_be_bytes());
     assert!(waited >= STALL && waited < STALL + LATE, "{waited:?}");
 }
@@ -188,8 +188,8 @@ async fn makes_room(limit: usize) -> bool {
         unread_memory: Some(Box::leak(Box::new(SharedLimit::new(limit)))),
         ..CONFIG
     });
-    let words = [greeting(), post("/large", false)].concat();
-    let Ok((reason, waited, _io)) = timeout(STALL * 10, until(Kind::Reset, io, &words)).await else {
+    let input = [greeting(), post("/large", false)].concat();
+    let Ok((reason, waited, _io)) = timeout(STALL * 10, until(Kind::Reset, io, &input)).await else {
         return false;
     };
     assert_eq!(reason, Reason::CANCEL.0.to_be_bytes());
@@ -245,14 +245,14 @@ async fn incomplete_frame_ends_connection() {
         frame(Kind::Data, 0, 1, &[0; 1000])[..20].to_vec(),
     ]
     .concat();
-    for (words, more) in [
+    for (input, more) in [
         (half_of_headers, vec![0x84]),
         (fields_without_end, frame(Kind::Continuation, 0, 1, &[])),
         (half_of_data, vec![0]),
     ] {
         let (mut io, server) = served(Config { grpc: true, ..CONFIG });
         let begin = Instant::now();
-        io.write_all(&[greeting(), words].concat()).await.unwrap();
+        io.write_all(&[greeting(), input].concat()).await.unwrap();
         let (mut read, mut write) = tokio::io::split(io);
         tokio::spawn(async move { while hear(&mut read).await.is_some() {} });
         // Sends a little from time to time, so that the connection does not look dead.
@@ -276,13 +276,13 @@ async fn incomplete_frame_ends_connection() {
 async fn client_reading_nothing_is_disconnected() {
     let (mut io, server) = served(Config { grpc: true, ..CONFIG });
     // The client opens its windows but does not read the socket.
-    let words = [
+    let input = [
         greeting(),
         frame(Kind::Settings, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]),
         frame(Kind::WindowUpdate, 0, 0, &(1_u32 << 30).to_be_bytes()),
         post("/large", true),
     ];
-    io.write_all(&words.concat()).await.unwrap();
+    io.write_all(&input.concat()).await.unwrap();
     let (read, mut write) = tokio::io::split(io);
     let alive = tokio::spawn(async move {
         let sign = frame(Kind::Ping, flag::ACK, 0, &[0; 8]);

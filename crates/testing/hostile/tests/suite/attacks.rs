@@ -119,11 +119,11 @@ impl Attack {
     pub async fn run(&self, target: Target) -> Received {
         match self.run {
             Run::Do(attack) => attack(target).await,
-            Run::SendBytes(words) => {
+            Run::SendBytes(input) => {
                 let Ok(mut peer) = target.connect().await else {
                     return Received::not_connected();
                 };
-                peer.send(&words(target.listener)).await;
+                peer.send(&input(target.listener)).await;
                 let verdict = self.verdict;
                 let limit = match verdict {
                     Verdict::Swallowed => TIMEOUT / 5,

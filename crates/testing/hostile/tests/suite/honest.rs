@@ -90,8 +90,8 @@ pub async fn send_request(target: &Target, peer: &mut Peer, connection: &str) ->
         peer.send(request.as_bytes()).await;
         return peer.receive(TIMEOUT, h1::is_answered).await;
     }
-    let words = [h2::hello(&[]), h2::request(listener, 1, &target.signing)].concat();
-    peer.send(&words).await;
+    let input = [h2::hello(&[]), h2::request(listener, 1, &target.signing)].concat();
+    peer.send(&input).await;
     peer.receive(TIMEOUT, |bytes| h2::is_over(bytes, 1)).await
 }
 

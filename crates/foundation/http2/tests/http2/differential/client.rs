@@ -96,8 +96,8 @@ async fn converse<E: Send + 'static>(
         running.push(tokio::spawn(call(Arc::clone(client), n)));
         settle().await;
     }
-    for words in script {
-        server.say(words).await;
+    for input in script {
+        server.say(input).await;
     }
     let closed = driving.is_finished();
     let received = std::mem::take(&mut server.received);

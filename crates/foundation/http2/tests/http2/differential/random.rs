@@ -31,7 +31,7 @@ fn conversation(seed: u64) -> Vec<Vec<u8>> {
     let mut script = vec![window(0, 4 << 20)];
     let (mut open, mut next) = (Vec::<Open>::new(), 1);
     for _ in 0..5 + numbers.below(30) {
-        let words = match numbers.below(10) {
+        let input = match numbers.below(10) {
             0..3 if next < 15 => {
                 let stream = next;
                 next += 2;
@@ -78,7 +78,7 @@ fn conversation(seed: u64) -> Vec<Vec<u8>> {
             },
             _ => window(0, 1 + u32::try_from(numbers.below(50_000)).unwrap()),
         };
-        script.push(words);
+        script.push(input);
     }
     script
 }

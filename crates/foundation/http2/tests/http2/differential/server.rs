@@ -144,8 +144,8 @@ where
     let serving = tokio::spawn(serve(far, Arc::clone(&recorder)));
     let mut client = Peer::new(near, false);
     client.say(&[&PREFACE[..], &frame(4, 0, 0, &[])].concat()).await;
-    for words in script {
-        client.say(words).await;
+    for input in script {
+        client.say(input).await;
     }
     let closed = client.closed;
     let received = std::mem::take(&mut client.received);

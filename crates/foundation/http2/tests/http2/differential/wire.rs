@@ -147,9 +147,9 @@ impl Peer {
         }
     }
 
-    /// Sends `words`, and waits until the connection is idle.
-    pub(crate) async fn say(&mut self, words: &[u8]) {
-        let _closed = self.writer.write_all(words).await;
+    /// Sends `input`, and waits until the connection is idle.
+    pub(crate) async fn say(&mut self, input: &[u8]) {
+        let _closed = self.writer.write_all(input).await;
         loop {
             super::settle().await;
             let mut answers = Vec::new();

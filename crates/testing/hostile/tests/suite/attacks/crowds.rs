@@ -120,8 +120,8 @@ pub(super) const ATTACKS: &[Attack] = &[
 ];
 
 /// Opens connections from `machines` addresses in turn, sends the same on each, and holds them.
-async fn crowd(target: Target, count: u32, machines: u32, words: &'static [u8]) -> Received {
-    let held = connected(&target, count, machines, words).await;
+async fn crowd(target: Target, count: u32, machines: u32, input: &'static [u8]) -> Received {
+    let held = connected(&target, count, machines, input).await;
     tokio::time::sleep(STAY).await;
     crowd_of(held.len(), count as usize)
 }
@@ -149,7 +149,7 @@ pub(super) fn is_reached<T>(connecting: &std::io::Result<T>) -> bool {
 }
 
 /// The open connections of a crowd. The server's kernel accepts them before the server does.
-async fn connected(target: &Target, count: u32, machines: u32, words: &'static [u8]) -> Vec<Raw> {
+async fn connected(target: &Target, count: u32, machines: u32, input: &'static [u8]) -> Vec<Raw> {
     let mut held = Vec::new();
     for number in 0..count {
         let machine = target.source.to_bits() + number % machines;
@@ -157,8 +157,8 @@ async fn connected(target: &Target, count: u32, machines: u32, words: &'static [
             continue;
         };
         let _full = match &stream {
-            Raw::Left(stream) => stream.try_write(words),
-            Raw::Right(stream) => stream.try_write(words),
+            Raw::Left(stream) => stream.try_write(input),
+            Raw::Right(stream) => stream.try_write(input),
         };
         held.push(stream);
     }
@@ -224,27 +224,27 @@ async fn beyond_descriptors(target: Target) -> Received {
 
 /// Connections whose requests are refused, and that stay.
 async fn refused(target: Target) -> Received {
-    let words = [hello(&[]), request(target.listener, 1, b"nobody")].concat();
-    let connecting = (0..SOME).map(|_| send_and_receive(&target, &words));
+    let input = [hello(&[]), request(target.listener, 1, b"nobody")].concat();
+    let connecting = (0..SOME).map(|_| send_and_receive(&target, &input));
     let held: Vec<std::io::Result<Peer>> = join_all(connecting).await;
     tokio::time::sleep(STAY).await;
     crowd_of(held.iter().filter(|one| is_reached(one)).count(), SOME)
 }
 
 /// A connection that has sent these bytes and read the response.
-async fn send_and_receive(target: &Target, words: &[u8]) -> std::io::Result<Peer> {
+async fn send_and_receive(target: &Target, input: &[u8]) -> std::io::Result<Peer> {
     let mut peer = target.connect().await?;
-    peer.send(words).await;
+    peer.send(input).await;
     Ok(peer)
 }
 
 /// Bytes that are not TLS, or invalid TLS.
-async fn plain(target: Target, words: Vec<u8>) -> Received {
+async fn plain(target: Target, input: Vec<u8>) -> Received {
     let Ok(stream) = target.raw().await else {
         return Received::not_connected();
     };
     let peer = crate::peer::Peer::new(Box::new(stream));
-    peer.flood(std::iter::once(words), super::TIMEOUT).await
+    peer.flood(std::iter::once(input), super::TIMEOUT).await
 }
 
 /// A handshake message of 64 KiB in records of one byte.

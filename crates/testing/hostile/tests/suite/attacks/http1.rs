@@ -12,7 +12,7 @@ use crate::peer::{Received, Target};
 
 /// A row that sends its bytes once.
 macro_rules! sends {
-    ($name:literal, $verdict:ident, |$path:ident, $hidden:ident| $words:expr) => {
+    ($name:literal, $verdict:ident, |$path:ident, $hidden:ident| $input:expr) => {
         attack(
             $name,
             Http1,
@@ -20,7 +20,7 @@ macro_rules! sends {
                 let $path = path(listener);
                 let $hidden = smuggled($path);
                 let _perhaps_unused = &$hidden;
-                Vec::<u8>::from($words)
+                Vec::<u8>::from($input)
             }),
             $verdict,
             LITTLE,

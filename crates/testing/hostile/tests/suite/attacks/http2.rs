@@ -177,11 +177,11 @@ fn pour(
             Verdict::Bounded => Duration::from_millis(100),
             _ => super::TIMEOUT,
         };
-        let words = std::iter::once(opening).chain(pieces);
+        let input = std::iter::once(opening).chain(pieces);
         if reads {
-            return peer.flood(words, limit).await;
+            return peer.flood(input, limit).await;
         }
-        for piece in words {
+        for piece in input {
             if peer.send(&piece).await != Sent::All {
                 break;
             }
@@ -218,9 +218,9 @@ fn rapid_reset(listener: &Listener) -> Flood {
         let streams = (0..50).map(|at| 1 + (round * 50 + at) * 2);
         streams
             .flat_map(|stream| {
-                let mut words = frame(kind::HEADERS, END_HEADERS, stream, &block);
-                words.extend(frame(kind::RESET, 0, stream, &[0, 0, 0, 8]));
-                words
+                let mut input = frame(kind::HEADERS, END_HEADERS, stream, &block);
+                input.extend(frame(kind::RESET, 0, stream, &[0, 0, 0, 8]));
+                input
             })
             .collect()
     });
@@ -237,9 +237,9 @@ fn made_you_reset(listener: &Listener) -> Flood {
         let streams = (0..50).map(|at| 1 + (round * 50 + at) * 2);
         streams
             .flat_map(|stream| {
-                let mut words = frame(kind::HEADERS, END_HEADERS, stream, &block);
-                words.extend(window(stream, 0));
-                words
+                let mut input = frame(kind::HEADERS, END_HEADERS, stream, &block);
+                input.extend(window(stream, 0));
+                input
             })
             .collect()
     });

@@ -180,7 +180,7 @@ fn cookies(listener: &Listener) -> Vec<u8> {
     for _ in 0..60_000 {
         field(&mut block, "cookie", b"a=aaaaaaaa");
     }
-    let mut words = hello(&[]);
+    let mut input = hello(&[]);
     let pieces: Vec<&[u8]> = block.chunks(16_000).collect();
     for (index, piece) in pieces.iter().enumerate() {
         let kind = if index == 0 {
@@ -189,12 +189,12 @@ fn cookies(listener: &Listener) -> Vec<u8> {
             kind::CONTINUATION
         };
         let last = if index + 1 == pieces.len() { END_HEADERS } else { 0 };
-        words.extend(frame(
+        input.extend(frame(
             kind,
             last | if index == 0 { END_STREAM } else { 0 },
             1,
             piece,
         ));
     }
-    words
+    input
 }

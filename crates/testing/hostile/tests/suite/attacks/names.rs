@@ -42,7 +42,7 @@ pub(super) const ATTACKS: &[Attack] = &[
 
 /// Sends an honest request on each of many connections, and reads nothing.
 async fn unread(target: Target) -> Received {
-    let words = h1::request(target.listener, "");
+    let input = h1::request(target.listener, "");
     let (mut held, mut reached) = (Vec::new(), 0);
     for number in 0..UNREAD {
         let target = target.from((target.source.to_bits() + number % 4).into());
@@ -53,7 +53,7 @@ async fn unread(target: Target) -> Received {
         };
         reached += usize::from(is_reached(&connected));
         if let Ok(mut peer) = connected {
-            peer.send(words.as_bytes()).await;
+            peer.send(input.as_bytes()).await;
             held.push(peer);
         }
     }

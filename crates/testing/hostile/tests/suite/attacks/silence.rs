@@ -121,22 +121,22 @@ pub const SILENCES: &[Silence] = &[
         needs: Http1,
         run: |target| {
             let path = h1::path(target.listener);
-            let words = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf");
-            send_and_wait(target, words.into_bytes()).boxed()
+            let input = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf");
+            send_and_wait(target, input.into_bytes()).boxed()
         },
     },
 ];
 
 /// Sends this before any TLS, then waits for the connection to close.
-async fn send_on_tcp(target: Target, words: &[u8]) {
+async fn send_on_tcp(target: Target, input: &[u8]) {
     let stream = target.raw().await;
     let stream = stream.unwrap_or_else(|why| panic!("{}: not connected: {why}", target.listener.name));
-    end_of(Peer::new(Box::new(stream)), words).await;
+    end_of(Peer::new(Box::new(stream)), input).await;
 }
 
 /// Sends this, then waits for the connection to close.
-async fn send_and_wait(target: Target, words: Vec<u8>) {
-    end_of(connected(&target).await, &words).await;
+async fn send_and_wait(target: Target, input: Vec<u8>) {
+    end_of(connected(&target).await, &input).await;
 }
 
 /// A connection; retries, because a failed connect is not a closed connection.
@@ -145,16 +145,16 @@ async fn connected(target: &Target) -> Peer {
     peer.unwrap_or_else(|why| panic!("{}: not connected: {why}", target.listener.name))
 }
 
-async fn end_of(mut peer: Peer, words: &[u8]) {
-    if peer.send(words).await == Sent::All {
+async fn end_of(mut peer: Peer, input: &[u8]) {
+    if peer.send(input).await == Sent::All {
         while !peer.receive(LONG, |_| false).await.closed {}
     }
 }
 
 /// Sends this, then one byte at a time.
-async fn drip(target: Target, words: Vec<u8>, byte: u8) {
+async fn drip(target: Target, input: Vec<u8>, byte: u8) {
     let peer = connected(&target).await;
-    let bytes = std::iter::once(words).chain(std::iter::repeat_with(|| vec![byte]));
+    let bytes = std::iter::once(input).chain(std::iter::repeat_with(|| vec![byte]));
     peer.drip(bytes, SLOW).await;
 }
 
@@ -163,11 +163,11 @@ async fn upgrade(target: Target) {
         return;
     }
     let path = h1::path(target.listener);
-    let words = format!(
+    let input = format!(
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
          HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
     );
-    send_and_wait(target, words.into_bytes()).await;
+    send_and_wait(target, input.into_bytes()).await;
 }
 
 /// The fields of an honest call; on listeners without gRPC, only marked as gRPC.
@@ -199,9 +199,9 @@ pub(super) struct Attentive {
 
 impl Attentive {
     /// `None` if the server does not accept all data.
-    pub(super) async fn send(target: &Target, words: &[u8]) -> Option<Self> {
+    pub(super) async fn send(target: &Target, input: &[u8]) -> Option<Self> {
         let mut peer = connected(target).await;
-        (peer.send(words).await == Sent::All).then_some(Self {
+        (peer.send(input).await == Sent::All).then_some(Self {
             peer,
             received: Vec::new(),
             pings: 0,
@@ -231,8 +231,8 @@ impl Attentive {
 }
 
 /// The data that such a peer receives until `over` returns true, or the connection is closed.
-pub(super) async fn attentive(target: Target, words: Vec<u8>, over: impl Fn(&[u8]) -> bool) -> Vec<u8> {
-    let Some(mut peer) = Attentive::send(&target, &words).await else {
+pub(super) async fn attentive(target: Target, input: Vec<u8>, over: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let Some(mut peer) = Attentive::send(&target, &input).await else {
         return Vec::new();
     };
     while peer.receive(LONG).await && !over(&peer.received) {}

@@ -81,9 +81,9 @@ fn bulk(times: usize) -> String {
 /// Requests the value, `times` per response, on each of `streams` streams with closed windows.
 async fn unread(target: Target, streams: u32, times: usize) -> Received {
     save(&target).await;
-    let (words, all) = (bulks(&target, streams, times), streams as usize);
+    let (input, all) = (bulks(&target, streams, times), streams as usize);
     let answered = |bytes: &[u8]| count(bytes, kind::HEADERS);
-    let bytes = attentive(target, words, |bytes| answered(bytes) == all).await;
+    let bytes = attentive(target, input, |bytes| answered(bytes) == all).await;
     let wrong = (answered(&bytes) < all).then(|| format!("{} of {all} were answered", answered(&bytes)));
     Received {
         wrong,
@@ -104,10 +104,10 @@ async fn unread_streams_on_connections(
     times: usize,
 ) -> Received {
     save(&target).await;
-    let (words, requested) = (bulks(&target, streams, times), (connections * streams) as usize);
+    let (input, requested) = (bulks(&target, streams, times), (connections * streams) as usize);
     let mut peers = Vec::new();
     for _ in 0..connections {
-        peers.extend(Attentive::send(&target, &words).await);
+        peers.extend(Attentive::send(&target, &input).await);
     }
     let (mut answers, mut resets, begun) = (0, 0, Instant::now());
     while answers < requested && begun.elapsed() < 6 * TIMEOUT {
@@ -145,10 +145,10 @@ fn bulks(target: &Target, streams: u32, times: usize) -> Vec<u8> {
 /// Requests the value, `times` per response, on each of many connections, and reads only the start.
 async fn unread_on_connections(target: Target, connections: u32, times: usize) -> Received {
     save(&target).await;
-    let (words, mut peers) = (post_request(&format!("{STORE}/bulk"), &bulk(times)), Vec::new());
+    let (input, mut peers) = (post_request(&format!("{STORE}/bulk"), &bulk(times)), Vec::new());
     for number in 0..connections {
         let mut peer = target.connect().await.unwrap();
-        peer.send(words.as_bytes()).await;
+        peer.send(input.as_bytes()).await;
         let mut received = peer.receive(TIMEOUT * 2, |bytes| !bytes.is_empty()).await;
         if h1::statuses(&received) != [200] {
             received.wrong = Some(format!(

@@ -86,11 +86,11 @@ async fn calls(target: Target, connections: usize, streams: u32) -> Received {
 /// Starts calls with one byte of their message, on `streams` streams of each of `connections` connections.
 async fn begun(target: Target, connections: usize, streams: u32) -> Received {
     let listener = target.listener;
-    let mut words = hello(&[]);
+    let mut input = hello(&[]);
     for number in 0..streams {
         let id = 1 + 2 * number;
-        words.extend(headers(listener, id, false));
-        words.extend(frame(kind::DATA, 0, id, &[0, 0, 0, 1, 0, 0x0a]));
+        input.extend(headers(listener, id, false));
+        input.extend(frame(kind::DATA, 0, id, &[0, 0, 0, 1, 0, 0x0a]));
     }
     let mut peers = Vec::new();
     for _ in 0..connections {
@@ -98,7 +98,7 @@ async fn begun(target: Target, connections: usize, streams: u32) -> Received {
             continue;
         };
         // A connection that was closed has started some calls.
-        let _sent = peer.send(&words).await;
+        let _sent = peer.send(&input).await;
         peers.push(peer);
     }
     // By then the server has accepted all it will.
@@ -152,29 +152,29 @@ async fn send(
     let Ok(mut peer) = target.connect().await else {
         return (0, 0);
     };
-    let mut words = hello(&[]);
+    let mut input = hello(&[]);
     let mut sending = Sending::default();
     for number in 0..streams {
         let id = 1 + 2 * number;
-        words.extend(open(id));
-        words.extend(frame(kind::DATA, 0, id, opening));
+        input.extend(open(id));
+        input.extend(frame(kind::DATA, 0, id, opening));
         sending.sent(id, opening.len());
     }
-    if peer.send(&words).await != Sent::All {
+    if peer.send(&input).await != Sent::All {
         return (0, 0);
     }
     let (begun, mut received) = (Instant::now(), Instant::now());
     while begun.elapsed() < LONG && received.elapsed() < QUIET {
-        let words = sending.pieces();
-        let patience = match words.is_empty() {
+        let input = sending.pieces();
+        let patience = match input.is_empty() {
             true => QUIET / 4,
             false => Duration::from_millis(1),
         };
-        if peer.send(&words).await != Sent::All {
+        if peer.send(&input).await != Sent::All {
             break;
         }
         match sending.receive(&mut peer, patience).await {
-            Some(0) if words.is_empty() => {}
+            Some(0) if input.is_empty() => {}
             Some(_) => received = Instant::now(),
             None => break,
         }
@@ -228,17 +228,17 @@ impl Sending {
 
     /// The next piece of each stream with an open window.
     fn pieces(&mut self) -> Vec<u8> {
-        let mut words = Vec::new();
+        let mut input = Vec::new();
         for stream in self.streams.iter_mut().filter(|stream| !stream.over) {
             let allowed = (self.initial + stream.allowed).min(SENT);
             let piece = allowed.saturating_sub(stream.sent).min(PIECE).min(self.room);
             if piece > 0 {
-                words.extend(frame(kind::DATA, 0, stream.id, &[b' '; PIECE][..piece]));
+                input.extend(frame(kind::DATA, 0, stream.id, &[b' '; PIECE][..piece]));
                 stream.sent += piece;
                 self.room -= piece;
             }
         }
-        words
+        input
     }
 
     /// Receives data, if any arrives in time, and sends the required replies. Returns the number of bytes;
@@ -312,14 +312,14 @@ fn number(payload: &[u8]) -> usize {
 /// Save-state requests, one on each of many HTTP/1.1 connections. The last one finds no room.
 async fn bodies_on_connections(target: Target, connections: usize) -> Received {
     let head = format!("POST {STORE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {SIZE}\r\n\r\n[");
-    let words = [head.as_bytes(), &vec![b' '; SENT]].concat();
+    let input = [head.as_bytes(), &vec![b' '; SENT]].concat();
     let mut peers = Vec::new();
     for _ in 0..connections {
         let Ok(mut peer) = target.connect().await else {
             continue;
         };
         // A rejected connection is closed.
-        let _taken = peer.send(&words).await;
+        let _taken = peer.send(&input).await;
         peers.push(peer);
     }
     let Some(mut last) = peers.pop() else {
@@ -328,7 +328,7 @@ async fn bodies_on_connections(target: Target, connections: usize) -> Received {
             ..Received::default()
         };
     };
-    // The kernel buffers most of what was sent: a busy server reads a gigabyte before it reaches the last connection.
+    // The kernel buffers most of the data: a busy server reads a gigabyte before it reaches the last connection.
     let mut received = last.receive(LONG, h1::is_answered).await;
     if h1::statuses(&received) != [503] {
         received.wrong = Some(format!(
