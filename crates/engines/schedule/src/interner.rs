@@ -7,8 +7,8 @@ use std::sync::Arc;
 /// Minimum number of values before the first scan for unused ones.
 const MIN_ENTRIES: usize = 64;
 
-/// Interned values by key. Unused values are dropped before they outnumber the used ones (or a small minimum), so
-/// the map never exceeds twice the values in use.
+/// Interned values by key. Unused values are dropped before they outnumber the used ones (or a small
+/// minimum), so the map never exceeds twice the values in use.
 #[derive(Debug)]
 pub struct Interner<K, V> {
     values: HashMap<K, Arc<V>>,

@@ -2,7 +2,8 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Bytes before each message: a compression flag and the length, big-endian (gRPC over HTTP/2, "Length-Prefixed-Message").
+/// Bytes before each message: a compression flag and the length, big-endian (gRPC over HTTP/2,
+/// "Length-Prefixed-Message").
 pub const PREFIX: usize = 5;
 
 /// The prefix of a message.

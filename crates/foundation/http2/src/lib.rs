@@ -57,12 +57,12 @@
 //!
 //! # Limits against hostile peers
 //!
-//! Every resource that a peer can consume is bounded: see [`limits`], and `docs/reference/limits.md` for all of them
-//! with their numbers. Frames that cost this side more than the peer, or that have no effect, are charged
-//! to a budget ([`limits::UNPRODUCTIVE_FRAMES`]). Frames in proportion to streams and DATA are free. Header
-//! lists are limited each, and together over all streams of a connection. An oversized list fails its
-//! stream only; its block is still decoded to keep the tables in sync. A header list that exceeds the
-//! peer's SETTINGS_MAX_HEADER_LIST_SIZE is not sent and fails its stream
+//! Every resource that a peer can consume is bounded: see [`limits`], and `docs/reference/limits.md` for
+//! all of them with their numbers. Frames that cost this side more than the peer, or that have no effect,
+//! are charged to a budget ([`limits::UNPRODUCTIVE_FRAMES`]). Frames in proportion to streams and DATA are
+//! free. Header lists are limited each, and together over all streams of a connection. An oversized list
+//! fails its stream only; its block is still decoded to keep the tables in sync. A header list that exceeds
+//! the peer's SETTINGS_MAX_HEADER_LIST_SIZE is not sent and fails its stream
 //! ([`StreamError::PeerHeaderListLimit`]). Stalled streams are detected at intervals (`state/timeouts.rs`),
 //! so no stream needs a timer.
 

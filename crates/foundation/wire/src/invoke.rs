@@ -1,8 +1,9 @@
-//! Codec of the streamed call between two sidecars (`dapr.proto.internals.v1.ServiceInvocation/CallLocalStream`).
+//! Codec of the streamed call between two sidecars
+//! (`dapr.proto.internals.v1.ServiceInvocation/CallLocalStream`).
 //!
-//! The generated types would copy every body chunk and allocate three times per header. Here a frame is read where
-//! it lies: header values and body chunks are slices of it, and a chunk is sent as a short prefix followed by the
-//! caller's own bytes.
+//! The generated types would copy every body chunk and allocate three times per header. Here a frame is
+//! read where it lies: header values and body chunks are slices of it, and a chunk is sent as a short
+//! prefix followed by the caller's own bytes.
 //!
 //! Sending a call:
 //!

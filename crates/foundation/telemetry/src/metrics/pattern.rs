@@ -1,4 +1,5 @@
-//! Path patterns in the syntax of Go's ServeMux (1.22): `{var}`, `{var...}`, `{$}`, a trailing `/` for a subtree.
+//! Path patterns in the syntax of Go's ServeMux (1.22): `{var}`, `{var...}`, `{$}`, a trailing `/` for a
+//! subtree.
 
 /// A malformed pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -95,8 +95,8 @@ impl Span {
         }
     }
 
-    /// State, secret or binding APIs: `system` is `state`, `secrets` or `bindings`, `statement` is `METHOD PATH` or
-    /// the full gRPC method, `name` the component.
+    /// State, secret or binding APIs: `system` is `state`, `secrets` or `bindings`, `statement` is `METHOD
+    /// PATH` or the full gRPC method, `name` the component.
     pub fn database(&mut self, system: &'static str, statement: &str, name: &str) {
         if self.is_recording() {
             self.set("db.system", system);

@@ -328,7 +328,8 @@ async fn bodies_on_connections(target: Target, connections: usize) -> Received {
             ..Received::default()
         };
     };
-    // The kernel buffers most of the data: a busy server reads a gigabyte before it reaches the last connection.
+    // The kernel buffers most of the data: a busy server reads a gigabyte before it reaches the last
+    // connection.
     let mut received = last.receive(LONG, h1::is_answered).await;
     if h1::statuses(&received) != [503] {
         received.wrong = Some(format!(
