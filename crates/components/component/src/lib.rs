@@ -21,7 +21,6 @@ pub mod conversation;
 pub mod crypto;
 pub mod deadline;
 mod error;
-pub mod go_json;
 pub mod lock;
 mod metadata;
 pub mod middleware;

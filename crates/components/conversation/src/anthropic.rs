@@ -8,7 +8,6 @@ use outrigger_component::{
     conversation::{
         Choice, Message, PromptDetails, Request, Response, Role, Tool, ToolCall, ToolChoice, Usage,
     },
-    go_json,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -84,7 +83,7 @@ impl Protocol for Messages {
     }
 
     fn answer(&self, body: &[u8]) -> Result<Response, serde_json::Error> {
-        go_json::from_slice::<MessagesResponse>(body).map(MessagesResponse::into_response)
+        outrigger_go_json::from_slice::<MessagesResponse>(body).map(MessagesResponse::into_response)
     }
 }
 
@@ -138,7 +137,7 @@ fn input(call: &ToolCall) -> Result<Map<String, Value>> {
     if call.arguments.trim().is_empty() {
         return Ok(Map::new());
     }
-    go_json::from_slice(call.arguments.as_bytes()).map_err(|error| {
+    outrigger_go_json::from_slice(call.arguments.as_bytes()).map_err(|error| {
         let text = format!("the arguments of the call of {} are not a JSON object", call.name);
         Error::invalid_request(text).because(error)
     })

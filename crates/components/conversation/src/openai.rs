@@ -9,7 +9,6 @@ use outrigger_component::{
         Choice, CompletionDetails, Message, PromptDetails, Request, Response, Role, Tool, ToolCall,
         ToolChoice, Usage,
     },
-    go_json,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -186,7 +185,7 @@ impl Protocol for Chat {
     }
 
     fn answer(&self, body: &[u8]) -> Result<Response, serde_json::Error> {
-        go_json::from_slice::<Completion>(body).map(Completion::into_response)
+        outrigger_go_json::from_slice::<Completion>(body).map(Completion::into_response)
     }
 }
 

@@ -14,9 +14,9 @@ use jiff::Timestamp;
 use outrigger_component::{
     Catalog, Entry, Error, Kind, Pairs, Result, Setup, StateStore,
     catalog::Version,
-    go_json::Html,
     state::{Concurrency, Delete, Feature, Get, Item, Operation, Set, TTL_EXPIRES, Transaction, Value},
 };
+use outrigger_go_json::Html;
 use prost::Message;
 use prost_types::Duration;
 

@@ -11,12 +11,12 @@ use bytes::Bytes;
 use outrigger_component::{
     Catalog, Entry, Error, Kind, Result, StateStore,
     catalog::Version,
-    go_json::Html,
     state::{
         Bounds, BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set,
         Transaction,
     },
 };
+use outrigger_go_json::Html;
 use tokio_util::task::AbortOnDropHandle;
 
 mod expiry;

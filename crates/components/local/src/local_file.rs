@@ -4,8 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use outrigger_component::{
-    Catalog, Entry, Error, Kind, Metadata, Pairs, Result, SecretStore, catalog::Version, go_json,
-    secrets::Feature,
+    Catalog, Entry, Error, Kind, Metadata, Pairs, Result, SecretStore, catalog::Version, secrets::Feature,
 };
 use outrigger_files::read_async;
 use serde_json::{Map, Value};
@@ -34,7 +33,7 @@ async fn read(metadata: &Metadata) -> Result<Secrets> {
     let unreadable = |error| failed("cannot be read").because(error);
     let text = read_async(path.as_ref()).await.map_err(unreadable)?;
     let document: Map<String, Value> =
-        go_json::from_slice(&text).map_err(|error| failed("not a JSON object").because(error))?;
+        outrigger_go_json::from_slice(&text).map_err(|error| failed("not a JSON object").because(error))?;
     let secrets = if multi_valued {
         multiple(document, separator)
     } else {

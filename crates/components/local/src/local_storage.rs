@@ -19,8 +19,8 @@ use outrigger_component::{
     Catalog, Entry, Error, Kind, Metadata, OutputBinding, Result,
     bindings::{Invoke, Invoked},
     catalog::Version,
-    go_json::{Html, canonical},
 };
+use outrigger_go_json::{Html, canonical};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 

@@ -14,9 +14,9 @@ use jiff::Timestamp;
 use outrigger_component::{
     Error, Kind, Metadata, OutputBinding, Pairs, Result,
     bindings::{Invoke, Invoked},
-    go_json::{check_values, from_slice},
     offload::{INLINE, offload},
 };
+use outrigger_go_json::{check_values, from_slice};
 use outrigger_resources::value::format_go_duration;
 use serde_json::Value;
 use tokio_postgres::{
@@ -313,7 +313,8 @@ impl OutputBinding for PostgresBinding {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::{go_json::MAX_VALUES, offload::done_at_once};
+    use outrigger_component::offload::done_at_once;
+    use outrigger_go_json::MAX_VALUES;
 
     use super::*;
 

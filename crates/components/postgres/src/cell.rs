@@ -7,10 +7,8 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::{Timestamp, tz::TimeZone};
-use outrigger_component::{
-    Error, Kind, Result,
-    go_json::{Html, canonical},
-};
+use outrigger_component::{Error, Kind, Result};
+use outrigger_go_json::{Html, canonical};
 use tokio_postgres::{
     Row,
     types::{FromSql, Kind as TypeKind, Type},

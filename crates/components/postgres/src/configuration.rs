@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use outrigger_component::{
     ConfigurationStore, Error, Kind, Metadata, Pairs, Result,
     configuration::{Follow, Heard, Item, Items, Request, Subscription, Subscriptions, follow},
-    go_json,
 };
 use serde_json::{Map, Value};
 use tokio_postgres::types::Type;
@@ -87,7 +86,7 @@ struct Notified {
 /// The row in the `data` of a notification; names of its columns in any case.
 fn notified(payload: &str) -> Result<Notified, String> {
     let mut payload: Map<String, Value> =
-        go_json::from_slice(payload.as_bytes()).map_err(|error| error.to_string())?;
+        outrigger_go_json::from_slice(payload.as_bytes()).map_err(|error| error.to_string())?;
     let Some(Value::Object(row)) = payload.remove("data") else {
         return Err("its member \"data\" is not an object".to_owned());
     };
@@ -146,7 +145,9 @@ impl Values {
             let item = Item {
                 value: row.get::<_, Option<String>>(1).unwrap_or_default(),
                 version,
-                metadata: pairs(metadata.and_then(|text| go_json::from_slice(text.as_bytes()).ok())),
+                metadata: pairs(
+                    metadata.and_then(|text| outrigger_go_json::from_slice(text.as_bytes()).ok()),
+                ),
             };
             newest.insert(key, (number, item));
         }

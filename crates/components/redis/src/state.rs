@@ -12,12 +12,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use outrigger_component::{
     Error, Kind, Metadata, Pairs, Result, StateStore,
-    go_json::Html,
     state::{
         Concurrency, Consistency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set, TTL,
         Transaction,
     },
 };
+use outrigger_go_json::Html;
 
 use super::{
     link::{Link, Repeat},

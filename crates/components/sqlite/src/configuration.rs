@@ -7,7 +7,6 @@ use async_trait::async_trait;
 use outrigger_component::{
     ConfigurationStore, Error, Kind, Metadata, Pairs, Result,
     configuration::{Item, Items, Request, Subscription, Subscriptions, changes},
-    go_json,
 };
 use rusqlite::Connection;
 use tokio::sync::mpsc;
@@ -81,7 +80,7 @@ fn select(connection: &Connection, sql: &str, keys: &HashSet<String>) -> Result<
         let metadata: Option<String> = row.get(3).map_err(failure)?;
         let metadata = match metadata.filter(|text| !text.is_empty()) {
             None => Pairs::new(),
-            Some(text) => go_json::from_slice(text.as_bytes()).map_err(|error| {
+            Some(text) => outrigger_go_json::from_slice(text.as_bytes()).map_err(|error| {
                 let what = format!("SQLite: the metadata of the key {key} is not a JSON object of strings");
                 Error::new(Kind::Internal, what).because(error)
             })?,

@@ -5,12 +5,12 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use outrigger_component::{
     Error, Kind, Metadata, Pairs, Result, StateStore, Unit,
-    go_json::Html,
     state::{
         Bounds, BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set,
         TTL_EXPIRES, Transaction, Value, sweep,
     },
 };
+use outrigger_go_json::Html;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params, types::ValueRef};
 use tokio_util::task::AbortOnDropHandle;
 

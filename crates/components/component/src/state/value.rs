@@ -1,11 +1,9 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use outrigger_go_json::{Html, MAX_DEPTH, Shape, canonical, escaped};
 
-use crate::{
-    Error, Result,
-    go_json::{Html, MAX_DEPTH, Shape, canonical, escaped},
-};
+use crate::{Error, Result};
 
 /// A value on its way into a store: the APIs give it in two forms, and Dapr's SQL layouts keep them apart.
 #[derive(Debug, Clone, PartialEq, Eq)]

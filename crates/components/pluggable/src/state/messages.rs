@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use outrigger_component::{
     Error, Pairs, Result,
-    go_json::Html,
     state::{
         Bounds, BulkItem, Concurrency, Consistency, Delete, Filter, Get, Item, Operation, Order, Query,
         QueryItem, QueryPage, Set, Value,
     },
 };
+use outrigger_go_json::Html;
 use outrigger_wire::components::v1::{
     self as wire, BulkStateItem, DeleteRequest, Etag, GetRequest, Pagination, QueryResponse, SetRequest,
     Sorting, StateOptions, TransactionalStateOperation, sorting,

@@ -3,9 +3,9 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 use outrigger_component::{
     Error, Kind, Result,
-    go_json::Html,
     state::{Concurrency, Delete, Operation, Set, Value},
 };
+use outrigger_go_json::Html;
 use tokio_postgres::{
     Row,
     types::{ToSql, Type},

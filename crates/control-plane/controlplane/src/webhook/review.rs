@@ -1,6 +1,6 @@
 //! What reviews of the API server may hold.
 
-use outrigger_component::go_json::has_more_values;
+use outrigger_go_json::has_more_values;
 
 /// Values and names of members of what is decoded whole, a pod or another object. Objects that the API server stores have
 /// thousands of them; decoded, each takes up to some hundred bytes, whatever it takes in the text.

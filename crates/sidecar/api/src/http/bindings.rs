@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use outrigger_blocks::bindings::attach_trace;
 use outrigger_component::Pairs;
 use outrigger_component::bindings::Invoke;
-use outrigger_component::go_json::{Html, Strings, canonical};
+use outrigger_go_json::{Html, Strings, canonical};
 use outrigger_transport::response::{bytes_response, empty_response};
 use serde::de::MapAccess;
 use serde_json::value::RawValue;

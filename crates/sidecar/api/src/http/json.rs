@@ -5,8 +5,8 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use bytes::Bytes;
-use outrigger_component::go_json::{self, MAX_DEPTH, Shape};
 use outrigger_component::offload::offload;
+use outrigger_go_json::{MAX_DEPTH, Shape};
 pub(super) use outrigger_resources::json::{JsonObject, Object, parse, value};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
@@ -25,7 +25,7 @@ pub(super) async fn read<T: Send + 'static>(
 ) -> Result<T, serde_json::Error> {
     let size = body.len();
     let work = move || {
-        read(&body).or_else(|error| match go_json::repaired(&body) {
+        read(&body).or_else(|error| match outrigger_go_json::repaired(&body) {
             Some(repaired) => read(&repaired.into()),
             None => Err(error),
         })
@@ -52,7 +52,7 @@ pub(super) fn undecoded(error: impl fmt::Display) -> ApiError {
 /// A pass-through value, if later decoders can read it: Go rejects numbers out of range and limits the depth.
 pub(super) fn decodable<E: serde::de::Error>(value: &RawValue) -> Result<&RawValue, E> {
     let text = value.get();
-    if let Some(number) = go_json::out_of_range(text) {
+    if let Some(number) = outrigger_go_json::out_of_range(text) {
         return Err(E::custom(format!("the number {number} is out of range")));
     }
     if text.len() > MAX_DEPTH && Shape::of(text.as_bytes()).depth > MAX_DEPTH {

@@ -10,7 +10,7 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use outrigger_blocks::pubsub::{BulkPayload, Payload, Protocol, PublishError, RequestContext};
 use outrigger_cloudevents::content_type::{is_cloud_event, is_json, is_octets, is_text};
 use outrigger_component::Pairs;
-use outrigger_component::go_json::{Strings, from_slice};
+use outrigger_go_json::{Strings, from_slice};
 use outrigger_policy::path::clean_escaped_path;
 use outrigger_transport::body::{Body, BoxError};
 use outrigger_transport::response::empty_response;

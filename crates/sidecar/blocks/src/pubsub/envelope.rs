@@ -8,8 +8,8 @@ use jiff::{Timestamp, Zoned};
 use outrigger_cloudevents::content_type::{TEXT, is_cloud_event, is_json};
 use outrigger_cloudevents::{Envelope, Event, Malformed, SOURCE, SPEC_VERSION, TYPE, member};
 use outrigger_component::Pairs;
-use outrigger_component::go_json::whole;
 use outrigger_component::pubsub::time_to_live;
+use outrigger_go_json::whole;
 use outrigger_telemetry::trace::Parent;
 use uuid::Builder;
 

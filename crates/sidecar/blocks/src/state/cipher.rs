@@ -7,8 +7,8 @@ use aws_lc_rs::aead::{
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use outrigger_component::go_json::{Html, canonical, from_slice};
 use outrigger_component::state::Value;
+use outrigger_go_json::{Html, canonical, from_slice};
 
 const SEPARATOR: &[u8] = b"||";
 

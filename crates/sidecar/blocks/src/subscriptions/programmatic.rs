@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_component::Pairs;
-use outrigger_component::go_json::{Strings, first_from_slice};
+use outrigger_go_json::{Strings, first_from_slice};
 use outrigger_nearest::hint;
 use outrigger_policy::resiliency::{Builtin, Key, Outcome};
 use outrigger_resources::json::{JsonObject, Object, value};

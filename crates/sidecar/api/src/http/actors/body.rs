@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use outrigger_blocks_actors::actors::{ReminderRequest, StateOperation, StateStep, TimerRequest};
 use outrigger_component::Pairs;
-use outrigger_component::go_json::Strings;
 use outrigger_component::state::Value;
+use outrigger_go_json::Strings;
 use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
@@ -175,7 +175,7 @@ pub(super) fn reminder(body: &Bytes) -> Result<ReminderRequest, serde_json::Erro
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::go_json::MAX_DEPTH;
+    use outrigger_go_json::MAX_DEPTH;
 
     use super::*;
 

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use outrigger_blocks::outbound::Cause;
 use outrigger_blocks::state::{StateError, StepKind, check_metadata};
-use outrigger_component::go_json::Strings;
 use outrigger_component::state::{Concurrency, Consistency, Delete, Operation as Step, Set, Value};
 use outrigger_component::{Error, Pairs};
+use outrigger_go_json::Strings;
 use serde::de::{Error as _, MapAccess};
 use serde_json::value::RawValue;
 
@@ -275,7 +275,7 @@ pub fn fuzz_bodies(body: &Bytes) {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::go_json::MAX_DEPTH;
+    use outrigger_go_json::MAX_DEPTH;
 
     use super::*;
 

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use outrigger_cloudevents::content_type::{TEXT, is_json};
 use outrigger_cloudevents::{Envelope, Event, TYPE, member};
-use outrigger_component::go_json::{from_slice, whole};
 use outrigger_component::state::{Set, Value};
+use outrigger_go_json::{from_slice, whole};
 use outrigger_telemetry::trace::Parent;
 use uuid::{Builder, Uuid};
 

@@ -17,8 +17,6 @@ use serde_json::Value;
 pub use repair::{out_of_range, repaired, whole};
 pub use shape::{MAX_DEPTH, MAX_VALUES, Shape, check_values, has_more_values};
 
-use crate::Pairs;
-
 /// Whether characters that mean something to HTML are written as `\u` escapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Html {
@@ -30,7 +28,7 @@ pub enum Html {
 
 /// A map of strings as Go reads it: null in the place of a string is the empty one.
 #[derive(Debug, Default)]
-pub struct Strings(pub Pairs);
+pub struct Strings(pub HashMap<String, String>);
 
 impl<'de> Deserialize<'de> for Strings {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
