@@ -24,7 +24,6 @@ mod error;
 pub mod lock;
 mod metadata;
 pub mod middleware;
-pub mod offload;
 pub mod pubsub;
 pub mod secrets;
 pub mod state;

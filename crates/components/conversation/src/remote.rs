@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use outrigger_component::{
     Conversation, Error, Kind, Metadata, Result, Unit,
     conversation::{Message, Request, Response, Tool, ToolChoice},
-    offload::offload,
 };
+use outrigger_offload::offload;
 use outrigger_webclient::{BodyError, Secrets, causes, read_body};
 use reqwest::{
     Client, StatusCode, Url,
@@ -261,10 +261,8 @@ pub(super) fn joined(content: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::{
-        conversation::Role,
-        offload::{INLINE, done_at_once},
-    };
+    use outrigger_component::conversation::Role;
+    use outrigger_offload::{INLINE, done_at_once};
 
     use super::*;
 

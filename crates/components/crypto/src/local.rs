@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use outrigger_component::{
     CryptoProvider, Error, Kind, Result,
     crypto::{Parameters, PublicKey, Sealed, Secret},
-    offload::{INLINE, offload},
 };
+use outrigger_offload::{INLINE, offload};
 
 use super::{
     algorithms::{Encryption, Signature, mismatch},

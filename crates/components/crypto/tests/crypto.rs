@@ -21,9 +21,9 @@ use outrigger_component::{
     CryptoProvider, Kind,
     conformance::{self, CryptoKeys},
     crypto::Parameters,
-    offload::{INLINE, done_at_once},
 };
 use outrigger_components_testing::Components;
+use outrigger_offload::{INLINE, done_at_once};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

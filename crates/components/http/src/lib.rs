@@ -18,8 +18,8 @@ use outrigger_component::{
     Catalog, Entry, Error, Kind, Metadata, OutputBinding, Result, Unit,
     bindings::{Invoke, Invoked},
     catalog::Version,
-    offload::offload,
 };
+use outrigger_offload::offload;
 use outrigger_resources::value::truthy;
 use outrigger_webclient::{causes, shown, within};
 use reqwest::{Client, Method, Request, Response, Url};
@@ -274,7 +274,7 @@ mod tests {
     use std::io::Write;
 
     use flate2::{Compression, write::GzEncoder};
-    use outrigger_component::offload::done_at_once;
+    use outrigger_offload::done_at_once;
 
     use super::*;
 

@@ -13,7 +13,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use outrigger_component::{Error, GoDuration, Kind, Metadata, MetadataError, Result, Unit, offload::offload};
+use outrigger_component::{Error, GoDuration, Kind, Metadata, MetadataError, Result, Unit};
+use outrigger_offload::offload;
 use outrigger_webclient::{causes, read_body, shown};
 use reqwest::{Client, StatusCode};
 use serde::Deserialize;

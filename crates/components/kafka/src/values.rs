@@ -10,10 +10,8 @@ use std::{
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use krafka::ConsumerRecord;
-use outrigger_component::{
-    Result,
-    offload::{INLINE, offload},
-};
+use outrigger_component::Result;
+use outrigger_offload::{INLINE, offload};
 
 use super::{
     record::{Encoding, payload},
@@ -174,8 +172,9 @@ pub(super) fn is_of(id: u32, record: &ConsumerRecord) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::{Metadata, offload::done_at_once};
+    use outrigger_component::Metadata;
     use outrigger_components_testing::registry::SchemaRegistry;
+    use outrigger_offload::done_at_once;
 
     use super::*;
 

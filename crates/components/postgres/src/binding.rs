@@ -14,9 +14,9 @@ use jiff::Timestamp;
 use outrigger_component::{
     Error, Kind, Metadata, OutputBinding, Pairs, Result,
     bindings::{Invoke, Invoked},
-    offload::{INLINE, offload},
 };
 use outrigger_go_json::{check_values, from_slice};
+use outrigger_offload::{INLINE, offload};
 use outrigger_resources::value::format_go_duration;
 use serde_json::Value;
 use tokio_postgres::{
@@ -313,8 +313,8 @@ impl OutputBinding for PostgresBinding {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::offload::done_at_once;
     use outrigger_go_json::MAX_VALUES;
+    use outrigger_offload::done_at_once;
 
     use super::*;
 

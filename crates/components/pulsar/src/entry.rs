@@ -1,7 +1,8 @@
 //! What a broker keeps and sends at a time: a message, or a batch of them.
 
 use bytes::Bytes;
-use outrigger_component::{Pairs, offload::offload};
+use outrigger_component::Pairs;
+use outrigger_offload::offload;
 use prost::Message as _;
 use pulsar::{
     message::Payload,
@@ -175,7 +176,7 @@ fn together(count: i32, data: &Bytes) -> Result<Vec<Part>, String> {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::offload::{INLINE, done_at_once};
+    use outrigger_offload::{INLINE, done_at_once};
     use pulsar::proto::{EncryptionKeys, MessageIdData};
 
     use super::*;

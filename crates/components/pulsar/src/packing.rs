@@ -3,7 +3,8 @@
 use std::io::{self, Read, Write};
 
 use flate2::{read::ZlibDecoder, write::ZlibEncoder};
-use outrigger_component::{Metadata, MetadataError, offload::offload};
+use outrigger_component::{Metadata, MetadataError};
+use outrigger_offload::offload;
 use pulsar::proto::CompressionType;
 
 /// How payloads go out.
@@ -99,7 +100,7 @@ pub(super) fn unpack(kind: i32, data: &[u8], size: usize) -> Result<Vec<u8>, Str
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::offload::{INLINE, done_at_once};
+    use outrigger_offload::{INLINE, done_at_once};
 
     use super::*;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use outrigger_component::Conversation;
 use outrigger_component::conversation::{Choice, Message, Request, Response, Role};
-use outrigger_component::offload::offload;
+use outrigger_offload::offload;
 use outrigger_policy::resiliency::ComponentKind;
 use outrigger_redact::Secrets;
 use outrigger_runtime::components::{Category, OpenError, Opened, Opening};

@@ -4,7 +4,7 @@ mod deliver;
 
 use std::sync::Arc;
 
-use outrigger_component::offload::offload;
+use outrigger_offload::offload;
 use outrigger_runtime::app::{AppChannel, Health};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::scheduler::{Scheduler, SchedulerError};
@@ -281,7 +281,7 @@ async fn checked(data: Any) -> (Any, Result<(), String>) {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::offload::{INLINE, done_at_once};
+    use outrigger_offload::{INLINE, done_at_once};
 
     use super::*;
 

@@ -14,9 +14,9 @@ mod transact;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outrigger_component::offload::{INLINE, offload};
 use outrigger_component::state::{Bounds, Consistency, Delete, Get, Item, QueryPage, Set, Value};
 use outrigger_component::{Error, Kind, Pairs, StateStore};
+use outrigger_offload::{INLINE, offload};
 use outrigger_policy::resiliency::ComponentKind;
 use outrigger_redact::Secrets;
 use outrigger_runtime::registry::{Registration, Registry};
@@ -463,9 +463,9 @@ pub fn is_small(size: usize, items: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::offload::done_at_once;
     use outrigger_component::state::{Feature, Operation as Step, Query, QueryItem};
     use outrigger_component::{Metadata, Setup};
+    use outrigger_offload::done_at_once;
     use outrigger_policy::resiliency::Resiliency;
     use outrigger_runtime::metrics::SidecarMetrics;
     use outrigger_telemetry::metrics::Metrics;

@@ -1,5 +1,5 @@
-use outrigger_component::offload::{INLINE, done_at_once};
 use outrigger_components_testing::registry::{SchemaRegistry, Trouble};
+use outrigger_offload::{INLINE, done_at_once};
 
 use super::*;
 

@@ -5,8 +5,8 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use bytes::Bytes;
-use outrigger_component::offload::offload;
 use outrigger_go_json::{MAX_DEPTH, Shape};
+use outrigger_offload::offload;
 pub(super) use outrigger_resources::json::{JsonObject, Object, parse, value};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
@@ -104,7 +104,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
 #[cfg(test)]
 mod tests {
     use outrigger_component::Pairs;
-    use outrigger_component::offload::{INLINE, done_at_once};
+    use outrigger_offload::{INLINE, done_at_once};
     use serde::de::MapAccess;
 
     use super::*;

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
-use outrigger_component::offload::offload;
 use outrigger_go_json::check_values;
+use outrigger_offload::offload;
 use outrigger_protojson as protojson;
 use outrigger_transport::body::Body;
 use outrigger_transport::response::bytes_response;
@@ -61,8 +61,8 @@ impl HttpApi {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::offload::{INLINE, done_at_once};
     use outrigger_go_json::MAX_VALUES;
+    use outrigger_offload::{INLINE, done_at_once};
     use outrigger_transport::grpc::fields;
     use outrigger_wire::internals::v1::JobHttpRequest;
     use outrigger_wire::runtime::v1 as proto;

@@ -5,8 +5,8 @@ use std::pin::pin;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
-use outrigger_component::offload::{INLINE, offload};
 use outrigger_go_json::{Html, canonical};
+use outrigger_offload::{INLINE, offload};
 use outrigger_policy::resiliency::{Key, Outcome};
 use outrigger_resources::value::truthy;
 use outrigger_runtime::app::AppError;
@@ -242,7 +242,7 @@ pub(super) fn json(any: &prost_types::Any) -> Result<Vec<u8>, prost::DecodeError
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::offload::done_at_once;
+    use outrigger_offload::done_at_once;
 
     use super::*;
 

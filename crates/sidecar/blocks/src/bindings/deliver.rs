@@ -7,10 +7,10 @@ use futures::future::BoxFuture;
 use futures::{StreamExt, stream};
 use http::Method;
 use outrigger_component::bindings::{Event, EventHandler, Invoke};
-use outrigger_component::offload::offload;
 use outrigger_component::{Error, Kind, Pairs};
 use outrigger_delivery::Limits;
 use outrigger_go_json::{Html, canonical};
+use outrigger_offload::offload;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call};
@@ -290,7 +290,7 @@ async fn over_grpc(input: &Input, app: &AppChannel, event: &Outgoing) -> (Reply,
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::offload::{INLINE, done_at_once};
+    use outrigger_offload::{INLINE, done_at_once};
 
     use super::*;
 

@@ -2,8 +2,8 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use outrigger_component::conversation::{Choice, Tool, ToolCall, ToolChoice, Usage};
-use outrigger_component::offload::{INLINE, done_at_once};
 use outrigger_component::{Error, Kind, Result as ComponentResult};
+use outrigger_offload::{INLINE, done_at_once};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::metrics::Metrics;

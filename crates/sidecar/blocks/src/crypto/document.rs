@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt;
 use futures::stream::{self, BoxStream, Stream, StreamExt};
-use outrigger_component::offload::offload;
+use outrigger_offload::offload;
 use outrigger_transport::body::BoxError;
 
 use super::CryptoError;

@@ -1,6 +1,6 @@
 use futures::stream::{self, TryStreamExt};
-use outrigger_component::offload::{INLINE, done_at_once};
 use outrigger_component::{Metadata, Setup};
+use outrigger_offload::{INLINE, done_at_once};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::metrics::Metrics;

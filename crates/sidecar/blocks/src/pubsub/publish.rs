@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use outrigger_cloudevents::Malformed;
 use outrigger_cloudevents::content_type::CLOUD_EVENT;
-use outrigger_component::offload::offload;
 use outrigger_component::pubsub::{BulkEntry, BulkPublish, Failed, Publish, inherit};
 use outrigger_component::{Error, Pairs};
+use outrigger_offload::offload;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_resources::value::go_bool;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind};
@@ -419,9 +419,9 @@ enum Unsent {
 mod tests {
     use std::num::NonZeroUsize;
 
-    use outrigger_component::offload::{INLINE, done_at_once};
     use outrigger_component::pubsub::{Event, Subscribe};
     use outrigger_component::{Metadata, Setup};
+    use outrigger_offload::{INLINE, done_at_once};
     use outrigger_policy::resiliency::Resiliency;
     use outrigger_redact::Secrets;
     use outrigger_runtime::metrics::SidecarMetrics;

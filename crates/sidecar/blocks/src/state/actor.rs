@@ -1,10 +1,10 @@
 //! State store access for actors: whole keys, values without encryption.
 
 use outrigger_component::Pairs;
-use outrigger_component::offload::INLINE;
 use outrigger_component::state::{
     Bounds, Consistency, Feature, Get, Item, KeyPage, KeysLike, Operation as Step, Transaction, Value,
 };
+use outrigger_offload::INLINE;
 
 use super::{Store, prepare};
 use crate::outbound::Cause;

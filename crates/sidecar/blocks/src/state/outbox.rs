@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use outrigger_component::offload::offload;
 use outrigger_component::pubsub::BulkEntry;
 use outrigger_component::state::{Operation as Step, Set, Value};
+use outrigger_offload::offload;
 use outrigger_resources::value::truthy;
 use outrigger_runtime::components::Properties;
 use outrigger_telemetry::trace::Parent;

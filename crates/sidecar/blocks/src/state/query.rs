@@ -1,10 +1,10 @@
 //! Parses JSON queries.
 
 use bytes::Bytes;
-use outrigger_component::offload::offload;
 use outrigger_component::state::{Filter, Order, Query, Sort};
 use outrigger_component::{Error, Kind};
 use outrigger_go_json::{check_values, from_slice};
+use outrigger_offload::offload;
 use serde_json::{Map, Value};
 
 use crate::outbound::Cause;
@@ -137,8 +137,8 @@ pub fn fuzz_query(text: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::offload::{INLINE, done_at_once};
     use outrigger_go_json::MAX_VALUES;
+    use outrigger_offload::{INLINE, done_at_once};
     use serde_json::json;
 
     use super::*;

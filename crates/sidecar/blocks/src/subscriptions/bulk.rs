@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use futures::future::join_all;
-use outrigger_component::offload::offload;
 use outrigger_component::pubsub::Window;
 use outrigger_delivery::Verdict;
+use outrigger_offload::offload;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_runtime::app::{AppChannel, AppError, Turn};
 use outrigger_runtime::resilience::Attempt;

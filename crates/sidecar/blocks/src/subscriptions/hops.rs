@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use outrigger_cloudevents::{Event, content_type};
 use outrigger_component::Pairs;
-use outrigger_component::offload::{INLINE, offload};
 use outrigger_component::pubsub::{DEAD_LETTER_HOPS, Message};
+use outrigger_offload::{INLINE, offload};
 
 use super::incoming::CONTENT_TYPE;
 

@@ -9,10 +9,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use jiff::Timestamp;
 use outrigger_cloudevents::{Event, content_type, member};
 use outrigger_component::Pairs;
-use outrigger_component::offload::{INLINE, offload};
 use outrigger_component::pubsub::Message;
 use outrigger_delivery::Verdict;
 use outrigger_go_json::repaired;
+use outrigger_offload::{INLINE, offload};
 use outrigger_policy::routing::Routes;
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::headers;
@@ -319,7 +319,7 @@ pub(super) fn binary_event(attributes: &[(String, String)]) -> Event<'_> {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::offload::done_at_once;
+    use outrigger_offload::done_at_once;
     use outrigger_resources::subscription;
     use serde_json::json;
 

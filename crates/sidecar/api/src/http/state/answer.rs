@@ -3,8 +3,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use outrigger_blocks::state::Found;
 use outrigger_component::Pairs;
-use outrigger_component::offload::offload;
 use outrigger_component::state::QueryPage;
+use outrigger_offload::offload;
 use serde_json::value::RawValue;
 
 /// Total size of the values, bytes.
@@ -120,8 +120,8 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::offload::{INLINE, done_at_once};
     use outrigger_component::state::{Item, QueryItem};
+    use outrigger_offload::{INLINE, done_at_once};
 
     use super::*;
 

@@ -1,8 +1,8 @@
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
-use outrigger_component::offload::{INLINE, done_at_once};
 use outrigger_component::state::Delete;
+use outrigger_offload::{INLINE, done_at_once};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::NameValue;
 use outrigger_runtime::metrics::SidecarMetrics;

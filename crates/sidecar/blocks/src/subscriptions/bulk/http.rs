@@ -4,9 +4,9 @@ use bytes::Bytes;
 use outrigger_cloudevents::BULK_TYPE;
 use outrigger_cloudevents::content_type::{CLOUD_EVENT, JSON, OCTET_STREAM};
 use outrigger_component::Pairs;
-use outrigger_component::offload::offload;
 use outrigger_delivery::Verdict;
 use outrigger_go_json::first_from_slice;
+use outrigger_offload::offload;
 use outrigger_resources::json::{JsonObject, Object, value};
 use outrigger_runtime::app::{AppChannel, Turn};
 use outrigger_telemetry::trace::Parent;
@@ -198,7 +198,7 @@ fn read(count: usize, status: u16, body: &[u8]) -> BulkResponse {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::offload::{INLINE, done_at_once};
+    use outrigger_offload::{INLINE, done_at_once};
 
     use super::*;
 

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use outrigger_component::offload::{INLINE, done_at_once};
+use outrigger_offload::{INLINE, done_at_once};
 
 use super::*;
 

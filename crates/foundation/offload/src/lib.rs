@@ -1,7 +1,7 @@
 //! Work that grows with what callers send, kept away from the threads that serve everybody's calls.
 
 use std::sync::{Arc, LazyLock};
-#[cfg(feature = "conformance")]
+#[cfg(feature = "testing")]
 use std::task::Poll;
 
 use tokio::sync::Semaphore;
@@ -46,7 +46,7 @@ pub async fn offload<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + 
 
 /// For tests: polls `work` once while what is large has to wait, and completes it then. Whether it was done at once, and what
 /// it came to.
-#[cfg(feature = "conformance")]
+#[cfg(feature = "testing")]
 pub async fn done_at_once<T>(work: impl Future<Output = T>) -> (bool, T) {
     let mut work = std::pin::pin!(work);
     let all = u32::try_from(places()).unwrap_or(u32::MAX);
