@@ -9,14 +9,13 @@
 //!   [`CryptoProvider`], [`Conversation`], [`Middleware`], [`PubSub`].
 //! * [`Error`]: one error type, with the kind the API answers depend on.
 //! * [`Catalog`]: types and versions to factories, built explicitly.
-//! * `conformance` (feature): the rules each implementation must keep, runnable on any of them.
+//!
+//! The rules that each implementation must keep are suites of `outrigger-component-conformance`.
 
 pub mod answer;
 pub mod bindings;
 pub mod catalog;
 pub mod configuration;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 pub mod conversation;
 pub mod crypto;
 pub mod deadline;

@@ -8,9 +8,10 @@ use http_body_util::{BodyExt, Full};
 use hyper::{Request as HttpRequest, Response as HttpResponse, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 use outrigger_component::{
-    Conversation, Kind, Pairs, conformance,
+    Conversation, Kind, Pairs,
     conversation::{Message, Request, Role, Tool, ToolCall, ToolChoice},
 };
+use outrigger_component_conformance as conformance;
 use outrigger_components_testing::Components;
 use serde_json::{Value, json};
 

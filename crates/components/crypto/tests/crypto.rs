@@ -17,11 +17,8 @@ use aws_lc_rs::{
     signature::KeyPair,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
-use outrigger_component::{
-    CryptoProvider, Kind,
-    conformance::{self, CryptoKeys},
-    crypto::Parameters,
-};
+use outrigger_component::{CryptoProvider, Kind, crypto::Parameters};
+use outrigger_component_conformance::{self as conformance, CryptoKeys};
 use outrigger_components_testing::Components;
 use outrigger_offload::{INLINE, done_at_once};
 use serde_json::{Value, json};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use outrigger_component::{
     Kind, Result, StateStore,
-    conformance::{self, StateRules},
     state::{Get, Set, TTL, TTL_EXPIRES, Value},
 };
+use outrigger_component_conformance::{self as conformance, StateRules};
 use outrigger_components_testing::{Components, proxy::Proxy, server::Etcd, tls::Certificates};
 
 async fn open(endpoint: &str, version: &str, more: &[(&str, &str)]) -> Result<Arc<dyn StateStore>> {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use outrigger_component::Pairs;
-use outrigger_component::conformance::{self, ExpectedSecrets};
+use outrigger_component_conformance::{self as conformance, ExpectedSecrets};
 use outrigger_components_testing::Components;
 use outrigger_kube::testing::Server;
 use serde_json::json;

@@ -8,9 +8,10 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderValue, Method, Request, StatusCode, header::AUTHORIZATION};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use outrigger_component::{
-    Middleware, conformance,
+    Middleware,
     middleware::{Next, Peer, full},
 };
+use outrigger_component_conformance as conformance;
 use outrigger_components_testing::Components;
 use serde_json::{Value, json};
 use tokio::{

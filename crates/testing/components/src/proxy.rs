@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use outrigger_component::conformance::Link;
+use outrigger_component_conformance::Link;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},

@@ -7,7 +7,8 @@ use std::fs;
 use std::pin::pin;
 use std::time::Duration;
 
-use outrigger_component::{Kind, conformance};
+use outrigger_component::Kind;
+use outrigger_component_conformance as conformance;
 
 use outrigger_components_testing::{Components, call, text};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

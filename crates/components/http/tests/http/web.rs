@@ -9,7 +9,7 @@ use std::{
 };
 
 use flate2::{Compression, write::GzEncoder};
-use outrigger_component::conformance::Link;
+use outrigger_component_conformance::Link;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufStream},
     net::{TcpListener, TcpStream},

@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use outrigger_component::conformance::Source;
+use outrigger_component_conformance::Source;
 use outrigger_components_testing::call;
 
 use super::*;

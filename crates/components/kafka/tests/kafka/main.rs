@@ -14,9 +14,9 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 use krafka::admin::{AdminClient, CreateTopicsOptions, NewTopic};
 use outrigger_component::{
     Kind, PubSub, Result,
-    conformance::{self, PubSubRules},
     pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
 };
+use outrigger_component_conformance::{self as conformance, PubSubRules};
 use outrigger_components_testing::{Components, proxy::Proxy, server::Kafka, tls::Certificates};
 use tokio::net::TcpListener;
 

@@ -3,9 +3,9 @@ use std::{num::NonZeroUsize, sync::Arc};
 
 use outrigger_component::{
     Kind, PubSub,
-    conformance::{self, PubSubRules},
     pubsub::{Event, Publish, Subscribe},
 };
+use outrigger_component_conformance::{self as conformance, PubSubRules};
 use outrigger_components_testing::Components;
 
 async fn open() -> Arc<dyn PubSub> {

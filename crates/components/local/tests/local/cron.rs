@@ -1,9 +1,7 @@
 //! Schedules as a binding.
 use async_trait::async_trait;
-use outrigger_component::{
-    Kind,
-    conformance::{self, Source},
-};
+use outrigger_component::Kind;
+use outrigger_component_conformance::{self as conformance, Source};
 use outrigger_components_testing::Components;
 
 fn components() -> Components {

@@ -1,9 +1,7 @@
 //! The in-memory state store.
 
-use outrigger_component::{
-    conformance::{self, StateRules},
-    state::{Get, Set},
-};
+use outrigger_component::state::{Get, Set};
+use outrigger_component_conformance::{self as conformance, StateRules};
 use outrigger_components_testing::Components;
 
 fn components() -> Components {

@@ -2,11 +2,8 @@
 
 use std::{collections::HashMap, fs};
 
-use outrigger_component::{
-    Kind, Pairs,
-    conformance::{self, ExpectedSecrets},
-    secrets::Feature,
-};
+use outrigger_component::{Kind, Pairs, secrets::Feature};
+use outrigger_component_conformance::{self as conformance, ExpectedSecrets};
 use outrigger_components_testing::Components;
 
 fn components() -> Components {

@@ -4,9 +4,9 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use outrigger_component::{
     Kind, PubSub, Result,
-    conformance::{self, Link, PubSubRules},
     pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
 };
+use outrigger_component_conformance::{self as conformance, Link, PubSubRules};
 use outrigger_components_testing::{proxy::Proxy, server::Mosquitto};
 
 use super::components;

@@ -5,11 +5,8 @@ use std::{
     sync::{Arc, Mutex, Weak},
 };
 
-use outrigger_component::{
-    Kind, PubSub, Result,
-    conformance::{self, PubSubRules},
-    pubsub::Publish,
-};
+use outrigger_component::{Kind, PubSub, Result, pubsub::Publish};
+use outrigger_component_conformance::{self as conformance, PubSubRules};
 use outrigger_components_testing::{Components, server::Mosquitto};
 use tempfile::TempDir;
 

@@ -15,8 +15,8 @@ use futures::future::BoxFuture;
 use outrigger_component::{
     Error, Kind, OutputBinding, Result,
     bindings::{Event, EventHandler},
-    conformance::{self, Source},
 };
+use outrigger_component_conformance::{self as conformance, Source};
 use tokio_util::sync::CancellationToken;
 
 use outrigger_components_testing::{Components, call, server::Mosquitto, tls::Certificates};

@@ -11,9 +11,9 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 use async_nats::jetstream::{self, stream};
 use outrigger_component::{
     Kind, PubSub, Result,
-    conformance::{self, Link, PubSubRules},
     pubsub::{DEAD_LETTER_HOPS, Delivery, Event, Publish, Subscribe, Subscription},
 };
+use outrigger_component_conformance::{self as conformance, Link, PubSubRules};
 use outrigger_components_testing::{Components, proxy::Proxy, server::Nats, tls::Certificates};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

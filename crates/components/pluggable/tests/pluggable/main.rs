@@ -19,9 +19,9 @@ use futures::future::BoxFuture;
 use outrigger_component::{
     Catalog, Error, Kind, Metadata, Pairs, Result, Setup, StateStore,
     bindings::{Event, EventHandler, Invoke},
-    conformance::{self, ExpectedSecrets, StateRules},
     state::{Bounds, Feature, Filter, Get, Operation, Query, Set, Transaction, Value},
 };
+use outrigger_component_conformance::{self as conformance, ExpectedSecrets, StateRules};
 use outrigger_components_pluggable::{Options, discover};
 use outrigger_wire::components::v1::ReadResponse;
 use process::{Desk, Fault, Process};

@@ -2,9 +2,9 @@ use std::{sync::Arc, time::Duration};
 
 use outrigger_component::{
     Kind, Metadata, PubSub, Result, Setup,
-    conformance::{self, Link, PubSubRules},
     pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
 };
+use outrigger_component_conformance::{self as conformance, Link, PubSubRules};
 use tonic::Status;
 
 use super::{Fault, Ship, within};

@@ -1,6 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
-use outrigger_component::{Kind, OutputBinding, conformance};
+use outrigger_component::{Kind, OutputBinding};
+use outrigger_component_conformance as conformance;
 use serde_json::{Value, json};
 
 use outrigger_components_testing::{call, server::Postgres, text};

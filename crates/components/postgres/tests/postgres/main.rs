@@ -12,9 +12,9 @@ use async_trait::async_trait;
 use outrigger_component::{
     Kind, Pairs, StateStore,
     configuration::{Item, Request},
-    conformance::{self, StateRules, Writer},
     state::{Bounds, Feature, Filter, Get, Order, Query, QueryItem, Set, Sort, TTL, Value},
 };
+use outrigger_component_conformance::{self as conformance, StateRules, Writer};
 use outrigger_components_testing::{Components, proxy::Proxy, server::Postgres, tls::Certificates};
 use serde_json::json;
 use tokio_postgres::{Client, NoTls, types::ToSql};

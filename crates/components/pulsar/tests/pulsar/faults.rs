@@ -20,7 +20,7 @@ pub(super) async fn a_killed_member_loses_nothing(address: &str) {
 
 /// The broker sends it again by the new connection; the app is at work on it, and its word counts.
 pub(super) async fn what_the_app_still_has_does_not_come_again(through: &str, proxy: &mut Proxy) {
-    use outrigger_component::conformance::Link;
+    use outrigger_component_conformance::Link;
     let broker = open(through, "still", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "still").await;
     publish(&broker, "still", &["held"], &[]).await;

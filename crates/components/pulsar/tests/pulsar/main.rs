@@ -10,9 +10,9 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use outrigger_component::{
     Kind, PubSub, Result,
-    conformance::{self, PubSubRules},
     pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
 };
+use outrigger_component_conformance::{self as conformance, PubSubRules};
 use outrigger_components_testing::{Components, proxy::Proxy, server::Pulsar, tls::Certificates};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -15,9 +15,9 @@ use lapin::{
 };
 use outrigger_component::{
     Kind, PubSub, Result,
-    conformance::{self, Link, PubSubRules},
     pubsub::{DEAD_LETTER_HOPS, Delivery, Event, Publish, Subscribe, Subscription},
 };
+use outrigger_component_conformance::{self as conformance, Link, PubSubRules};
 use outrigger_components_testing::{Components, proxy::Proxy, server::RabbitMq, tls::Certificates};
 
 const RULES: PubSubRules = PubSubRules {

@@ -1,4 +1,5 @@
-use outrigger_component::{Kind, conformance};
+use outrigger_component::Kind;
+use outrigger_component_conformance as conformance;
 
 use outrigger_components_testing::{call, server::Redis, text};
 

@@ -13,11 +13,11 @@ use outrigger_component::{
     Error, Kind, Result, StateStore,
     bindings::Invoke,
     configuration::{Item, Request},
-    conformance::{self, StateRules, Writer},
     state::{
         Bounds, Concurrency, Consistency, Delete, Feature, Get, Operation, Set, TTL, Transaction, Value,
     },
 };
+use outrigger_component_conformance::{self as conformance, StateRules, Writer};
 use outrigger_components_testing::{
     Components,
     proxy::Proxy,

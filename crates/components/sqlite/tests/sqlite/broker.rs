@@ -3,9 +3,9 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use outrigger_component::{
     PubSub, Result,
-    conformance::{self, PubSubRules},
     pubsub::{BulkEntry, BulkPublish, Delivery, Event, Publish, Subscribe, Subscription},
 };
+use outrigger_component_conformance::{self as conformance, PubSubRules};
 use outrigger_components_testing::Components;
 use rusqlite::Connection;
 use tempfile::TempDir;

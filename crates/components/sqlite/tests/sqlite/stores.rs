@@ -7,9 +7,9 @@ use std::{
 use async_trait::async_trait;
 use outrigger_component::{
     Kind,
-    conformance::{self, StateRules, Writer},
     state::{Bounds, Get, Set, TTL, Value},
 };
+use outrigger_component_conformance::{self as conformance, StateRules, Writer};
 use outrigger_components_testing::Components;
 use rusqlite::Connection;
 use tempfile::TempDir;

@@ -5,7 +5,7 @@ use std::{
     process::Command,
 };
 
-use outrigger_component::conformance::Link;
+use outrigger_component_conformance::Link;
 use tempfile::TempDir;
 
 use super::{Process, find, free_port};

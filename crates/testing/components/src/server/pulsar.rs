@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outrigger_component::conformance::Link;
+use outrigger_component_conformance::Link;
 use tempfile::TempDir;
 
 use super::{Process, START, find, free_port};

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use outrigger_component::conformance::Link;
+use outrigger_component_conformance::Link;
 use tempfile::TempDir;
 
 use super::{Process, START, find, free_port};

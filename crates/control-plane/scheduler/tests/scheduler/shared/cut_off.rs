@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use outrigger_component::conformance::Link as _;
+use outrigger_component_conformance::Link as _;
 use outrigger_components_testing::proxy::Proxy;
 use outrigger_components_testing::server::free_port;
 use tokio::net::{TcpListener, TcpStream};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use outrigger_component::conformance::Link;
+use outrigger_component_conformance::Link;
 use outrigger_components_testing::{server::Etcd, tls::Certificates};
 use outrigger_wire::scheduler::v1::{DeleteJobRequest, GetJobRequest, Job, ListJobsRequest};
 use prost::Message;

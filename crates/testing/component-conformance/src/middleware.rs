@@ -20,16 +20,16 @@ use http::{
 };
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
+use outrigger_component::{
+    Middleware,
+    middleware::{self, Body, BoxError, Next, full},
+};
 use tokio::{
     sync::{Barrier, mpsc, oneshot},
     time::timeout,
 };
 
 use super::{Findings, Outcome, SOON, Step, ensure};
-use crate::{
-    Middleware,
-    middleware::{self, Body, BoxError, Next, full},
-};
 
 /// How many requests are under way together.
 const AT_ONCE: usize = 64;

@@ -1,5 +1,6 @@
+use outrigger_component::state::{Bounds, BulkError};
+
 use super::{Feature, Get, Kind, Outcome, Step, Subject, ensure};
-use crate::state::{Bounds, BulkError};
 
 pub(super) async fn bulk_get_answers_in_order(subject: &Subject<'_>) -> Outcome {
     subject.put("a", "1").await?;

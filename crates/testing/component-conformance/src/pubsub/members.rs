@@ -7,16 +7,16 @@ use std::{
     time::Duration,
 };
 
+use outrigger_component::{
+    PubSub, Result,
+    pubsub::{PARTITION_KEY, Publish},
+};
 use tokio::time::{sleep, timeout};
 
 use super::{
     super::{Findings, Outcome, SOON, Step, ensure, unique},
     PubSubRules, PubSubs,
     consumer::{A_WHILE, Consumer, data, settled},
-};
-use crate::{
-    PubSub, Result,
-    pubsub::{PARTITION_KEY, Publish},
 };
 
 /// How long what a consumer left may take to come to another one.

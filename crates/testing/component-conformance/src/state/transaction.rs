@@ -3,11 +3,10 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use outrigger_component::state::{Concurrency, Operation, Set, Transaction};
+
 use super::{Feature, Get, Kind, Outcome, Step, Subject, ensure, refused, ttl::expiring};
-use crate::{
-    conformance::soon,
-    state::{Concurrency, Operation, Set, Transaction},
-};
+use crate::soon;
 
 fn of(operations: Vec<Operation>) -> Transaction {
     Transaction {

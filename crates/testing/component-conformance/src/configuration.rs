@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tokio::time::timeout;
-
-use super::{Findings, Outcome, SOON, Step, ensure, unique};
-use crate::{
+use outrigger_component::{
     ConfigurationStore, Kind, Pairs,
     configuration::{Item, Items, Request, Subscription},
 };
+use tokio::time::timeout;
+
+use super::{Findings, Outcome, SOON, Step, ensure, unique};
 
 /// Changes the data of the store under test, as an operator would.
 #[async_trait]

@@ -1,5 +1,6 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use outrigger_component::{PubSub, Result, pubsub::Publish};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
@@ -7,7 +8,6 @@ use super::{
     PubSubRules, PubSubs,
     consumer::{A_WHILE, Consumer, data, publish, settled},
 };
-use crate::{PubSub, Result, pubsub::Publish};
 
 /// How long a broker may take until it delivers again after it was away.
 const RECOVERY: Duration = Duration::from_secs(60);

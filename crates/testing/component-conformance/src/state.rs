@@ -8,12 +8,12 @@ mod values;
 use std::sync::Arc;
 
 use bytes::Bytes;
-
-use super::{Findings, Outcome, Step, ensure, unique};
-use crate::{
+use outrigger_component::{
     Kind, StateStore,
     state::{Delete, Feature, Get, Item, Set, Value},
 };
+
+use super::{Findings, Outcome, Step, ensure, unique};
 
 /// Where Dapr's stores go different ways.
 #[derive(Debug, Clone, Copy)]
@@ -107,7 +107,7 @@ impl Subject<'_> {
 }
 
 /// The call failed, and with this kind.
-fn refused<T>(what: &str, result: crate::Result<T>, kind: Kind) -> Outcome {
+fn refused<T>(what: &str, result: outrigger_component::Result<T>, kind: Kind) -> Outcome {
     match result {
         Ok(_) => Err(format!("{what} succeeded, expected {kind:?}")),
         Err(error) if error.kind() == kind => Ok(()),

@@ -1,13 +1,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
+use outrigger_component::{
+    PubSub, Result,
+    pubsub::{PARTITION_KEY, Publish},
+};
+
 use super::{
     super::{Outcome, Step, ensure},
     PubSubs,
     consumer::{Consumer, data, publish, settled},
-};
-use crate::{
-    PubSub, Result,
-    pubsub::{PARTITION_KEY, Publish},
 };
 
 /// One publisher and one consumer.

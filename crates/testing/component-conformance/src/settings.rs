@@ -1,7 +1,7 @@
+use outrigger_component::{Kind, Metadata, Setup, catalog::Entry};
 use tokio::time::timeout;
 
 use super::{Findings, Outcome, SOON, Step, ensure};
-use crate::{Kind, Metadata, Setup, catalog::Entry};
 
 /// Checks that each of `wrong`, a property's name and properties where its value is wrong, is an error that names it.
 ///

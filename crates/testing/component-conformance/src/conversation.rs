@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
-use super::{Findings, Outcome, Step, ensure};
-use crate::{
+use outrigger_component::{
     Conversation,
     conversation::{Message, Request, Role, Tool, ToolCall, ToolChoice},
 };
+
+use super::{Findings, Outcome, Step, ensure};
 
 /// Runs all rules for conversations. The model must answer whatever it is asked, and call a tool that it must.
 ///

@@ -1,7 +1,8 @@
 use std::{collections::HashMap, sync::Arc};
 
+use outrigger_component::{Pairs, SecretStore};
+
 use super::{Findings, Outcome, Step, ensure};
-use crate::{Pairs, SecretStore};
 
 /// What the store under test holds.
 pub struct ExpectedSecrets {

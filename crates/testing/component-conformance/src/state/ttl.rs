@@ -1,5 +1,6 @@
+use outrigger_component::state::{Concurrency, TTL, TTL_EXPIRES};
+
 use super::{super::soon, Kind, Outcome, Set, Step, Subject, ensure, refused};
-use crate::state::{Concurrency, TTL, TTL_EXPIRES};
 
 pub(super) fn expiring(subject: &Subject<'_>, name: &str, seconds: &str) -> Set {
     let mut set = subject.write(name, "value");
@@ -37,8 +38,8 @@ pub(super) async fn values_expire(subject: &Subject<'_>) -> Outcome {
     let items = subject
         .store
         .bulk_get(
-            &[crate::state::Get::key(subject.key("key"))],
-            crate::state::Bounds::default(),
+            &[outrigger_component::state::Get::key(subject.key("key"))],
+            outrigger_component::state::Bounds::default(),
         )
         .await
         .step("bulk get")?;

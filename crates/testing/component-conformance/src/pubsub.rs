@@ -5,6 +5,10 @@ mod order;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use outrigger_component::{
+    Kind, PubSub, Result,
+    pubsub::{BulkEntry, BulkPublish, Features, Publish},
+};
 use tokio::time::{sleep, timeout};
 
 use self::consumer::{A_WHILE, Consumer, data, publish, settled};
@@ -13,10 +17,6 @@ pub use self::{
     members::pubsub_members,
 };
 use super::{Findings, Outcome, SOON, Step, ensure, unique};
-use crate::{
-    Kind, PubSub, Result,
-    pubsub::{BulkEntry, BulkPublish, Features, Publish},
-};
 
 /// Which way the broker under test goes where brokers differ.
 #[derive(Debug, Clone, Copy)]

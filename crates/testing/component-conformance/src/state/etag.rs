@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
+use outrigger_component::state::Concurrency;
+
 use super::{Get, Kind, Outcome, Set, StateStore, Step, Subject, Value, ensure, refused};
-use crate::state::Concurrency;
 
 pub(super) async fn each_write_has_its_etag(subject: &Subject<'_>) -> Outcome {
     subject.put("key", "same").await?;

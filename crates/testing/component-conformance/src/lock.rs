@@ -1,7 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
+use outrigger_component::{LockStore, lock::Unlocked};
+
 use super::{Findings, Outcome, Step, ensure, soon, unique};
-use crate::{LockStore, lock::Unlocked};
 
 const LONG: Duration = Duration::from_secs(60);
 

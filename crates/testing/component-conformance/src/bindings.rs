@@ -9,6 +9,10 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use outrigger_component::{
+    Error, InputBinding, Kind, OutputBinding, Result,
+    bindings::{Event, EventHandler, Invoke, Invoked},
+};
 use tokio::{
     sync::watch,
     task::JoinHandle,
@@ -17,10 +21,6 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Findings, Outcome, SOON, Step, ensure, soon, unique};
-use crate::{
-    Error, InputBinding, Kind, OutputBinding, Result,
-    bindings::{Event, EventHandler, Invoke, Invoked},
-};
 
 /// How long to watch for something that must not happen.
 const A_WHILE: Duration = Duration::from_millis(300);

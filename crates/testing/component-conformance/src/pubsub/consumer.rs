@@ -1,12 +1,12 @@
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
-use tokio::time::timeout;
-
-use super::super::{Outcome, SOON, Step, ensure};
-use crate::{
+use outrigger_component::{
     PubSub,
     pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
 };
+use tokio::time::timeout;
+
+use super::super::{Outcome, SOON, Step, ensure};
 
 /// How long to watch for something that must not happen.
 pub(super) const A_WHILE: Duration = Duration::from_millis(400);

@@ -3,15 +3,15 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::timeout;
-
-use super::{Findings, Link, Outcome, SOON, Step, Writer, ensure, soon, unique};
-use crate::{
+use outrigger_component::{
     ConfigurationStore, LockStore, Result, StateStore,
     configuration::{Request, Subscription},
     lock::Unlocked,
     state::{Get, Set, Value},
 };
+use tokio::time::timeout;
+
+use super::{Findings, Link, Outcome, SOON, Step, Writer, ensure, soon, unique};
 
 const LONG: Duration = Duration::from_secs(120);
 

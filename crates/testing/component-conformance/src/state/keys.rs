@@ -1,5 +1,6 @@
+use outrigger_component::state::KeysLike;
+
 use super::{Delete, Feature, Get, Kind, Outcome, Set, Step, Subject, ensure, refused};
-use crate::state::KeysLike;
 
 pub(super) async fn unusual_keys(subject: &Subject<'_>) -> Outcome {
     let long = "k".repeat(2000);

@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
-use super::{Findings, Outcome, Step, ensure};
-use crate::{
+use outrigger_component::{
     CryptoProvider, Error, Kind,
     crypto::{Parameters, Sealed},
 };
+
+use super::{Findings, Outcome, Step, ensure};
 
 /// Names of the keys that the provider under test has. None of them is bound to an algorithm or a use.
 pub struct CryptoKeys {
