@@ -1,4 +1,5 @@
-//! The bound of what an outside system may answer, kept on the bytes of a connection before its client collects them.
+//! Limits the size of a server's answers on the bytes of the connection, before the client library buffers
+//! them.
 
 use std::{
     io,
@@ -8,37 +9,39 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes of one answer, unless larger bodies are allowed.
+/// Default limit of one answer in bytes; larger if larger bodies are allowed.
 pub const MAX_ANSWER: usize = 64 << 20;
 
-/// The bound for a process with this limit of bodies. A stored value takes up to twice its size, in Base64 and encrypted.
+/// The answer limit for a body limit; `None` means unlimited. A stored value takes up to twice its size,
+/// because it may be encrypted and Base64-encoded.
 pub fn limit(max_body: Option<usize>) -> usize {
     max_body.map_or(usize::MAX, |bytes| bytes.saturating_mul(2).max(MAX_ANSWER))
 }
 
-/// Follows a protocol, and takes out of its bytes what is too large.
+/// Follows a protocol and removes oversized values from its bytes.
 pub trait Filter: Send + Unpin {
-    /// Whether the next `count` bytes are the inside of a value that fits: then they count as seen, and pass as they are.
+    /// Whether the next `count` bytes lie within a value that fits; if so, they are counted and pass
+    /// unchanged.
     fn pass(&mut self, count: usize) -> bool;
 
-    /// Sees the next bytes, and appends to `shown` what the client gets in their place.
+    /// Reads the next bytes and appends their replacement for the client to `shown`.
     ///
     /// # Errors
-    /// Where the connection is of no more use.
+    /// The connection can no longer be used.
     fn take(&mut self, bytes: &[u8], shown: &mut Vec<u8>) -> io::Result<()>;
 }
 
-/// A connection whose client gets what a filter leaves.
+/// A connection whose client sees only what a filter lets through.
 pub struct Filtered<S, F> {
     stream: S,
     filter: F,
     shown: Vec<u8>,
-    /// How much of `shown` the client has.
+    /// Bytes of `shown` that the client has read.
     given: usize,
 }
 
 impl<S, F: Filter> Filtered<S, F> {
-    /// What comes on `stream`, through `filter`.
+    /// Reads from `stream` through `filter`.
     pub fn new(stream: S, filter: F) -> Self {
         Self {
             stream,
@@ -48,7 +51,7 @@ impl<S, F: Filter> Filtered<S, F> {
         }
     }
 
-    /// The connection behind it.
+    /// The underlying connection.
     pub fn get_ref(&self) -> &S {
         &self.stream
     }
@@ -115,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// Lets small letters pass, makes two of each capital, and leaves out all else.
+    /// Passes lowercase letters, doubles uppercase letters and drops the rest.
     struct Letters;
 
     impl Filter for Letters {
@@ -139,7 +142,7 @@ mod tests {
     #[tokio::test]
     async fn the_client_gets_what_the_filter_leaves() {
         let mut filtered = Filtered::new(&b"aBC123 d"[..], Letters);
-        // In a buffer that is smaller than what comes.
+        // With a buffer smaller than the answer.
         let mut read = Vec::new();
         let mut buffer = [0; 2];
         loop {

@@ -20,31 +20,31 @@ pub struct Invoke {
     pub metadata: Pairs,
 }
 
-/// What an output binding answered.
+/// The response of an output binding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Invoked {
     /// The payload.
     pub data: Bytes,
     /// Response metadata.
     pub metadata: Pairs,
-    /// Media type of the data, where the binding knows it.
+    /// Media type of the data, if the binding knows it.
     pub content_type: Option<String>,
 }
 
-/// Calls an outside system.
+/// Sends requests to an outside system.
 #[async_trait]
 pub trait OutputBinding: Send + Sync {
-    /// Names of the operations that it supports.
+    /// Names of the supported operations.
     fn operations(&self) -> Vec<&str>;
 
-    /// Does it. `None` = no answer (the API says 204). What the system said about a failure is in the error's
-    /// [`metadata`](crate::Error::metadata).
+    /// Runs an operation. `None` means no response (the API answers 204). On failure, the system's response
+    /// is in the error's [`metadata`](crate::Error::metadata).
     async fn invoke(&self, request: &Invoke) -> Result<Option<Invoked>>;
 
-    /// Whether the system answers.
+    /// Checks that the system responds.
     async fn ping(&self) -> Result<()>;
 
-    /// Ends what the binding runs.
+    /// Stops the binding's tasks.
     async fn close(&self);
 }
 
@@ -55,30 +55,30 @@ pub struct Event {
     pub data: Bytes,
     /// Event metadata.
     pub metadata: Pairs,
-    /// Media type of the data, where the binding knows it.
+    /// Media type of the data, if the binding knows it.
     pub content_type: Option<String>,
 }
 
-/// Takes events to the app.
+/// Passes events to the app.
 pub trait EventHandler: Send + Sync {
-    /// Delivers an event. `Ok` acknowledges it and carries the app's answer; after an error the binding
-    /// delivers it again, if its system can.
+    /// Delivers an event. `Ok` acknowledges it and carries the app's response. After an error the binding
+    /// redelivers the event if its system supports that.
     fn handle(&self, event: Event) -> BoxFuture<'_, Result<Bytes>>;
 }
 
-/// Gets events from an outside system.
+/// Receives events from an outside system.
 #[async_trait]
 pub trait InputBinding: Send + Sync {
-    /// Reads until `drain` is cancelled. No new event is taken after that, and events that were taken are
-    /// handled before it returns.
+    /// Reads until `drain` is cancelled. Then it takes no new events, handles those already received and
+    /// returns.
     ///
     /// # Errors
-    /// What makes reading impossible; a lost connection does not, the binding connects again.
+    /// Reading is impossible. After a lost connection the binding reconnects instead.
     async fn read(&self, handler: Arc<dyn EventHandler>, drain: CancellationToken) -> Result<()>;
 
-    /// Whether the system answers.
+    /// Checks that the system responds.
     async fn ping(&self) -> Result<()>;
 
-    /// Ends what the binding runs.
+    /// Stops the binding's tasks.
     async fn close(&self);
 }

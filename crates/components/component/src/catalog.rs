@@ -1,4 +1,4 @@
-//! Which implementation a component's `spec.type` and `spec.version` mean.
+//! Maps a component's `spec.type` and `spec.version` to an implementation.
 
 mod dapr;
 
@@ -19,12 +19,12 @@ use crate::{
     Middleware, OutputBinding, PubSub, Result, SecretStore, StateStore,
 };
 
-/// What a component is built from.
+/// Input of a component's factory.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Properties, and the component's name.
+    /// The properties and the component's name.
     pub metadata: Metadata,
-    /// The app the sidecar serves.
+    /// App ID of the sidecar.
     pub app_id: String,
 }
 
@@ -41,13 +41,13 @@ pub struct Entry<T: ?Sized> {
 /// Which `spec.version` selects an implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// Empty, `v0` and `v1` all mean this one: types with a single version.
+    /// Empty, `v0` and `v1` all select this one: types with a single version.
     Only,
-    /// The named one and, when it is the default of its type, the empty text.
+    /// The given version and, for the default of its type, the empty one.
     Named {
         /// E.g. `v2`.
         name: &'static str,
-        /// Whether the empty text means it.
+        /// Whether an empty version selects it.
         default: bool,
     },
 }
@@ -79,12 +79,11 @@ impl<T: ?Sized> Entry<T> {
         }
     }
 
-    /// Builds and initialises the component: when it returns, the component works.
+    /// Builds and initialises the component, which is ready for calls on return.
     ///
     /// # Errors
-    /// With all values of properties that are wrong, as far as they are read before anything is waited for: after one that
-    /// ends the reading, the properties are read once more without it. What is missing, or not possible, without a value
-    /// that is wrong is not told.
+    /// Lists every invalid property that is read before the first await: after an error, the properties are
+    /// read again without the invalid one. Missing properties are not reported together with invalid ones.
     pub async fn build(&self, setup: Setup) -> Result<Arc<T>> {
         let secrets = setup.metadata.secrets();
         let built = self.build_or_tell_all(setup).await;
@@ -102,11 +101,11 @@ impl<T: ?Sized> Entry<T> {
                 metadata.collected();
                 return built;
             }
-            // What else failed may have done so because a value was left out.
+            // Other failures may be caused by the value that was left out.
             _ => {}
         }
         let is_given = |name: &str| metadata.text(&[name]).is_some();
-        // All of them, and whether that changes anything.
+        // Leaves out all of them; returns whether that changes anything.
         let leave_out = |ended: &[Error]| {
             let properties = ended.iter().filter_map(Error::property);
             properties.filter(|property| metadata.leave_out(property)).count() > 0
@@ -132,11 +131,11 @@ impl<T: ?Sized> Entry<T> {
         Err(Error::all(wrong))
     }
 
-    /// What the factory made, as long as no wrong value was collected, and whether it waited for anything: with a wrong
-    /// value left out it must not go on, to connect or to write.
+    /// The factory's result if no invalid value was collected, and whether it had to wait. With an invalid
+    /// value left out it must not connect or write.
     async fn try_build(&self, setup: &Setup) -> (Option<Result<Arc<T>>>, bool) {
         let mut waited = false;
-        // What it started ends with it.
+        // Dropping it stops everything it started.
         let mut building = (self.build)(setup.clone());
         let built = poll_fn(|context| match building.as_mut().poll(context) {
             Poll::Pending if setup.metadata.has_collected() => Poll::Ready(None),
@@ -156,14 +155,14 @@ pub struct Section<T: ?Sized> {
     category: &'static str,
     entries: Vec<Arc<Entry<T>>>,
     by_name: HashMap<String, Vec<usize>>,
-    /// What other builds have, by name, and how to get one.
+    /// Types of other builds, by name, with the way to get one.
     elsewhere: HashMap<&'static str, &'static str>,
 }
 
-/// Why there is no implementation.
+/// Why no implementation was found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
-    /// The type is not known here.
+    /// The type is unknown.
     #[error("couldn't find {category} component {kind}/{version}: {hint}this build has {known}")]
     UnknownType {
         /// E.g. `state`.
@@ -172,12 +171,12 @@ pub enum LookupError {
         kind: String,
         /// `spec.version` of the component; may be empty.
         version: String,
-        /// The type that was meant, as far as one can tell: `did you mean state.redis? `; or how to get a build that has it.
+        /// A suggestion such as `did you mean state.redis? `, or how to get a build with this type.
         hint: String,
-        /// The types that this build has, for the message.
+        /// The types in this build, for the message.
         known: String,
     },
-    /// The type is, the version is not.
+    /// The type is known, the version is not.
     #[error("couldn't find {category} component {kind}/{version}: set spec.version to {versions}")]
     UnknownVersion {
         /// E.g. `state`.
@@ -186,13 +185,13 @@ pub enum LookupError {
         kind: String,
         /// `spec.version` of the component; may be empty.
         version: String,
-        /// The versions that this build has, for the message.
+        /// The versions in this build, for the message.
         versions: String,
     },
 }
 
 impl<T: ?Sized> Section<T> {
-    /// The empty section of `category`, e.g. `state`.
+    /// An empty section for `category`, e.g. `state`.
     pub fn new(category: &'static str) -> Self {
         Self {
             category,
@@ -202,12 +201,12 @@ impl<T: ?Sized> Section<T> {
         }
     }
 
-    /// The category that all entries belong to, e.g. `state`.
+    /// The category of all entries, e.g. `state`.
     pub fn category(&self) -> &'static str {
         self.category
     }
 
-    /// Adds an implementation; a later one wins over an earlier one of the same name and version.
+    /// Adds an implementation, replacing an earlier one of the same name and version.
     pub fn add(&mut self, entry: Entry<T>) {
         let index = self.entries.len();
         for name in &entry.names {
@@ -216,17 +215,18 @@ impl<T: ?Sized> Section<T> {
         self.entries.push(Arc::new(entry));
     }
 
-    /// Says of a name, without category and in lower case, that other builds have it, and how to get one.
+    /// Registers a name, lowercase and without category, that only other builds have, with the way to get
+    /// one.
     pub fn elsewhere(&mut self, name: &'static str, how: &'static str) {
         self.elsewhere.insert(name, how);
     }
 
-    /// Whether there is an implementation of this name, without category, in any version; any case.
+    /// Whether any version of `name` exists. The name has no category; case is ignored.
     pub fn has(&self, name: &str) -> bool {
         self.by_name.contains_key(&name.to_lowercase())
     }
 
-    /// The implementation of `kind` (`state.redis`, any case) in `version`.
+    /// The implementation of `kind` (`state.redis`, case ignored) in `version`.
     ///
     /// # Errors
     /// [`LookupError`].
@@ -281,21 +281,21 @@ impl<T: ?Sized> Section<T> {
     }
 }
 
-/// The catalog from the list of categories: a field, the trait of its components, and how their types begin.
+/// Generates the catalog from a list of categories: field, trait and type prefix.
 macro_rules! categories {
     ($($(#[$doc:meta])* $field:ident: $component:ident = $category:literal,)+) => {
-        /// All implementations of a build.
+        /// All implementations in this build.
         pub struct Catalog {
             $($(#[$doc])* pub $field: Section<dyn $component>,)+
         }
 
         impl Catalog {
-            /// Without any implementation.
+            /// A catalog without implementations.
             pub fn empty() -> Self {
                 Self { $($field: Section::new($category),)+ }
             }
 
-            /// All types of all sections, sorted, each once.
+            /// All types of all sections, sorted, without duplicates.
             pub fn known(&self) -> Vec<String> {
                 let mut known = [$(self.$field.known()),+].concat();
                 known.sort_unstable();
@@ -303,10 +303,10 @@ macro_rules! categories {
                 known
             }
 
-            /// Whether there is an implementation of `kind` in `version`, in any section.
+            /// Checks that some section has `kind` in `version`.
             ///
             /// # Errors
-            /// Why there is none; nothing where no category is meant.
+            /// Why it was not found; `None` if the category is unknown.
             pub fn check(&self, kind: &str, version: &str) -> Result<(), Option<LookupError>> {
                 let mut why = None;
                 $(if kind.strip_prefix($category).is_some_and(|rest| rest.starts_with('.')) {
@@ -345,7 +345,7 @@ categories! {
 }
 
 impl Catalog {
-    /// The type that a wrong one was meant to be: the nearest, else one whose name is the same in another category.
+    /// The type most likely meant by a wrong one: the nearest name, or the same name in another category.
     pub fn nearest(&self, kind: &str) -> Option<String> {
         let known = self.known();
         let last = |kind: &str| kind.rsplit('.').next().map(str::to_lowercase);

@@ -14,21 +14,21 @@ pub use self::{
 };
 use crate::{Pairs, Result};
 
-/// Which values are wanted.
+/// A request for values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Empty = all.
+    /// Requested keys; empty for all.
     pub keys: Vec<String>,
     /// Request metadata.
     pub metadata: Pairs,
 }
 
-/// A value; all fields empty in an update that tells of a removal.
+/// A value. In an update, empty fields mean that the key was removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Item {
-    /// The item's value; any text.
+    /// The value, any text.
     pub value: String,
-    /// Its version, as the store has it.
+    /// The store's version of the value.
     pub version: String,
     /// Item metadata.
     pub metadata: Pairs,
@@ -37,33 +37,33 @@ pub struct Item {
 /// Values by key.
 pub type Items = HashMap<String, Item>;
 
-/// A subscription. Dropping it ends it too, but [`ConfigurationStore::unsubscribe`] waits for the end.
+/// A subscription. Dropping it ends it; [`ConfigurationStore::unsubscribe`] also waits for its task.
 #[derive(Debug)]
 pub struct Subscription {
-    /// Unique in the store.
+    /// Unique within the store.
     pub id: String,
-    /// What changed; ends when the subscription does.
+    /// Changed items; closes with the subscription.
     pub updates: mpsc::Receiver<Items>,
 }
 
 /// A store of configuration values.
 #[async_trait]
 pub trait ConfigurationStore: Send + Sync {
-    /// The values; what does not exist is left out.
+    /// The requested values; missing keys are left out.
     async fn get(&self, request: &Request) -> Result<Items>;
 
-    /// Tells of every change from now on. When it returns, changes are being watched.
+    /// Reports every later change. Watching has started when this returns.
     async fn subscribe(&self, request: &Request) -> Result<Subscription>;
 
     /// Ends a subscription.
     ///
     /// # Errors
-    /// [`Kind::NotFound`](crate::Kind::NotFound) when there is none of that id.
+    /// [`Kind::NotFound`](crate::Kind::NotFound) for an unknown id.
     async fn unsubscribe(&self, id: &str) -> Result<()>;
 
-    /// Whether the store answers.
+    /// Checks that the store responds.
     async fn ping(&self) -> Result<()>;
 
-    /// Ends all subscriptions and what else the store runs.
+    /// Ends all subscriptions and the store's tasks.
     async fn close(&self);
 }

@@ -7,33 +7,33 @@ use serde_json::{Map, Value};
 
 use crate::{Pairs, Result};
 
-/// The role of whoever wrote a message.
+/// Author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The operator of the model.
     System,
     /// The developer of the app.
     Developer,
-    /// The person, or the app.
+    /// The end user or the app.
     User,
     /// The model.
     Assistant,
-    /// A tool the model called.
+    /// A tool called by the model.
     Tool,
 }
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// The role of whoever wrote the message.
+    /// The author.
     pub role: Role,
     /// The text of the message, in parts.
     pub content: Vec<String>,
-    /// Calls an assistant made.
+    /// Tool calls made by the assistant.
     pub calls: Vec<ToolCall>,
-    /// Of a tool's answer: which call it answers; may be empty.
+    /// For a tool's answer: id of the call; may be empty.
     pub tool_id: String,
-    /// Of a tool's answer: the tool.
+    /// For a tool's answer: name of the tool.
     pub tool: String,
 }
 
@@ -50,38 +50,38 @@ impl Message {
     }
 }
 
-/// A call of a tool that the model wants.
+/// A tool call requested by the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolCall {
-    /// Its id; may be empty.
+    /// Id of the call; may be empty.
     pub id: String,
-    /// The function.
+    /// Name of the function.
     pub name: String,
-    /// Its arguments: JSON, as the model wrote them.
+    /// Arguments: JSON as written by the model.
     pub arguments: String,
 }
 
 /// A tool the model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tool {
-    /// The function.
+    /// Name of the function.
     pub name: String,
-    /// What it is for; may be empty.
+    /// Description for the model; may be empty.
     pub description: String,
     /// JSON schema of its arguments.
     pub parameters: Map<String, Value>,
 }
 
-/// Whether tools are called.
+/// Whether the model calls tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// The model decides whether to call a tool.
+    /// The model decides.
     Auto,
-    /// Not at all.
+    /// No tool call.
     None,
-    /// Some tool.
+    /// At least one tool call.
     Required,
-    /// The model has to call the tool of this name.
+    /// A call of the named tool.
     Tool(String),
 }
 
@@ -92,41 +92,41 @@ pub struct Request {
     pub messages: Vec<Message>,
     /// The tools that the model may call.
     pub tools: Vec<Tool>,
-    /// Whether it does.
+    /// Whether the model calls them.
     pub tool_choice: Option<ToolChoice>,
-    /// Zero counts as not given.
+    /// Zero means not set.
     pub temperature: f64,
-    /// JSON schema the answer must fit.
+    /// JSON schema of the answer.
     pub response_format: Option<Map<String, Value>>,
-    /// How long the provider may keep the prompt.
+    /// How long the provider may cache the prompt.
     pub prompt_cache_retention: Option<Duration>,
-    /// Passed on to the model's provider.
+    /// Passed to the model's provider.
     pub metadata: Pairs,
 }
 
-/// The answer of a model.
+/// A model's response.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Response {
     /// The answers.
     pub choices: Vec<Choice>,
-    /// The model that answered, where known.
+    /// The model that answered, if known.
     pub model: String,
-    /// Tokens that the request took, where the provider reports them.
+    /// Token usage, if the provider reports it.
     pub usage: Option<Usage>,
 }
 
 /// One answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Why the model stopped: `stop`, `length`, `tool_calls`, …; `unknown` when it does not say.
+    /// Why the model stopped: `stop`, `length`, `tool_calls`, ...; `unknown` if not reported.
     pub finish_reason: String,
-    /// The text; empty when there are only calls.
+    /// The text; empty for a message with tool calls only.
     pub content: String,
-    /// Calls the app is to make.
+    /// Tool calls for the app to make.
     pub calls: Vec<ToolCall>,
 }
 
-/// Tokens that were used.
+/// Token counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens of the answer.
@@ -135,40 +135,40 @@ pub struct Usage {
     pub prompt: u64,
     /// Tokens of request and answer.
     pub total: u64,
-    /// Parts of the answer.
+    /// Breakdown of the answer's tokens.
     pub completion_details: CompletionDetails,
-    /// Parts of the question.
+    /// Breakdown of the request's tokens.
     pub prompt_details: PromptDetails,
 }
 
-/// Parts of an answer's tokens.
+/// Breakdown of an answer's tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CompletionDetails {
-    /// Predicted ones that were right.
+    /// Accepted predicted tokens.
     pub accepted_prediction: u64,
-    /// Sound.
+    /// Audio tokens.
     pub audio: u64,
-    /// Thought, not said.
+    /// Reasoning tokens.
     pub reasoning: u64,
-    /// Predicted ones that were wrong.
+    /// Rejected predicted tokens.
     pub rejected_prediction: u64,
 }
 
-/// Parts of a question's tokens.
+/// Breakdown of a request's tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptDetails {
-    /// Sound.
+    /// Audio tokens.
     pub audio: u64,
-    /// Known to the provider already.
+    /// Tokens from the provider's cache.
     pub cached: u64,
 }
 
-/// A model to talk to.
+/// A language model.
 #[async_trait]
 pub trait Conversation: Send + Sync {
-    /// Asks the model.
+    /// Sends a request to the model.
     async fn converse(&self, request: &Request) -> Result<Response>;
 
-    /// Ends what the component runs.
+    /// Stops the component's tasks.
     async fn close(&self) {}
 }

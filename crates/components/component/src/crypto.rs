@@ -1,6 +1,6 @@
-//! Cryptography providers: operations with keys that stay where they are kept.
+//! Cryptography providers: operations with keys that stay with the provider.
 //!
-//! Algorithms have the names of RFC 7518 (`A256KW`, `RSA-OAEP-256`, `ES256`, …), plus Dapr's own for what that lacks:
+//! Algorithm names are those of RFC 7518 (`A256KW`, `RSA-OAEP-256`, `ES256`, ...), plus Dapr's additions:
 //! `A256CBC`, `A256CBC-NOPAD`, `C20P`, `XC20P`.
 
 use async_trait::async_trait;
@@ -8,49 +8,49 @@ use zeroize::Zeroizing;
 
 use crate::Result;
 
-/// What an operation is done with.
+/// Parameters of an operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Parameters<'a> {
-    /// The key: how providers name keys differs.
+    /// Key name; its form depends on the provider.
     pub key: &'a str,
     /// E.g. `A256KW`.
     pub algorithm: &'a str,
-    /// Nonce or initialisation vector; empty where the algorithm has none.
+    /// Nonce or initialisation vector; empty if the algorithm has none.
     pub nonce: &'a [u8],
-    /// What an authenticated cipher covers without encrypting it; the label of RSA-OAEP.
+    /// Authenticated but unencrypted data; the label of RSA-OAEP.
     pub associated_data: &'a [u8],
 }
 
 /// An encrypted message, or a wrapped key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sealed {
-    /// What came of the plaintext; as long as it, plus padding where the algorithm pads.
+    /// As long as the plaintext, plus padding if the algorithm pads.
     pub ciphertext: Vec<u8>,
-    /// The authentication tag; empty where the algorithm has none.
+    /// Authentication tag; empty if the algorithm has none.
     pub tag: Vec<u8>,
 }
 
-/// Bytes that are wiped when they are dropped.
+/// Bytes wiped on drop.
 pub type Secret = Zeroizing<Vec<u8>>;
 
 /// The public half of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey {
-    /// The id the provider gives it; the name it was asked by where it has none.
+    /// The provider's id of the key, or the requested name if it has none.
     pub id: String,
     /// `SubjectPublicKeyInfo`, DER.
     pub spki: Vec<u8>,
-    /// The same as a JSON Web Key.
+    /// The same key as a JSON Web Key.
     pub jwk: String,
 }
 
-/// Does cryptographic operations with keys it keeps.
+/// Cryptographic operations with keys of the provider.
 ///
-/// Errors: kind `NotFound` for a key that is not there, `InvalidRequest` for an algorithm, a nonce, a length or a
-/// tag that cannot be right, and for a message that does not decrypt, without saying at which step it failed.
+/// Errors: kind `NotFound` for an unknown key; `InvalidRequest` for an invalid algorithm, nonce, length or
+/// tag, and for a message that fails to decrypt. The error does not say at which step decryption failed.
 #[async_trait]
 pub trait CryptoProvider: Send + Sync {
-    /// The public half of an asymmetric key; symmetric keys are not found here.
+    /// The public half of an asymmetric key; `NotFound` for symmetric keys.
     async fn public_key(&self, key: &str) -> Result<PublicKey>;
 
     /// Encrypts a small message.
@@ -59,23 +59,23 @@ pub trait CryptoProvider: Send + Sync {
     /// Decrypts a small message.
     async fn decrypt(&self, message: &Sealed, with: Parameters<'_>) -> Result<Secret>;
 
-    /// Wraps a key: a symmetric one as its bytes, another as DER.
+    /// Wraps a key: raw bytes if symmetric, else DER.
     async fn wrap_key(&self, key: &[u8], with: Parameters<'_>) -> Result<Sealed>;
 
-    /// Decrypts a key that was wrapped with the key and algorithm of `with`.
+    /// Unwraps a key that was wrapped with the same parameters.
     async fn unwrap_key(&self, wrapped: &Sealed, with: Parameters<'_>) -> Result<Secret>;
 
-    /// Signs a digest; with `EdDSA` the message itself.
+    /// Signs a digest; with `EdDSA`, the message itself.
     async fn sign(&self, digest: &[u8], algorithm: &str, key: &str) -> Result<Vec<u8>>;
 
-    /// Whether the signature is right.
+    /// Whether the signature is valid.
     async fn verify(&self, digest: &[u8], signature: &[u8], algorithm: &str, key: &str) -> Result<bool>;
 
-    /// Whether the provider answers.
+    /// Checks that the provider responds.
     async fn ping(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Ends what the provider runs.
+    /// Stops the provider's tasks.
     async fn close(&self) {}
 }

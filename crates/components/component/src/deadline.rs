@@ -1,10 +1,10 @@
-//! A bound on every wait for an outside system.
+//! Deadlines for calls of outside systems.
 
 use std::{future::Future, time::Duration};
 
 use crate::{Error, Kind, Result};
 
-/// `work`, or an error of kind `Timeout` that says what was waited for.
+/// Runs `work`; after `limit`, returns an error of kind `Timeout` that names `what`.
 pub async fn within<T>(
     limit: Duration,
     what: &str,

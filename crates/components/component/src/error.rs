@@ -4,28 +4,28 @@ use outrigger_redact::Secrets;
 
 use crate::{MetadataError, Pairs};
 
-/// What went wrong, as far as an API answer or a retry depends on it.
+/// Kinds of errors that API answers and retries distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The stored ETag is another one (HTTP 409, gRPC `Aborted`).
+    /// The stored ETag differs (HTTP 409, gRPC `Aborted`).
     EtagMismatch,
-    /// The ETag cannot be one of this store (HTTP 400, gRPC `InvalidArgument`).
+    /// The ETag is not valid for this store (HTTP 400, gRPC `InvalidArgument`).
     InvalidEtag,
-    /// What was asked for does not exist.
+    /// The requested item does not exist.
     NotFound,
-    /// The component cannot do this at all.
+    /// The component does not support the operation.
     Unsupported,
-    /// The request is malformed: an option, a TTL, a key.
+    /// The request is malformed: an option, a TTL or a key.
     InvalidRequest,
     /// A property of the component is missing or wrong.
     Configuration,
-    /// The outside system refused the component: credentials, permissions.
+    /// The outside system rejected the component's credentials or permissions.
     Denied,
-    /// The outside system cannot be reached, or the connection broke: trying again may help.
+    /// The outside system is unreachable or the connection broke; a retry may help.
     Unavailable,
-    /// No answer in time: trying again may help.
+    /// No answer before the deadline; a retry may help.
     Timeout,
-    /// More was asked for than the answer may have: only another request helps.
+    /// The answer exceeds its limit; a retry does not help.
     TooLarge,
     /// The component was closed.
     Closed,
@@ -35,7 +35,7 @@ pub enum Kind {
 
 /// An error of a component.
 ///
-/// The text does not repeat the component's name where the API adds it; [`Error::component`] has it.
+/// The text leaves out the component's name where the API adds it; see [`Error::component`].
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -47,20 +47,20 @@ struct Inner {
     api_status: Option<ApiStatus>,
     code: Option<i32>,
     property: Option<String>,
-    /// What else is wrong with the same component.
+    /// Further errors of the same component.
     others: Vec<Error>,
 }
 
-/// What a component wants callers of the API to be told.
+/// An API status chosen by the component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiStatus {
     /// The gRPC code, 1 to 16.
     pub grpc: i32,
     /// The HTTP status, 400 to 599.
     pub http: u16,
-    /// The text of the status.
+    /// The status text.
     pub message: String,
-    /// The error's code in HTTP bodies; `reason` where empty.
+    /// The error code in HTTP bodies; `reason` if empty.
     pub tag: String,
     /// The reason of its `google.rpc.ErrorInfo`.
     pub reason: String,
@@ -69,7 +69,7 @@ pub struct ApiStatus {
 }
 
 impl Error {
-    /// An error of `kind`; `message` says what failed and, where there is one, the remedy.
+    /// An error of `kind`. `message` says what failed and, if possible, how to fix it.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
             kind,
@@ -84,17 +84,17 @@ impl Error {
         }))
     }
 
-    /// The stored ETag is another one.
+    /// The stored ETag differs.
     pub fn etag_mismatch() -> Self {
         Self::new(Kind::EtagMismatch, "")
     }
 
-    /// `etag` cannot be an ETag of this store, because of `cause`.
+    /// `cause` says why the ETag is not valid for this store.
     pub fn invalid_etag(cause: impl Into<String>) -> Self {
         Self::new(Kind::InvalidEtag, cause)
     }
 
-    /// The component cannot do `what`.
+    /// The component does not support `what`.
     pub fn unsupported(what: impl Into<String>) -> Self {
         Self::new(Kind::Unsupported, what)
     }
@@ -116,33 +116,33 @@ impl Error {
         self
     }
 
-    /// Adds the cause; the text of the cause is shown after the message.
+    /// Adds the cause. Its text follows the message.
     #[must_use]
     pub fn because(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(cause.into());
         self
     }
 
-    /// Adds what the outside system said besides: response metadata that reaches the caller of a binding even so.
+    /// Adds response metadata from the outside system; the caller of a binding receives it with the error.
     #[must_use]
     pub fn with_metadata(mut self, metadata: Pairs) -> Self {
         self.0.metadata = metadata;
         self
     }
 
-    /// What the outside system said besides.
+    /// Response metadata from the outside system.
     pub fn metadata(&self) -> &Pairs {
         &self.0.metadata
     }
 
-    /// Sets what callers are told.
+    /// Sets the status returned to API callers.
     #[must_use]
     pub fn with_api_status(mut self, api_status: ApiStatus) -> Self {
         self.0.api_status = Some(api_status);
         self
     }
 
-    /// The same with `***` in place of each secret: outside systems repeat what they were shown.
+    /// Replaces each secret with `***`: outside systems may echo credentials.
     #[must_use]
     pub fn without(mut self, secrets: &Secrets) -> Self {
         let inner = &mut self.0;
@@ -164,34 +164,34 @@ impl Error {
         self
     }
 
-    /// What callers are told, where the component says so itself.
+    /// The status returned to API callers, if the component set one.
     pub fn api_status(&self) -> Option<&ApiStatus> {
         self.0.api_status.as_ref()
     }
 
-    /// Sets the gRPC code that the outside system answered with, 1 to 16: retries may go by it. Callers of the API are not
-    /// told it; see [`Error::with_api_status`].
+    /// Sets the gRPC code of the outside system's answer, 1 to 16, for retry policies. API callers do not see
+    /// it; see [`Error::with_api_status`].
     #[must_use]
     pub fn with_code(mut self, code: i32) -> Self {
         self.0.code = Some(code);
         self
     }
 
-    /// Names the property of the component that is wrong: where it is written is shown with the error.
+    /// Names the invalid property. The sidecar shows its location with the error.
     #[must_use]
     pub fn about(mut self, property: &str) -> Self {
         self.0.property = Some(property.to_owned());
         self
     }
 
-    /// Adds what else is wrong with the same component; it is shown after this.
+    /// Appends another error of the same component.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.0.others.extend(other.apart());
         self
     }
 
-    /// Each thing that is wrong as an error of its own.
+    /// Splits into one error per problem.
     pub(crate) fn apart(mut self) -> Vec<Self> {
         let others = std::mem::take(&mut self.0.others);
         let mut all = vec![self];
@@ -199,7 +199,7 @@ impl Error {
         all
     }
 
-    /// All that is wrong with one component as one error: the first, with the others after it.
+    /// Joins the errors of one component into one.
     pub(crate) fn all(errors: Vec<Self>) -> Self {
         let mut errors = errors.into_iter();
         let mut first = errors
@@ -209,39 +209,39 @@ impl Error {
         first
     }
 
-    /// The text of each thing that is wrong, and the property that it is about.
+    /// Text and property of each joined error.
     pub fn each(&self) -> impl Iterator<Item = (String, Option<&str>)> {
         let own = std::iter::once((self.own(), self.property()));
         own.chain(self.0.others.iter().map(|other| (other.own(), other.property())))
     }
 
-    /// The gRPC code by which retries may go, where there is one: what callers are told comes first.
+    /// The gRPC code for retry policies, if any; that of the API status takes precedence.
     pub fn code(&self) -> Option<i32> {
         let api = self.0.api_status.as_ref().map(|status| status.grpc);
         api.or(self.0.code)
     }
 
-    /// The property of the component that is wrong, where it is one.
+    /// The invalid property, if the error is about one.
     pub fn property(&self) -> Option<&str> {
         self.0.property.as_deref()
     }
 
-    /// The kind of the error, by which callers decide.
+    /// The kind, for callers that branch on it.
     pub fn kind(&self) -> Kind {
         self.0.kind
     }
 
-    /// The name of the component, where known.
+    /// The component's name, if known.
     pub fn component(&self) -> Option<&str> {
         self.0.component.as_deref()
     }
 
-    /// Whether the same call may succeed later without anybody's doing.
+    /// Whether the same call may succeed later without intervention.
     pub fn retryable(&self) -> bool {
         matches!(self.0.kind, Kind::Unavailable | Kind::Timeout)
     }
 
-    /// Whether it is about an ETag, which no retry can cure.
+    /// Whether it is an ETag conflict, for which a retry is useless.
     pub fn is_etag(&self) -> bool {
         matches!(self.0.kind, Kind::EtagMismatch | Kind::InvalidEtag)
     }
@@ -258,9 +258,9 @@ impl fmt::Display for Error {
 }
 
 impl Error {
-    /// The text without that of the others.
+    /// The text without the joined errors.
     fn own(&self) -> String {
-        // The two ETag texts are part of the contract.
+        // The two ETag texts are part of Dapr's contract.
         let opening = match self.0.kind {
             Kind::EtagMismatch => "possible etag mismatch. error from state store",
             Kind::InvalidEtag => "invalid etag value",
@@ -291,7 +291,7 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        // The text of the cause is part of ours: what is next in the chain is the cause's own cause.
+        // The text includes the cause's text, so the chain continues with the cause's own cause.
         self.0.source.as_ref().and_then(|cause| cause.source())
     }
 }

@@ -1,16 +1,16 @@
-//! What a component implements and how it is found.
+//! Traits of components, and the catalog of their implementations.
 //!
 //! A component is an adapter to a store, a broker or another outside system. Each category is one object-safe
-//! trait; the sidecar's blocks use nothing else, so built-in and pluggable components look the same to them.
-//! Key prefixes, encryption, resiliency and the wire belong to the blocks, never to a component.
+//! trait. The sidecar's blocks use only these traits, so built-in and pluggable components look alike. Key
+//! prefixes, encryption, resiliency and the wire formats belong to the blocks.
 //!
 //! * [`Metadata`]: the properties of a component, typed.
-//! * [`StateStore`], [`SecretStore`], [`ConfigurationStore`], [`LockStore`], [`OutputBinding`], [`InputBinding`],
-//!   [`CryptoProvider`], [`Conversation`], [`Middleware`], [`PubSub`].
-//! * [`Error`]: one error type, with the kind the API answers depend on.
-//! * [`Catalog`]: types and versions to factories, built explicitly.
+//! * [`StateStore`], [`SecretStore`], [`ConfigurationStore`], [`LockStore`], [`OutputBinding`],
+//!   [`InputBinding`], [`CryptoProvider`], [`Conversation`], [`Middleware`], [`PubSub`].
+//! * [`Error`]: one error type, with the kind that decides the API's answer.
+//! * [`Catalog`]: factories by type and version, built explicitly.
 //!
-//! The rules that each implementation must keep are suites of `outrigger-component-conformance`.
+//! The rules for implementations are test suites in `outrigger-component-conformance`.
 
 pub mod answer;
 pub mod bindings;
@@ -42,8 +42,8 @@ pub use pubsub::PubSub;
 pub use secrets::SecretStore;
 pub use state::StateStore;
 
-/// Request and response metadata: names to texts, as they come from the API.
+/// Request or response metadata: names to texts, as in the API.
 pub type Pairs = HashMap<String, String>;
 
-/// What every call of a component returns.
+/// Result of a component call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

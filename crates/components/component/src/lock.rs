@@ -6,31 +6,32 @@ use async_trait::async_trait;
 
 use crate::Result;
 
-/// How an unlock went; the numbers are the wire's.
+/// Result of an unlock; the numbers are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unlocked {
-    /// It was the owner's lock and is free now.
+    /// The owner's lock was released.
     Success = 0,
-    /// There is no such lock, or it expired.
+    /// The lock does not exist or has expired.
     NoSuchLock = 1,
-    /// Somebody else holds it.
+    /// Another owner holds the lock.
     OthersLock = 2,
-    /// The store answered what it should not.
+    /// The store returned an unexpected answer.
     InternalError = 3,
 }
 
-/// Locks that processes share, each with an owner and a lease.
+/// Locks shared by processes, each with an owner and a lease.
 #[async_trait]
 pub trait LockStore: Send + Sync {
-    /// Takes the lock if it is free; whether it was. It ends by itself after `expiry` (whole seconds).
+    /// Takes the lock if it is free, and returns whether it did. The lease ends after `expiry` (whole
+    /// seconds).
     async fn try_lock(&self, resource: &str, owner: &str, expiry: Duration) -> Result<bool>;
 
-    /// Frees the lock if it is `owner`'s.
+    /// Releases the lock if `owner` holds it.
     async fn unlock(&self, resource: &str, owner: &str) -> Result<Unlocked>;
 
-    /// Whether the store answers.
+    /// Checks that the store responds.
     async fn ping(&self) -> Result<()>;
 
-    /// Ends what the store runs; locks stay until they expire.
+    /// Stops the store's tasks; locks stay until they expire.
     async fn close(&self);
 }

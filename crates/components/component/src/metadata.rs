@@ -13,10 +13,10 @@ use outrigger_resources::value::{ParseDurationError, go_nanos, truthy};
 
 use crate::answer::MAX_ANSWER;
 
-/// A property that is missing or wrong.
+/// A missing or invalid property.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
-    /// Two properties whose names differ in case only.
+    /// Two properties whose names differ only in case.
     #[error(
         "component {component}: the metadata has {first} and {second}, which are the same property; keep one"
     )]
@@ -28,7 +28,7 @@ pub enum MetadataError {
         /// The other spelling.
         second: String,
     },
-    /// A property the component cannot do without.
+    /// A required property is missing.
     #[error("component {component}: the metadata property {property} is missing; add it to spec.metadata")]
     Missing {
         /// Component name.
@@ -36,7 +36,7 @@ pub enum MetadataError {
         /// Property name.
         property: String,
     },
-    /// A value that is not what the property needs.
+    /// The value does not have the expected form.
     #[error(
         "component {component}: invalid value {}for the metadata property {property}: {expected}",
         value.as_ref().map(|value| format!("{value:?} ")).unwrap_or_default()
@@ -46,7 +46,7 @@ pub enum MetadataError {
         component: String,
         /// Property name as written.
         property: String,
-        /// The value; `None` where it may hold a secret.
+        /// The value; `None` if it may contain a secret.
         value: Option<String>,
         /// The expected form, for the message.
         expected: String,
@@ -54,7 +54,7 @@ pub enum MetadataError {
 }
 
 impl MetadataError {
-    /// The property it is about.
+    /// The affected property.
     pub fn property(&self) -> &str {
         match self {
             Self::Duplicate { second, .. } => second,
@@ -63,33 +63,33 @@ impl MetadataError {
     }
 }
 
-/// What a bare number means where a duration is expected.
+/// Unit of a bare number in a duration property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Seconds: nearly everywhere.
+    /// Seconds, for almost all properties.
     Seconds,
-    /// Milliseconds: the connection properties of Redis. A bare negative number stays as it is.
+    /// Milliseconds, for Redis connection properties. A bare negative number stays unchanged.
     Milliseconds,
 }
 
-/// How a property is read: what `docs/reference/components/` says of it is compared with this.
+/// How a property is read. A test compares this with `docs/reference/components/`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PropertyType {
-    /// As any text, perhaps checked by the component itself.
+    /// Text, possibly validated by the component.
     Text,
-    /// As a text that may not be missing.
+    /// Required text.
     Required,
-    /// As a switch, with its default.
+    /// Boolean, with its default.
     Flag(bool),
-    /// As a whole number.
+    /// Whole number.
     Number,
-    /// As a span of time; a bare number is of this unit.
+    /// Duration; a bare number has this unit.
     Duration(Unit),
-    /// As a span of time in seconds, with its default.
+    /// Duration in seconds, with its default.
     Span(Duration),
 }
 
-/// A span of time with sign: in several properties zero and negative values switch something off.
+/// A signed duration: some properties use zero or negative values to disable a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration {
     /// Nanoseconds.
@@ -97,7 +97,7 @@ pub struct GoDuration {
 }
 
 impl GoDuration {
-    /// The span, or `None` when zero or negative.
+    /// The duration, or `None` if zero or negative.
     pub fn positive(self) -> Option<Duration> {
         u64::try_from(self.nanos)
             .ok()
@@ -114,45 +114,45 @@ impl From<Duration> for GoDuration {
     }
 }
 
-/// The properties of a component after secrets, environment references and templates were resolved.
+/// Properties of a component, with secrets, environment references and templates resolved.
 ///
-/// Names are looked up without regard to case. Where several names are given the first that is present wins:
-/// the others are old names. What is looked up is noted, so that [`Metadata::unused`] can tell what nobody wanted.
+/// Lookups ignore case. Of several given names, the first one present wins; the others are aliases. Lookups
+/// are recorded for [`Metadata::unused`].
 #[derive(Clone)]
 pub struct Metadata {
     component: Arc<str>,
     /// By lower-cased name: the name as written and the value.
     properties: HashMap<String, (String, String)>,
-    /// Of the properties whose values came from a secret store, by lower-cased name.
+    /// Lowercase names of properties whose values came from a secret store.
     secret: BTreeSet<String>,
-    /// Bytes that an answer of the outside system may have.
+    /// Limit of an answer from the outside system, bytes.
     max_answer: usize,
-    /// What was looked up, here and in copies of this.
+    /// Recorded lookups, shared with clones.
     wanted: Arc<Mutex<LookedUp>>,
 }
 
 #[derive(Default)]
 struct LookedUp {
-    /// How each was read: of several ways the one that says the most, which is the last.
+    /// How each property was read; the last read is the most specific.
     names: BTreeMap<String, PropertyType>,
-    /// Somebody took all of them: none is unknown.
+    /// All properties were read as a whole, so none is unused.
     all: bool,
-    /// Wrong values that were read, where they are collected.
+    /// Collected errors; `None` if errors are returned at once.
     wrong: Option<Vec<MetadataError>>,
-    /// Properties that were told to be wrong, by lower-cased name: they count as absent.
+    /// Lowercase names of properties already reported as invalid; they count as absent.
     left_out: BTreeSet<String>,
 }
 
-/// A property that nobody looked up.
+/// A property that was never looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unused {
-    /// Its name as written.
+    /// The name as written.
     pub name: String,
-    /// The name that was looked up in vain and is nearest.
+    /// The nearest name that was looked up and not found.
     pub near: Option<String>,
 }
 
-// Values may be secrets: only names are shown.
+// Shows names only, because values may be secrets.
 impl std::fmt::Debug for Metadata {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut names: Vec<&str> = self.properties.values().map(|(name, _)| name.as_str()).collect();
@@ -168,7 +168,7 @@ impl Metadata {
     /// The properties of `component`.
     ///
     /// # Errors
-    /// [`MetadataError::Duplicate`] when two names differ in case only.
+    /// [`MetadataError::Duplicate`] if two names differ only in case.
     pub fn new(
         component: impl Into<Arc<str>>,
         properties: impl IntoIterator<Item = (String, String)>,
@@ -194,31 +194,31 @@ impl Metadata {
         Ok(metadata)
     }
 
-    /// With the values of these properties as secrets, which errors do not show.
+    /// Marks these properties as secrets, whose values errors do not show.
     #[must_use]
     pub fn with_secrets<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         self.secret = names.into_iter().map(str::to_lowercase).collect();
         self
     }
 
-    /// With another bound of what the outside system may answer.
+    /// Sets the limit of an answer from the outside system.
     #[must_use]
     pub fn with_max_answer(mut self, bytes: usize) -> Self {
         self.max_answer = bytes;
         self
     }
 
-    /// Bytes that an answer of the outside system may have: one value, one message, or all values of a call.
+    /// Limit of an answer from the outside system in bytes: one value, one message, or all values of a call.
     pub fn max_answer(&self) -> usize {
         self.max_answer
     }
 
-    /// `text` with `***` in place of each of the [`Metadata::secrets`].
+    /// Replaces each of the [`Metadata::secrets`] in `text` with `***`.
     pub fn redact(&self, text: &str) -> String {
         self.secrets().redact(text)
     }
 
-    /// The values that came from a secret store, and the passwords in the user parts of addresses.
+    /// Values from a secret store, and passwords in the user parts of addresses.
     pub fn secrets(&self) -> Secrets {
         let stored = self.secret.iter().filter_map(|name| self.properties.get(name));
         let stored = stored.map(|(_, value)| value.as_str());
@@ -227,39 +227,39 @@ impl Metadata {
         Secrets::new(stored.chain(passwords.iter().map(String::as_str)))
     }
 
-    /// The name of the component.
+    /// The component's name.
     pub fn component(&self) -> &Arc<str> {
         &self.component
     }
 
-    /// From here on a value that is wrong counts as absent, and one that is missing as empty, here and in copies of this,
-    /// until [`Metadata::collected`] tells of it: who reads the properties goes on to the others.
+    /// Starts collecting errors: invalid values count as absent and missing ones as empty, here and in
+    /// clones, until [`Metadata::collected`]. The factory can then read its other properties.
     pub(crate) fn collect(&self) {
         self.looked().wrong = Some(Vec::new());
     }
 
-    /// While wrong values are collected, this property counts as absent too. False where that changes nothing: it is
-    /// absent, or was left out before.
+    /// While collecting, treats this property as absent too. Returns false if that changes nothing: it is
+    /// absent or was left out before.
     pub(crate) fn leave_out(&self, property: &str) -> bool {
         let lower = property.to_lowercase();
         self.properties.contains_key(&lower) && self.looked().left_out.insert(lower)
     }
 
-    /// Whether a wrong value was collected, or one is left out.
+    /// Whether an error was collected or a property left out.
     pub(crate) fn has_collected(&self) -> bool {
         let looked = self.looked();
         !looked.left_out.is_empty() || looked.wrong.as_ref().is_some_and(|wrong| !wrong.is_empty())
     }
 
-    /// What was collected. Wrong values are errors again from here on, and nothing is left out.
+    /// The collected errors. Afterwards, invalid values are errors again and no property is left out.
     pub(crate) fn collected(&self) -> Vec<MetadataError> {
         let mut looked = self.looked();
         looked.left_out.clear();
         looked.wrong.take().unwrap_or_default()
     }
 
-    /// The properties that nobody looked up so far, by name. Asked after the component was built: what it does not
-    /// read then has no effect.
+    /// Properties not looked up so far, by name. Call it after building the component: properties not read by
+    /// then have no effect.
     pub fn unused(&self) -> Vec<Unused> {
         let wanted = self.looked();
         if wanted.all {
@@ -284,14 +284,15 @@ impl Metadata {
         unused
     }
 
-    /// The names that were looked up so far, present or not, sorted, and how: what a component reads, once it was built.
+    /// Sorted names of all lookups so far, present or not, with the type. After a build this lists the
+    /// component's properties.
     pub fn looked_up(&self) -> Vec<(String, PropertyType)> {
         let wanted = self.looked();
         let names = wanted.names.iter();
         names.map(|(name, reading)| (name.clone(), *reading)).collect()
     }
 
-    /// All properties: names as written, and values. None counts as unused then.
+    /// All properties with names as written. Marks all as used.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.looked().all = true;
         self.properties
@@ -304,17 +305,18 @@ impl Metadata {
         self.find(names, PropertyType::Text).map(|(_, value)| value)
     }
 
-    /// As [`Metadata::text`], with an empty value counting as absent.
+    /// Like [`Metadata::text`], but an empty value counts as absent.
     pub fn filled(&self, names: &[&str]) -> Option<&str> {
         self.text(names).filter(|value| !value.is_empty())
     }
 
-    /// Whether one of `names` has a value, even if that is wrong and counts as absent: nothing else takes its place then.
+    /// Whether one of `names` has a value, even an invalid one that counts as absent: no alternative applies
+    /// then.
     pub fn is_given(&self, names: &[&str]) -> bool {
         self.filled(names).is_some() || self.is_left_out(names)
     }
 
-    /// As [`Metadata::filled`], for a property the component cannot do without.
+    /// Like [`Metadata::filled`], for a required property.
     ///
     /// # Errors
     /// [`MetadataError::Missing`].
@@ -333,16 +335,16 @@ impl Metadata {
         self.refuse(missing, "")
     }
 
-    /// Whether the value says yes; anything unknown is no, as everywhere in Dapr. `default` when absent.
+    /// Whether the value is truthy; unknown values are false, as in Dapr. `default` if absent.
     pub fn flag(&self, names: &[&str], default: bool) -> bool {
         let found = self.find(names, PropertyType::Flag(default));
         found.map_or(default, |(_, value)| truthy(value))
     }
 
-    /// A number; `None` when absent or empty.
+    /// A number; `None` if absent or empty.
     ///
     /// # Errors
-    /// [`MetadataError::Invalid`] for anything else than a number in the range of `T`.
+    /// [`MetadataError::Invalid`] unless it is a number in the range of `T`.
     pub fn number<T: FromStr>(&self, names: &[&str]) -> Result<Option<T>, MetadataError> {
         let found = self.find(names, PropertyType::Number);
         let Some((name, value)) = found.filter(|(_, value)| !value.is_empty()) else {
@@ -357,10 +359,10 @@ impl Metadata {
         }
     }
 
-    /// A Go duration (`1m30s`) or a bare number of `unit`; `None` when absent, zero when empty.
+    /// A Go duration (`1m30s`) or a bare number of `unit`; `None` if absent, zero if empty.
     ///
     /// # Errors
-    /// [`MetadataError::Invalid`] for anything else.
+    /// [`MetadataError::Invalid`] for other values.
     pub fn duration(&self, names: &[&str], unit: Unit) -> Result<Option<GoDuration>, MetadataError> {
         let Some((name, value)) = self.find(names, PropertyType::Duration(unit)) else {
             return Ok(None);
@@ -371,7 +373,7 @@ impl Metadata {
         })
     }
 
-    /// As [`Metadata::duration`], for a span that must not be below `least`; `default` when absent.
+    /// Like [`Metadata::duration`], with a minimum of `least`; `default` if absent.
     ///
     /// # Errors
     /// [`MetadataError::Invalid`].
@@ -396,7 +398,7 @@ impl Metadata {
         }
     }
 
-    /// An error about the first of `names` that is present.
+    /// An error for the first of `names` that is present.
     pub fn wrong(&self, names: &[&str], expected: &str) -> MetadataError {
         let (name, value) = self
             .find(names, PropertyType::Text)
@@ -416,10 +418,10 @@ impl Metadata {
             .any(|name| looked.left_out.contains(&name.to_lowercase()))
     }
 
-    /// The error, or what counts in place of the value where wrong ones are collected.
+    /// Returns the error, or `instead` while errors are collected.
     fn refuse<T>(&self, error: MetadataError, instead: T) -> Result<T, MetadataError> {
         let mut looked = self.looked();
-        // What is missing may be so for want of a value that is left out.
+        // A property may be missing only because an invalid value was left out.
         let told = !looked.left_out.is_empty() && matches!(error, MetadataError::Missing { .. });
         match &mut looked.wrong {
             Some(wrong) => {
@@ -443,7 +445,7 @@ impl Metadata {
         self.given(names, |name| !wanted.left_out.contains(name))
     }
 
-    /// The first of `names` that is present and, in lower case, `counts`.
+    /// The first of `names` that is present and satisfies `counts`, which gets the lowercase name.
     fn given(&self, names: &[&str], counts: impl Fn(&str) -> bool) -> Option<(&str, &str)> {
         let mut lower = names.iter().map(|name| name.to_lowercase());
         lower.find_map(|name| {
@@ -469,19 +471,20 @@ impl Metadata {
     }
 }
 
-/// Words in the names of properties that hold addresses, whose user part may be a password.
+/// Words in the names of address properties, whose user part may be a password.
 const ADDRESSES: [&str; 5] = ["host", "address", "server", "broker", "endpoint"];
 
 /// Whether a property of this name may hold a secret.
 pub fn may_be_secret(property: &str) -> bool {
     let lower = property.to_lowercase();
-    // A private key often stands behind its certificate.
+    // A certificate property often includes the private key.
     ["password", "connectionstring", "key", "secret", "token", "cert"]
         .into_iter()
         .any(|word| lower.contains(word))
 }
 
-/// Whether a URL may have an account or, as those of webhooks do, a key in its query, its fragment or its path.
+/// Whether a URL may contain credentials: an account or, as in webhooks, a key in its query, fragment or
+/// path.
 fn may_hold_credentials(url: &str) -> bool {
     let behind = url.split_once("://").map_or(url, |(_, behind)| behind);
     let path = behind.split_once('/').map_or("", |(_, path)| path);

@@ -1,4 +1,4 @@
-//! HTTP middleware: what stands between a client and an API, or between the sidecar and the app.
+//! HTTP middleware between a client and the API, or between the sidecar and the app.
 
 use std::error::Error as StdError;
 use std::net::SocketAddr;
@@ -12,42 +12,42 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 
-/// Whatever goes wrong with a body or behind the last middleware.
+/// An error of a body or of the end of the pipeline.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// A body on its way through a pipeline: it streams.
+/// A streaming body in a pipeline.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
-/// How a request ended: answered, or broken off by an error that only the end of the pipeline understands.
+/// A response, or an error for the end of the pipeline.
 pub type Outcome = Result<Response<Body>, BoxError>;
 
-/// The other end of the connection a request came over; an extension of the request where it is known.
+/// Remote address of the connection, a request extension if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// Sees, changes or answers requests.
+/// Inspects, changes or answers requests.
 #[async_trait]
 pub trait Middleware: Send + Sync {
-    /// Answers `request` itself, or passes it on to `next`. The target of a request is its path and query.
+    /// Answers `request` or passes it to `next`. The target of a request is its path and query.
     ///
     /// # Errors
-    /// Only what `next` reports.
+    /// Only errors from `next`.
     async fn handle(&self, request: Request<Body>, next: Next<'_>) -> Outcome;
 
-    /// Ends what the middleware runs.
+    /// Stops the middleware's tasks.
     async fn close(&self) {}
 }
 
 type End<'a> = Box<dyn FnOnce(Request<Body>) -> BoxFuture<'a, Outcome> + Send + 'a>;
 
-/// What comes after a middleware.
+/// The rest of a pipeline.
 pub struct Next<'a> {
     rest: &'a [Arc<dyn Middleware>],
     end: End<'a>,
 }
 
 impl<'a> Next<'a> {
-    /// Middlewares, outermost first, around `end`.
+    /// Middlewares around `end`, outermost first.
     pub fn new(
         chain: &'a [Arc<dyn Middleware>],
         end: impl FnOnce(Request<Body>) -> BoxFuture<'a, Outcome> + Send + 'a,
@@ -58,7 +58,7 @@ impl<'a> Next<'a> {
         }
     }
 
-    /// Passes a request on.
+    /// Passes the request on.
     pub async fn run(self, request: Request<Body>) -> Outcome {
         match self.rest.split_first() {
             Some((first, rest)) => first.handle(request, Next { rest, end: self.end }).await,
@@ -67,14 +67,14 @@ impl<'a> Next<'a> {
     }
 }
 
-/// A body of bytes at hand.
+/// A body from bytes in memory.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into())
         .map_err(|never| match never {})
         .boxed_unsync()
 }
 
-/// An answer of a middleware: plain text, the name of the status where nothing else is to be said.
+/// A plain-text response; the status name if there is no text.
 pub fn answer(status: StatusCode, text: Option<&str>) -> Response<Body> {
     let text = text.unwrap_or_else(|| status.canonical_reason().unwrap_or_default());
     let mut response = Response::new(full(text.to_owned()));
@@ -92,7 +92,7 @@ pub fn answer(status: StatusCode, text: Option<&str>) -> Response<Body> {
 mod tests {
     use super::*;
 
-    /// Adds its letter to the path on the way in and to the header `seen` on the way out.
+    /// Adds its letter to the path of the request and to the header `seen` of the response.
     struct Mark(&'static str);
 
     #[async_trait]

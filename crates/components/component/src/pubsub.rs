@@ -1,12 +1,12 @@
-//! Publish/subscribe: brokers behind one thin trait.
+//! Publish/subscribe: a thin trait for brokers.
 //!
-//! A broker adapter publishes, and turns what a consumer group gets into a [`Subscription`]: a stream of messages, each
-//! with a [`Receipt`]. Retries, dead letters and the order of attempts are the delivery engine's: its queue takes
-//! [`Message::ordering_key`], [`Event::Revoked`] as the revocation of keys, and each settlement goes into the
-//! receipt. CloudEvents envelopes, scopes and resiliency are the sidecar's.
+//! A broker adapter publishes, and turns the messages of a consumer group into a [`Subscription`]: a stream
+//! of messages, each with a [`Receipt`]. The delivery engine decides retries, dead letters and the order of
+//! attempts. Its queue uses [`Message::ordering_key`], takes [`Event::Revoked`] as the revocation of keys,
+//! and passes each settlement to the receipt. The sidecar handles CloudEvents, scopes and resiliency.
 //!
-//! Back-pressure: no more than [`Subscribe::in_flight`] messages are unsettled at a time, and no more than 32 MiB of them;
-//! the broker keeps the rest.
+//! Backpressure: at most [`Subscribe::in_flight`] messages and 32 MiB are unsettled at a time; the broker
+//! keeps the rest.
 
 mod feed;
 mod keys;
@@ -32,31 +32,31 @@ use crate::{Error, Pairs, Result};
 
 /// Publish metadata: the ordering key of a message.
 pub const PARTITION_KEY: &str = "partitionKey";
-/// How often a message became a dead letter, in its metadata. Brokers with headers keep it with the message, also those that
-/// keep no other metadata.
+/// Metadata: how often the message was dead-lettered. Brokers with headers store it with the message even if
+/// they store no other metadata.
 pub const DEAD_LETTER_HOPS: &str = "deadletterhops";
-/// Entries of a bulk that are under way at once where the broker has no bulk of its own.
+/// Concurrent publishes of a bulk request if the broker has no bulk operation.
 const BULK_AT_ONCE: usize = 64;
-/// The names of the time to live in request metadata.
+/// Names of the time to live in request metadata.
 const TTL: [&str; 2] = ["ttlInSeconds", "ttl"];
 
-/// What a broker can do; the sidecar does what it can of the rest.
+/// Features of a broker; the sidecar emulates missing ones where possible.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Drops messages whose time to live has passed (`MESSAGE_TTL`). Without it the sidecar notes an expiration in the
-    /// envelope, and drops what comes late.
+    /// Drops messages after their time to live (`MESSAGE_TTL`). Without it the sidecar writes an expiration
+    /// into the envelope and drops late messages.
     pub ttl: bool,
-    /// Publishes many messages in one exchange (`BULK_PUBSUB`).
+    /// Publishes many messages in one request (`BULK_PUBSUB`).
     pub bulk_publish: bool,
-    /// Takes topics with wildcards in subscriptions (`SUBSCRIBE_WILDCARDS`).
+    /// Accepts wildcards in subscribed topics (`SUBSCRIBE_WILDCARDS`).
     pub wildcards: bool,
-    /// What is published while a group's consumers are away, or was not acknowledged by them, waits for them. Without
-    /// it messages are delivered at most once.
+    /// Keeps unacknowledged messages, and those published while a group has no consumer. Without it, delivery
+    /// is at most once.
     pub at_least_once: bool,
 }
 
 impl Features {
-    /// Their names in the contract.
+    /// Feature names on the wire.
     pub fn names(self) -> Vec<&'static str> {
         let named = [
             (self.ttl, "MESSAGE_TTL"),
@@ -70,47 +70,47 @@ impl Features {
     }
 }
 
-/// A message to be published.
+/// A message to publish.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Publish {
     /// The topic to publish to.
     pub topic: String,
     /// The payload.
     pub data: Bytes,
-    /// Media type of the payload, where it is known.
+    /// Media type of the payload, if known.
     pub content_type: Option<String>,
-    /// Of the payload as the app said, or the envelope's: for protocols that have a place for it. As Dapr tells brokers no
-    /// content type of a single message, `content_type` is without it there.
+    /// Media type declared by the app or the envelope, for protocols with a field for it. Dapr passes brokers
+    /// no content type of a single message, so `content_type` is empty there.
     pub declared: Option<String>,
     /// Request metadata.
     pub metadata: Pairs,
 }
 
-/// Messages to be published to one topic.
+/// Messages to publish to one topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BulkPublish {
     /// The topic to publish to.
     pub topic: String,
     /// The entries, published in this order.
     pub entries: Vec<BulkEntry>,
-    /// Metadata of the request. Entries [have it already](inherit).
+    /// Request metadata. Entries [include it](inherit).
     pub metadata: Pairs,
 }
 
-/// A message of a bulk.
+/// One message of a bulk request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BulkEntry {
-    /// Unique in its bulk.
+    /// Unique within the request.
     pub id: String,
     /// The payload.
     pub data: Bytes,
-    /// Media type of the payload, where it is known.
+    /// Media type of the payload, if known.
     pub content_type: Option<String>,
-    /// Metadata of the entry, with that of the request.
+    /// Metadata of the entry, including that of the request.
     pub metadata: Pairs,
 }
 
-/// An entry of a bulk that was not published.
+/// A bulk entry that was not published.
 #[derive(Debug)]
 pub struct Failed {
     /// [`BulkEntry::id`].
@@ -119,88 +119,87 @@ pub struct Failed {
     pub error: Error,
 }
 
-/// What a subscription asks of the broker.
+/// A subscription request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscribe {
-    /// The topic, with wildcards where [`Features::wildcards`] says so.
+    /// The topic, with wildcards if [`Features::wildcards`] is set.
     pub topic: String,
-    /// Metadata of the subscription.
+    /// Subscription metadata.
     pub metadata: Pairs,
-    /// Messages that may be unsettled at once; at least 1.
+    /// Maximum unsettled messages.
     pub in_flight: NonZeroUsize,
 }
 
-/// Messages of one ordering key are delivered in the order they were published.
+/// Messages of one ordering key are delivered in publish order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrderingKey {
-    /// Of the topic, where the broker has partitions; [`Event::Revoked`] names it.
+    /// Partition of the topic, if the broker has partitions; [`Event::Revoked`] names it.
     pub partition: Option<u32>,
-    /// The ordering key, where there is one.
+    /// The ordering key, if any.
     pub key: Option<Bytes>,
 }
 
 /// A message from a broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Where it was published, which is not what was subscribed to where that has wildcards.
+    /// Topic of publication; differs from the subscribed topic if that has wildcards.
     pub topic: Arc<str>,
     /// The payload.
     pub data: Bytes,
-    /// Of the payload, where the broker tells.
+    /// Media type of the payload, if the broker stores it.
     pub content_type: Option<String>,
     /// Event metadata.
     pub metadata: Pairs,
-    /// `None`: the message may be handled in any order.
+    /// `None` if messages may be handled in any order.
     pub ordering_key: Option<OrderingKey>,
-    /// How often the broker has delivered it before, to anybody of the group; `None` where it does not tell.
+    /// Earlier deliveries to any consumer of the group; `None` if unknown.
     pub redelivered: Option<u32>,
 }
 
-/// A message and the way to settle it.
+/// A message and its receipt.
 #[derive(Debug)]
 pub struct Delivery {
-    /// What to handle.
+    /// The message.
     pub message: Message,
-    /// Dropped unsettled, the message is returned to the broker.
+    /// Dropping it unsettled returns the message to the broker.
     pub receipt: Receipt,
 }
 
-/// What comes out of a subscription.
+/// An event of a subscription.
 #[derive(Debug)]
 pub enum Event {
-    /// A message of the broker, to be settled.
+    /// A message to settle.
     Message(Delivery),
     /// A rebalance took partitions away.
     Revoked(Revoked),
-    /// The broker has all messages of an ordering key that were [returned with a rejected one](Receipt::reject_key). Further
-    /// ones come in order again.
+    /// The broker has received all messages of a key that were [returned with a rejected
+    /// one](Receipt::reject_key). Later messages arrive in order again.
     Reopened(OrderingKey),
 }
 
-/// Partitions that belong to another consumer now. Settlements of their messages have no effect any more.
+/// Partitions assigned to another consumer. Settling their messages has no effect.
 #[derive(Debug)]
 pub struct Revoked {
     /// As in [`OrderingKey::partition`].
     pub partitions: Vec<u32>,
-    /// Dropped when the engine has taken note: the rebalance waits for it.
+    /// Dropped once the engine has recorded the revocation; the rebalance waits for that.
     pub noted: oneshot::Sender<()>,
 }
 
 /// A broker, for one consumer group.
 #[async_trait]
 pub trait PubSub: Send + Sync {
-    /// The optional features that it supports.
+    /// Supported optional features.
     fn features(&self) -> Features;
 
-    /// Publishes a message. When it returns, the broker has it as safely as its settings say.
+    /// Publishes a message. On return, the broker has stored it as safely as its settings require.
     ///
     /// # Errors
-    /// `InvalidRequest` for metadata that cannot be used; `Unavailable` and `Timeout` where nobody knows whether the
-    /// broker has the message.
+    /// `InvalidRequest` for invalid metadata; `Unavailable` and `Timeout` if the message may or may not have
+    /// been stored.
     async fn publish(&self, message: &Publish) -> Result<()>;
 
-    /// Publishes messages, those of one ordering key in their order. The entries that were not published, each with
-    /// its reason; none where all were.
+    /// Publishes messages, keeping the order within each ordering key. Returns the failed entries.
     ///
     /// # Errors
     /// Nothing was published.
@@ -208,15 +207,15 @@ pub trait PubSub: Send + Sync {
         publish_each(self, bulk, BULK_AT_ONCE).await
     }
 
-    /// Joins the consumer group of the component on a topic. When it returns the group stands: what is published from
-    /// then on comes. A lost connection does not end the subscription; the component connects again.
+    /// Joins the component's consumer group on a topic. Messages published after the return are delivered.
+    /// After a lost connection the component reconnects.
     ///
     /// # Errors
-    /// What makes subscribing impossible.
+    /// Subscribing is impossible.
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription>;
 
-    /// Fetches no more messages for any subscription, for good. Those that were fetched still come, and can be settled. A broker
-    /// that cannot do so changes nothing.
+    /// Stops fetching messages for all subscriptions, permanently. Messages already fetched are still
+    /// delivered and can be settled. Brokers without support ignore this.
     ///
     /// # Errors
     /// The broker failed to pause.
@@ -224,21 +223,21 @@ pub trait PubSub: Send + Sync {
         Ok(())
     }
 
-    /// Whether the broker answers.
+    /// Checks that the broker responds.
     ///
     /// # Errors
-    /// The broker cannot be reached, or refuses this component.
+    /// The broker is unreachable or rejects the component.
     async fn ping(&self) -> Result<()>;
 
-    /// Ends what the component runs, its subscriptions too: what they have not settled is delivered again later.
+    /// Ends the subscriptions and the component's tasks. Unsettled messages are redelivered later.
     async fn close(&self);
 }
 
-/// Publishes the entries of a bulk as messages of their own, beginning them in their order and `at_once` at a time: what
-/// [`PubSub::publish_bulk`] does by itself.
+/// Publishes each entry of a bulk as a single message, started in order, `at_once` at a time. Default of
+/// [`PubSub::publish_bulk`].
 ///
 /// # Errors
-/// None: what fails is in the list.
+/// Failures are in the returned list.
 pub async fn publish_each(
     broker: &(impl PubSub + ?Sized),
     bulk: &BulkPublish,
@@ -249,7 +248,7 @@ pub async fn publish_each(
         if running.len() >= at_once {
             failed.extend(running.next().await.flatten());
         }
-        // Tokio's turns for fairness would let later ones begin first.
+        // Tokio's cooperative budget could otherwise start later entries first.
         running.push_back(unconstrained(async move {
             let published = broker.publish(&bulk.message(entry)).await;
             published.err().map(|error| Failed {
@@ -265,7 +264,7 @@ pub async fn publish_each(
 }
 
 impl Message {
-    /// What it takes in memory, bytes: payload, metadata, media type and key. Its topic is not counted, which messages share.
+    /// Memory size in bytes: payload, metadata, media type and key. The topic is shared and not counted.
     pub fn size(&self) -> usize {
         let pairs = self.metadata.iter();
         let metadata: usize = pairs
@@ -278,7 +277,7 @@ impl Message {
 }
 
 impl BulkPublish {
-    /// An entry as a message of its own.
+    /// The entry as a single message.
     pub fn message(&self, entry: &BulkEntry) -> Publish {
         Publish {
             topic: self.topic.clone(),
@@ -291,15 +290,15 @@ impl BulkPublish {
 }
 
 impl Publish {
-    /// A value of the request metadata; any case. An empty one is none.
+    /// A value of the request metadata; case is ignored and empty counts as absent.
     pub fn property(&self, name: &str) -> Option<&str> {
         property(&self.metadata, name)
     }
 
-    /// The time to live: `ttlInSeconds` or `ttl`, seconds or a duration of Go.
+    /// The time to live from `ttlInSeconds` or `ttl`: seconds or a Go duration.
     ///
     /// # Errors
-    /// `InvalidRequest` for another text, and for no time at all.
+    /// `InvalidRequest` for other texts and for zero.
     pub fn ttl(&self) -> Result<Option<Duration>> {
         time_to_live(&self.metadata)
     }
@@ -310,8 +309,8 @@ impl Publish {
     }
 }
 
-/// Adds metadata of a request to those of one of its entries. What the entry says itself wins, in any case and under either
-/// name of the time to live.
+/// Adds request metadata to that of an entry. The entry's own values win, in any case and under either name
+/// of the time to live.
 pub fn inherit(own: &mut Pairs, request: &Pairs) {
     if own.is_empty() {
         own.clone_from(request);
@@ -328,10 +327,10 @@ pub fn inherit(own: &mut Pairs, request: &Pairs) {
     own.extend(missing.map(|(name, value)| (name.clone(), value.clone())));
 }
 
-/// The time to live in request metadata: `ttlInSeconds` or `ttl`, seconds or a duration of Go.
+/// The time to live from `ttlInSeconds` or `ttl`: seconds or a Go duration.
 ///
 /// # Errors
-/// `InvalidRequest` for another text, and for no time at all.
+/// `InvalidRequest` for other texts and for zero.
 pub fn time_to_live(metadata: &Pairs) -> Result<Option<Duration>> {
     let Some((name, text)) = TTL
         .iter()
@@ -354,7 +353,7 @@ pub fn time_to_live(metadata: &Pairs) -> Result<Option<Duration>> {
     })
 }
 
-/// A value of request metadata; any case. An empty one is none.
+/// A value of request metadata; case is ignored and empty counts as absent.
 pub fn property<'a>(metadata: &'a Pairs, name: &str) -> Option<&'a str> {
     let value = metadata.get(name).or_else(|| {
         let mut others = metadata.iter();
@@ -363,7 +362,7 @@ pub fn property<'a>(metadata: &'a Pairs, name: &str) -> Option<&'a str> {
     value.map(String::as_str).filter(|value| !value.is_empty())
 }
 
-/// Whether a value of request metadata says yes; anything unknown is no.
+/// Whether a value of request metadata is truthy; unknown values are false.
 pub fn flag(metadata: &Pairs, name: &str) -> Option<bool> {
     property(metadata, name).map(truthy)
 }

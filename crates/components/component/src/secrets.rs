@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use crate::{Pairs, Result};
 
-/// What a secret store can do. The names are shown in the metadata API.
+/// Optional features of a secret store, as listed by the metadata API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
     /// A secret may have several keys.
@@ -22,23 +22,23 @@ impl Feature {
     }
 }
 
-/// A store of secrets by name. A secret is a map; one with a single value has it under its own name.
+/// A store of secrets by name. A secret is a map; a single value is stored under the secret's own name.
 #[async_trait]
 pub trait SecretStore: Send + Sync {
-    /// The optional features that it supports.
+    /// Supported optional features.
     fn features(&self) -> &[Feature];
 
-    /// A secret. Stores differ on absence: an error of kind `NotFound`, or an empty value.
+    /// A secret. If it does not exist, stores return either `NotFound` or an empty value.
     async fn get(&self, name: &str, metadata: &Pairs) -> Result<Pairs>;
 
     /// All secrets by name.
     async fn bulk_get(&self, metadata: &Pairs) -> Result<HashMap<String, Pairs>>;
 
-    /// Whether the store answers.
+    /// Checks that the store responds.
     async fn ping(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Ends what the store runs.
+    /// Stops the store's tasks.
     async fn close(&self) {}
 }

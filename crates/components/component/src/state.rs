@@ -22,10 +22,10 @@ pub use self::{
 };
 use crate::{Error, Pairs, Result};
 
-/// What a store can do beyond get, set and delete. The names are shown in the metadata API.
+/// Optional features of a state store, as listed by the metadata API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
-    /// Writes and deletions that depend on an ETag.
+    /// Conditional writes and deletions by ETag.
     Etag,
     /// [`StateStore::transact`].
     Transactional,
@@ -71,19 +71,19 @@ impl Feature {
     }
 }
 
-/// Which value is wanted.
+/// A read request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Get {
     /// The stored key.
     pub key: String,
-    /// Whether an eventually consistent value will do.
+    /// Whether an eventually consistent value is acceptable.
     pub consistency: Consistency,
     /// Request metadata.
     pub metadata: Pairs,
 }
 
 impl Get {
-    /// Wants `key`, nothing special.
+    /// A request for `key` with default options.
     pub fn key(key: impl Into<String>) -> Self {
         Self {
             key: key.into(),
@@ -97,27 +97,27 @@ impl Get {
 pub struct Item {
     /// The bytes, as stored.
     pub data: Bytes,
-    /// Opaque; `None` in stores without ETags.
+    /// Opaque; `None` if the store has no ETags.
     pub etag: Option<String>,
     /// E.g. `ttlExpireTime`.
     pub metadata: Pairs,
-    /// Media type of the value, where the store knows it.
+    /// Media type of the value, if the store knows it.
     pub content_type: Option<String>,
 }
 
-/// A value to write.
+/// A write request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Set {
     /// The stored key.
     pub key: String,
-    /// What is stored under the key.
+    /// The new value.
     pub value: Value,
-    /// Write only over this version. Empty is as good as none.
+    /// Writes only over this version. Empty counts as absent.
     pub etag: Option<String>,
-    /// What happens when somebody else wrote.
+    /// Handling of concurrent writes.
     pub concurrency: Concurrency,
-    /// With [`Concurrency::FirstWrite`] and no ETag: the sidecar asks for it, not the app. Pluggable stores are not asked, for
-    /// they may refuse a first write without an ETag.
+    /// With [`Concurrency::FirstWrite`] and no ETag: set by the sidecar, not by the app. Pluggable stores do
+    /// not receive it, because they may refuse a first write without an ETag.
     pub only_new: bool,
     /// When the write counts as done.
     pub consistency: Consistency,
@@ -142,7 +142,7 @@ impl Set {
         Ok(())
     }
 
-    /// The check that most stores make: a key, and a TTL that is one.
+    /// Checks the key and the TTL.
     ///
     /// # Errors
     /// [`Kind::InvalidRequest`](crate::Kind::InvalidRequest).
@@ -152,16 +152,16 @@ impl Set {
     }
 }
 
-/// A key to remove.
+/// A deletion request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Delete {
     /// The stored key.
     pub key: String,
-    /// Remove only this version. Empty is as good as none.
+    /// Deletes only this version. Empty counts as absent.
     pub etag: Option<String>,
-    /// What happens when somebody else wrote.
+    /// Handling of concurrent writes.
     pub concurrency: Concurrency,
-    /// When the removal counts as done.
+    /// When the deletion counts as done.
     pub consistency: Consistency,
     /// Request metadata.
     pub metadata: Pairs,
@@ -183,17 +183,17 @@ impl Delete {
     }
 }
 
-/// A step of a transaction.
+/// One operation of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// Write.
+    /// Writes a value.
     Set(Set),
-    /// Remove.
+    /// Deletes a key.
     Delete(Delete),
 }
 
 impl Operation {
-    /// The key it is about.
+    /// The affected key.
     pub fn key(&self) -> &str {
         match self {
             Self::Set(set) => &set.key,
@@ -202,31 +202,31 @@ impl Operation {
     }
 }
 
-/// All or nothing.
+/// Operations that take effect together or not at all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// The operations, in the order in which they take effect.
+    /// The operations, applied in this order.
     pub operations: Vec<Operation>,
-    /// Metadata of the whole, e.g. `contentType`, `partitionKey`.
+    /// Metadata of the transaction, e.g. `contentType`, `partitionKey`.
     pub metadata: Pairs,
 }
 
-/// Which keys are wanted.
+/// A request for keys by pattern.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeysLike {
     /// SQL `LIKE`: `%`, `_`, and a backslash before a literal one.
     pub pattern: String,
-    /// At most so many; `None` = all.
+    /// Page size; `None` for all keys.
     pub page_size: Option<u32>,
     /// The continuation token of the previous page.
     pub token: Option<String>,
 }
 
 impl KeysLike {
-    /// Where the previous page ended; `None` for the first one.
+    /// Where the previous page ended; `None` for the first page.
     ///
     /// # Errors
-    /// [`Kind::InvalidRequest`](crate::error::Kind) for a token that no page had.
+    /// [`Kind::InvalidRequest`](crate::error::Kind) for an invalid token.
     pub fn position<T>(&self) -> Result<Option<T>>
     where
         T: FromStr<Err: std::error::Error + Send + Sync + 'static>,
@@ -241,95 +241,95 @@ impl KeysLike {
     }
 }
 
-/// Some keys.
+/// A page of keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyPage {
     /// Keys as they are stored, in the store's order.
     pub keys: Vec<String>,
-    /// Present when there may be more.
+    /// Set if there may be more keys.
     pub token: Option<String>,
 }
 
 /// A store of values by key.
 ///
-/// Requests are borrowed, so that a caller can repeat them. All methods may be called at once from many tasks;
-/// dropping a future abandons the call but never leaves half of it in the store.
+/// Requests are borrowed so that callers can retry them. Methods may be called concurrently. Dropping a
+/// future abandons the call but never leaves a partial write.
 #[async_trait]
 pub trait StateStore: Send + Sync {
-    /// What it can do; may depend on its properties and on the server.
+    /// Supported features; may depend on properties and on the server.
     fn features(&self) -> &[Feature];
 
-    /// The value, or `None` when absent or expired.
+    /// The value, or `None` if absent or expired.
     async fn get(&self, request: &Get) -> Result<Option<Item>>;
 
     /// Writes a value.
     async fn set(&self, request: &Set) -> Result<()>;
 
-    /// Removes a value; absence is success, unless an ETag was given.
+    /// Deletes a value. A missing key is a success unless an ETag was given.
     async fn delete(&self, request: &Delete) -> Result<()>;
 
-    /// Several values, one answer per request in their order. [`Kind::TooLarge`](crate::Kind::TooLarge) as soon as they are
-    /// larger than the bounds: see [`Bounds::tally`].
+    /// Reads several values; answers are in request order. Fails with
+    /// [`Kind::TooLarge`](crate::Kind::TooLarge) as soon as they exceed the bounds: see [`Bounds::tally`].
     async fn bulk_get(&self, requests: &[Get], bounds: Bounds) -> Result<Vec<BulkItem>> {
         each_get(self, requests, bounds).await
     }
 
-    /// Several writes, each for itself. The error says which failed.
+    /// Writes several values independently. The error lists the failures.
     async fn bulk_set(&self, requests: &[Set], parallelism: usize) -> Result<(), BulkError> {
         each_set(self, requests, parallelism).await
     }
 
-    /// Several removals, each for itself. The error says which failed.
+    /// Deletes several values independently. The error lists the failures.
     async fn bulk_delete(&self, requests: &[Delete], parallelism: usize) -> Result<(), BulkError> {
         each_delete(self, requests, parallelism).await
     }
 
-    /// All operations or none. [`Feature::Transactional`].
+    /// Runs all operations or none. Needs [`Feature::Transactional`].
     async fn transact(&self, _transaction: &Transaction) -> Result<()> {
         Err(Error::unsupported("the state store has no transactions"))
     }
 
-    /// As [`StateStore::transact`], and the ETag that `key` has after it: one of the keys that are written. `None` where the
-    /// store cannot tell; then it has to be read, and may be of a later write.
+    /// Like [`StateStore::transact`]; returns the new ETag of `key`, one of the written keys. If the store
+    /// returns `None`, the caller must read the ETag, which may belong to a later write.
     async fn transact_etag(&self, transaction: &Transaction, _key: &str) -> Result<Option<String>> {
         self.transact(transaction).await.map(|()| None)
     }
 
-    /// The most operations a transaction may have; `None` = no limit.
+    /// Maximum operations per transaction; `None` for no limit.
     async fn max_operations(&self) -> Option<usize> {
         None
     }
 
-    /// Whether a transaction may be stored in part: it is whole only for keys of one place of the store. Why, and what else
-    /// to use.
+    /// Set if a transaction is atomic only for keys in one place of the store. The text says why and names an
+    /// alternative.
     fn splits_transactions(&self) -> Option<&'static str> {
         None
     }
 
-    /// Whether it is worth asking [`StateStore::query`].
+    /// Whether [`StateStore::query`] is supported.
     fn can_query(&self) -> bool {
         self.features().contains(&Feature::Query)
     }
 
-    /// Values that match; [`Kind::TooLarge`](crate::Kind::TooLarge) where they are more than the bounds let be.
+    /// Matching values; [`Kind::TooLarge`](crate::Kind::TooLarge) if they exceed the bounds.
     async fn query(&self, _query: &Query, _metadata: &Pairs, _bounds: Bounds) -> Result<QueryPage> {
         Err(Error::unsupported("state store does not support querying"))
     }
 
-    /// Keys that match. [`Feature::KeysLike`].
+    /// Matching keys. Needs [`Feature::KeysLike`].
     async fn keys_like(&self, _request: &KeysLike) -> Result<KeyPage> {
         Err(Error::unsupported("the state store cannot list keys"))
     }
 
-    /// Removes the keys made of `prefix`, `||` and a rest without `||`; how many.
+    /// Deletes the keys made of `prefix`, `||` and a rest without `||`; returns their number. Needs
     /// [`Feature::DeleteWithPrefix`].
     async fn delete_with_prefix(&self, _prefix: &str) -> Result<u64> {
         Err(Error::unsupported("the state store cannot delete by prefix"))
     }
 
-    /// Whether the store answers.
+    /// Checks that the store responds.
     async fn ping(&self) -> Result<()>;
 
-    /// Ends what the store runs; calls in flight are answered first. Calls that come later fail.
+    /// Stops the store's tasks after calls in flight. Later calls fail.
     async fn close(&self);
 }

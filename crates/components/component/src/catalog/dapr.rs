@@ -1,6 +1,6 @@
-//! The types of components that Dapr has and no build of this has.
+//! Component types that exist in Dapr but in no build of Outrigger.
 
-/// By category, without it, sorted.
+/// By category, without the category prefix, sorted.
 const TYPES: &[(&str, &[&str])] = &[
     (
         "bindings",
@@ -122,10 +122,10 @@ const TYPES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The categories that pluggable components have.
+/// Categories that pluggable components support.
 const PLUGGABLE: &[&str] = &["bindings", "pubsub", "secretstores", "state"];
 
-/// For a type that Dapr has and no build of this has, what to do about it: the start of an error's hint.
+/// For a type that only Dapr has: the start of the error's hint.
 pub fn only_of_dapr(kind: &str) -> Option<String> {
     let kind = kind.to_lowercase();
     let (category, name) = TYPES.iter().find_map(|(category, names)| {
@@ -142,7 +142,7 @@ pub fn only_of_dapr(kind: &str) -> Option<String> {
     Some(format!("Dapr has {kind}, this build has not{remedy}. "))
 }
 
-/// All of them, with category.
+/// All such types, with category.
 pub fn all_only_of_dapr() -> impl Iterator<Item = String> {
     let of = |(category, names): &(&'static str, &'static [&'static str])| {
         let category = *category;

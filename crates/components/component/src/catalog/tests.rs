@@ -5,7 +5,7 @@ use futures::executor::block_on;
 use super::*;
 use crate::Unit;
 
-/// The texts of the error of a component that reads `a`, `b` and `c` and then does `more`, and the properties.
+/// Error texts and properties of a component that reads `a`, `b` and `c` and then does `more`.
 fn wrong<R>(more: fn(Metadata) -> R) -> Vec<(String, Option<String>)>
 where
     R: Future<Output = Result<()>> + Send + 'static,
@@ -37,7 +37,7 @@ fn every_wrong_value_is_told_and_nothing_is_done_without_it() {
         told.into_iter().map(|(_, property)| property).collect()
     };
     let all = ["a", "b", "c"].map(|name| Some(name.to_owned()));
-    // A component that would wait, one that fails because of what was left out, and one that would work.
+    // A component that would wait, one that fails because a value was left out, and one that would work.
     assert_eq!(about(wrong(|_| std::future::pending())), all);
     assert_eq!(
         about(wrong(|_| async { Err(Error::new(Kind::Unavailable, "away")) })),
@@ -50,11 +50,11 @@ fn every_wrong_value_is_told_and_nothing_is_done_without_it() {
     assert_eq!(told.len(), 3, "each property once: {told:?}");
 }
 
-/// The properties that an error names of a component that `reads` these.
+/// The properties named by the error of a component that reads these.
 fn named(reads: fn(&Metadata) -> Result<()>, given: &[(&str, &str)]) -> Vec<String> {
     let entry: Entry<dyn StateStore> = Entry::new(&["x"], Version::Only, move |setup: Setup| async move {
         reads(&setup.metadata)?;
-        // It would connect now.
+        // Here it would connect.
         std::future::pending().await
     });
     let given = given.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
@@ -106,7 +106,7 @@ fn checks_of_the_component_itself_are_told_together() {
 #[test]
 fn what_follows_from_a_wrong_value_is_not_told() {
     let reads = |metadata: &Metadata| {
-        // A certificate and its key, and one of two ways to say where.
+        // A certificate, its key, and one of two ways to give an address.
         let pem = |name: &str| match metadata.filled(&[name]) {
             Some(text) if !text.starts_with("PEM") => Err(metadata.wrong(&[name], "PEM is expected")),
             other => Ok(other),
@@ -135,7 +135,7 @@ fn a_component_that_waited_is_not_tried_again() {
     let entry: Entry<dyn StateStore> = Entry::new(&["x"], Version::Only, move |setup: Setup| {
         counted.fetch_add(1, Ordering::Relaxed);
         async move {
-            // The server says that there is no such table.
+            // The server reports a missing table.
             tokio::task::yield_now().await;
             Err(setup.metadata.wrong(&["table"], "it does not exist").into())
         }
@@ -186,7 +186,7 @@ fn a_type_of_dapr_that_no_build_has_is_named_with_what_can_carry_it() {
     let expected = "v1: Dapr has state.aws.dynamodb, this build has not: a pluggable component can carry it, behind the \
                     socket aws.dynamodb.sock (docs/reference/components/pluggable.md). this build has state.";
     assert!(error.contains(expected), "{error}");
-    // There are no pluggable components of this category.
+    // Pluggable components do not support this category.
     let crypto = "Dapr has crypto.azure.keyvault, this build has not. ";
     assert_eq!(only_of_dapr("crypto.azure.keyvault").as_deref(), Some(crypto));
     for kind in all_only_of_dapr() {

@@ -1,4 +1,4 @@
-//! Following a store that tells of changes over a connection, beyond the end of that.
+//! Follows a store's change notifications across lost connections.
 
 use std::time::Duration;
 
@@ -11,38 +11,38 @@ use crate::{
     configuration::{Item, Items, changes},
 };
 
-/// Before it is listened to again, from failure to failure.
+/// Backoff between attempts to listen.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// What a store that is listened to says.
+/// A notification from the store.
 #[derive(Debug)]
 pub enum Heard {
-    /// The item of this key is new, or gone.
+    /// The item of this key was set, or removed if `None`.
     Change(String, Option<Item>),
-    /// Nothing of interest.
+    /// Nothing relevant.
     Nothing,
-    /// Something changed that cannot be read now: all is to be read again.
+    /// A change that cannot be read now: read all values again.
     Missed,
 }
 
-/// Values of a store, as one subscription sees them.
+/// The values that one subscription follows.
 #[async_trait]
 pub trait Follow: Send + Sync {
-    /// What is listened to.
+    /// The connection that notifications arrive on.
     type Listener: Send;
 
-    /// Listens, and reads after that: what changes in between is told twice rather than never.
+    /// Listens first and then reads, so that a change in between is reported twice rather than lost.
     async fn resume(&self) -> Result<(Self::Listener, Items)>;
 
-    /// What the store says next; `None` when the connection ended.
+    /// The next notification; `None` if the connection ended.
     async fn next(&self, listener: &mut Self::Listener) -> Option<Heard>;
 
-    /// Logs why listening failed; it is tried again.
+    /// Logs why listening failed. The caller retries.
     fn failed(&self, error: &Error);
 }
 
-/// Tells of changes, and after a lost connection of what was missed, until nobody wants to know or the store is closed.
-/// `known` is what the app knows.
+/// Reports changes, including those missed while disconnected, until the subscriber leaves or the store
+/// closes. `known` are the values the app has.
 pub async fn follow<F: Follow>(
     followed: &F,
     mut listener: F::Listener,
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// What each connection tells; `None` where it cannot be made.
+    /// The notifications of each connection; `None` if it cannot be opened.
     struct Scripted(Mutex<VecDeque<Option<Script>>>);
 
     struct Script {

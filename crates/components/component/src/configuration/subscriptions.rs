@@ -1,4 +1,4 @@
-//! The running subscriptions of a configuration store: one task each.
+//! The running subscriptions of a configuration store, one task each.
 
 use std::{
     collections::HashMap,
@@ -13,11 +13,10 @@ use crate::{
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Updates waiting for the app; when it falls behind by more, the watcher waits.
+/// Updates queued for the app. If the queue is full, the watcher waits.
 const QUEUE: usize = 64;
 
-/// What an app that knows `known` must be told: items that are new or different, and an empty one for each that is
-/// gone.
+/// Changes from `known` to `current`: new or different items, and an empty item for each removed key.
 pub fn changes(known: &Items, current: &Items) -> Items {
     let written = current
         .iter()
@@ -40,10 +39,10 @@ impl Default for Subscriptions {
 }
 
 impl Subscriptions {
-    /// Runs `watch` with the sending end of a new subscription, until it ends or is told to.
+    /// Runs `watch` with the sending end of a new subscription, until it returns or is aborted.
     ///
     /// # Errors
-    /// Closed already.
+    /// The store is closed.
     pub fn open<F>(&self, watch: impl FnOnce(mpsc::Sender<Items>) -> F) -> Result<Subscription>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -65,10 +64,10 @@ impl Subscriptions {
         Ok(Subscription { id, updates })
     }
 
-    /// Ends a subscription and waits until its task is gone.
+    /// Ends a subscription and waits for its task.
     ///
     /// # Errors
-    /// Closed, or there is none of this id (`NotFound`).
+    /// The store is closed, or the id is unknown (`NotFound`).
     pub async fn end(&self, id: &str) -> Result<()> {
         let task = {
             let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,12 +80,12 @@ impl Subscriptions {
             )
         })?;
         task.abort();
-        // Aborted or ended: either way it is over.
+        // The task was aborted or has ended.
         let _ = task.await;
         Ok(())
     }
 
-    /// Ends all; no more can be opened. Whether this was the first call.
+    /// Ends all subscriptions and refuses new ones. Returns whether this was the first call.
     pub async fn close(&self) -> bool {
         let tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let first = tasks.is_some();

@@ -1,11 +1,11 @@
-//! TLS to a server, from the properties that components have for it: `caCert`, `clientCert` and `clientKey`.
+//! TLS settings from the properties `caCert`, `clientCert` and `clientKey`.
 
 use rustls::ClientConfig;
 
 use super::{Metadata, MetadataError};
 
 impl Metadata {
-    /// As [`Metadata::filled`], for text in PEM.
+    /// Like [`Metadata::filled`], for PEM text.
     ///
     /// # Errors
     /// [`MetadataError::Invalid`].
@@ -16,7 +16,7 @@ impl Metadata {
         }
     }
 
-    /// The certificate of a client and its key, from `clientCert` and `clientKey`: both or none.
+    /// The client certificate and key from `clientCert` and `clientKey`: both or none.
     ///
     /// # Errors
     /// [`MetadataError::Invalid`].
@@ -29,7 +29,7 @@ impl Metadata {
         }
     }
 
-    /// Trusts `caCert`, or the system's authorities without it, and shows [`Metadata::client_identity`].
+    /// Trusts `caCert`, or the system's authorities without it, and presents [`Metadata::client_identity`].
     ///
     /// # Errors
     /// [`MetadataError::Invalid`].
@@ -38,7 +38,8 @@ impl Metadata {
         self.client_tls_of(roots, self.client_identity()?)
     }
 
-    /// The same of what was read from the properties before: for components that do not use all of them always.
+    /// Like [`Metadata::client_tls`], from values already read, for components that use the properties
+    /// conditionally.
     ///
     /// # Errors
     /// [`MetadataError::Invalid`].

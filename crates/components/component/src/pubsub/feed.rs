@@ -20,12 +20,12 @@ use super::{
 };
 use crate::{Error, Kind, Result};
 
-/// Most bytes of messages that a subscription holds, but for one message that is larger.
+/// Limit of message bytes per subscription; a single larger message passes.
 const MAX_BYTES: usize = 32 * 1024 * 1024;
-/// How large messages are thought to be until some have come, bytes.
+/// Assumed message size until messages arrive, bytes.
 const FIRST_SIZE: usize = 2 * 1024 * 1024;
 
-/// How many messages the broker sends before it hears what became of one of them: with so many unsettled no other comes.
+/// Number of unacknowledged messages at which the broker stops sending.
 #[derive(Debug, Clone)]
 pub struct Window(Arc<AtomicUsize>);
 
@@ -36,13 +36,13 @@ impl Default for Window {
 }
 
 impl Window {
-    /// At this moment; `usize::MAX` where the broker has no bound, or does not tell.
+    /// The current window; `usize::MAX` if the broker has none or does not report it.
     pub fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A running subscription. Dropped, it ends at once: what is unsettled is delivered again later.
+/// A running subscription. Dropping it ends it at once; unsettled messages are redelivered later.
 #[derive(Debug)]
 pub struct Subscription {
     events: UnboundedReceiver<Event>,
@@ -54,7 +54,7 @@ pub struct Subscription {
     needs_consumer: bool,
 }
 
-/// The adapter's side of a subscription. `T` names a message to the broker.
+/// The adapter's side of a subscription. `T` identifies a message to the broker.
 ///
 /// No method waits for the engine: [`Feed::free_capacity`] says how many messages may be offered.
 #[derive(Debug)]
@@ -66,21 +66,21 @@ pub struct Feed<T> {
     window: Window,
     limit: usize,
     next: u64,
-    /// By the number of its receipt. Numbers rise: this is the order of delivery.
+    /// By receipt number. Numbers increase in delivery order.
     unsettled: BTreeMap<u64, T>,
-    /// Of all messages that the engine has, by the number of the receipt; bytes.
+    /// Bytes of all messages held by the engine, by receipt number.
     sizes: HashMap<u64, usize>,
-    /// Their sum.
+    /// Sum of `sizes`.
     bytes: usize,
-    /// What the next message may take: the largest lately, bytes.
+    /// Expected size of the next message: the largest recent one, bytes.
     expected: usize,
-    /// For brokers that keep the order of a key.
+    /// Set if the broker keeps the order of a key.
     keys: Option<Keys>,
 }
 
 impl Subscription {
-    /// [`Subscription::start`] for a broker that redelivers the messages of a key in their order:
-    /// [`Receipt::reject_key`] has an effect.
+    /// Like [`Subscription::start`], for a broker that redelivers the messages of a key in order.
+    /// [`Receipt::reject_key`] needs this.
     pub fn start_in_order<T, F>(request: &Subscribe, run: impl FnOnce(Feed<T>) -> F) -> Self
     where
         F: Future<Output = Result<()>> + Send + 'static,
@@ -88,8 +88,8 @@ impl Subscription {
         Self::start_with(request, Some(Keys::default()), run)
     }
 
-    /// Starts `run` in a task, with the adapter's side of the subscription; it runs until it ends by itself or the
-    /// subscription is dropped. It has to end once [`Feed::draining`] and nothing is unsettled.
+    /// Spawns `run` with the adapter's side of the subscription, until it returns or the subscription is
+    /// dropped. It must return once [`Feed::draining`] and nothing is unsettled.
     pub fn start<T, F>(request: &Subscribe, run: impl FnOnce(Feed<T>) -> F) -> Self
     where
         F: Future<Output = Result<()>> + Send + 'static,
@@ -131,66 +131,66 @@ impl Subscription {
         }
     }
 
-    /// Whether the broker redelivers the messages of a key in their order.
+    /// Whether the broker redelivers the messages of a key in order.
     pub fn keeps_order(&self) -> bool {
         self.keeps_order
     }
 
-    /// Says how many messages the component's settings want handled at once.
+    /// Sets the concurrency from the component's settings.
     #[must_use]
     pub fn with_concurrency(mut self, concurrency: Option<NonZeroUsize>) -> Self {
         self.concurrency = concurrency;
         self
     }
 
-    /// How many messages the component's settings want handled at once; `None` = they do not say.
+    /// Concurrency from the component's settings; `None` if not set.
     pub fn concurrency(&self) -> Option<NonZeroUsize> {
         self.concurrency
     }
 
-    /// Says whether the broker keeps messages only while somebody consumes them, and gives those that are returned meanwhile to
-    /// others.
+    /// Sets whether the broker drops messages without a consumer, and gives returned messages to other
+    /// consumers.
     #[must_use]
     pub fn needing_consumer(mut self, needs_consumer: bool) -> Self {
         self.needs_consumer = needs_consumer;
         self
     }
 
-    /// Whether messages may be lost that are published after it has ended, and those that it returns at its end: it should
-    /// not end for a pause.
+    /// Whether ending the subscription can lose messages, published later or returned at its end. If so, it
+    /// should not end for a pause.
     pub fn needs_consumer(&self) -> bool {
         self.needs_consumer
     }
 
-    /// The broker's window, which may change.
+    /// The broker's window; it may change.
     pub fn window(&self) -> Window {
         self.window.clone()
     }
 
-    /// The next event; `None` once the subscription has ended.
+    /// The next event; `None` after the end of the subscription.
     pub async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
     }
 
-    /// Takes no more messages from the broker. Those that came can still be settled.
+    /// Stops taking messages from the broker. Received messages can still be settled.
     pub fn drain(&self) {
         self.drain.cancel();
     }
 
-    /// Whether it has ended, by itself or with its component.
+    /// Whether the subscription has ended, by itself or with its component.
     pub fn has_ended(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// Drains, returns what [`Subscription::next`] did not hand out, and waits until the broker knows of every
-    /// settlement. Receipts that are kept keep this waiting.
+    /// Drains, returns messages not yet taken by [`Subscription::next`], and waits until the broker has all
+    /// settlements. Receipts still held delay this.
     ///
     /// # Errors
-    /// Why the subscription ended before; a settlement may not have reached the broker then.
+    /// Why the subscription ended early; settlements may then be lost.
     pub async fn ended(mut self) -> Result<()> {
         self.drain();
         self.events.close();
-        // Dropping what comes out returns it.
+        // Dropping an event returns its message.
         while self.events.recv().await.is_some() {}
         match self.task.await {
             Ok(ended) => ended,
@@ -200,31 +200,31 @@ impl Subscription {
 }
 
 impl<T> Feed<T> {
-    /// How many more messages may be offered now; none once draining. Where they are large that is fewer than were asked
-    /// for.
+    /// How many more messages may be offered; zero while draining. Large messages lower it below the
+    /// requested number.
     pub fn free_capacity(&self) -> usize {
         if self.draining() {
             return 0;
         }
         let by_number = self.limit.saturating_sub(self.sizes.len());
         let by_size = MAX_BYTES.saturating_sub(self.bytes) / self.expected.max(1);
-        // One message always passes, however large it is.
+        // One message always passes, whatever its size.
         by_number.min(by_size.max(usize::from(self.sizes.is_empty())))
     }
 
-    /// How many bytes of messages may be offered now, for brokers that tell sizes beforehand; one message passes however
-    /// large it is, where [`Feed::free_capacity`] says so.
+    /// How many bytes may be offered, for brokers that announce sizes. If [`Feed::free_capacity`] allows, one
+    /// message passes whatever its size.
     pub fn free_bytes(&self) -> usize {
         MAX_BYTES.saturating_sub(self.bytes)
     }
 
-    /// The broker sends so many messages before it hears what became of one of them; those count that are returned and that it
-    /// has not heard of yet. Not called, there is no such bound.
+    /// Sets how many unacknowledged messages the broker sends ahead. Returned messages count until the broker
+    /// knows of them. Without a call there is no limit.
     pub fn set_window(&self, count: usize) {
         self.window.0.store(count.max(1), Ordering::Relaxed);
     }
 
-    /// Hands a message to the engine.
+    /// Passes a message to the engine.
     pub fn offer(&mut self, name: T, message: Message) {
         let id = self.next;
         self.next += 1;
@@ -232,7 +232,7 @@ impl<T> Feed<T> {
         let size = message.size();
         self.sizes.insert(id, size);
         self.bytes += size;
-        // One that is very large must not keep small ones out.
+        // A single very large message must not block small ones.
         self.expected = size.max(self.expected - self.expected / 8).min(MAX_BYTES / 8);
         if let (Some(keys), Some(ordering_key)) = (&mut self.keys, &message.ordering_key)
             && !keys.offered(id, ordering_key)
@@ -240,15 +240,15 @@ impl<T> Feed<T> {
             return;
         }
         let receipt = Receipt::new(id, self.settling.clone());
-        // After the subscription was dropped this fails, and the dropped receipt rejects the message.
+        // Fails if the subscription was dropped; the dropped receipt then rejects the message.
         let _ = self.events.send(Event::Message(Delivery { message, receipt }));
     }
 
-    /// Waits for settlements; those that have come, in the order they did, with the broker's names. There are none where
-    /// the engine let go of forgotten messages alone: [`Feed::free_capacity`] has grown. Can be abandoned without losing any.
+    /// Waits for settlements and returns them in order, with the broker's identifiers. An empty result means
+    /// that the engine released forgotten messages and [`Feed::free_capacity`] grew. Cancel-safe.
     pub async fn settled(&mut self) -> Vec<(T, Settlement)> {
         let mut found = Vec::new();
-        // Never `None`: this side has a sender too.
+        // Never `None`: this side holds a sender too.
         if let Some(settled) = self.settled.recv().await {
             self.take(settled, &mut found);
         }
@@ -271,7 +271,7 @@ impl<T> Feed<T> {
                 for (id, settlement) in all {
                     self.report(id, settlement, found);
                 }
-                // After the subscription was dropped nothing is attempted.
+                // Ignored if the subscription was dropped.
                 let _ = self.events.send(Event::Reopened(ordering_key));
             }
         }
@@ -279,13 +279,13 @@ impl<T> Feed<T> {
 
     fn report(&mut self, id: u64, settlement: Settlement, found: &mut Vec<(T, Settlement)>) {
         self.bytes -= self.sizes.remove(&id).unwrap_or(0);
-        // Nobody wants to know of one that was forgotten.
+        // Forgotten messages are not reported.
         if let Some(name) = self.unsettled.remove(&id) {
             found.push((name, settlement));
         }
     }
 
-    /// The messages that are unsettled, in the order they were offered.
+    /// Unsettled messages in the order they were offered.
     pub fn unsettled(&self) -> impl Iterator<Item = &T> {
         self.unsettled.values()
     }
@@ -295,28 +295,29 @@ impl<T> Feed<T> {
         self.unsettled.is_empty()
     }
 
-    /// Settlements of these messages are not told any more: the broker gives them to another consumer, or to this one
-    /// anew. The engine keeps its receipts, which count as in flight until it settles them.
+    /// Stops reporting settlements of these messages: the broker redelivers them to this or another consumer.
+    /// Their receipts count as in flight until the engine settles them.
     pub fn forget(&mut self, is_gone: impl Fn(&T) -> bool) {
         self.unsettled.retain(|_, name| !is_gone(name));
     }
 
-    /// Tells the engine that partitions are gone, and waits until it has taken note. [`Feed::forget`] their messages.
+    /// Reports revoked partitions to the engine and waits until it has recorded them. Then [`Feed::forget`]
+    /// their messages.
     pub async fn revoked(&self, partitions: Vec<u32>) {
         let (noted, taken_note) = oneshot::channel();
         let event = Event::Revoked(Revoked { partitions, noted });
         if self.events.send(event).is_ok() {
-            // Ends with an error when the other side is dropped: it was noted.
+            // An error means that the other side was dropped, which counts as recorded.
             let _ = taken_note.await;
         }
     }
 
-    /// Whether no more messages are wanted.
+    /// Whether the subscription is draining.
     pub fn draining(&self) -> bool {
         self.drain.is_cancelled()
     }
 
-    /// Cancelled when no more messages are wanted.
+    /// Cancelled when the subscription starts draining.
     pub fn drain_token(&self) -> CancellationToken {
         self.drain.clone()
     }
@@ -345,7 +346,7 @@ mod tests {
         }
     }
 
-    /// Offers `texts` as there is room, and answers with the settlements once drained.
+    /// Offers `texts` as capacity allows; returns the settlements after a drain.
     async fn offering(
         mut feed: Feed<&'static str>,
         texts: &[&'static str],
@@ -402,7 +403,7 @@ mod tests {
         );
     }
 
-    /// How much room there is while `unsettled` messages of `size` bytes are, and after they were settled.
+    /// Capacity while `unsettled` messages of `size` bytes are held, and after they are settled.
     async fn rooms(size: usize, unsettled: usize) -> (usize, usize) {
         let (report, outcome) = oneshot::channel();
         let (go, settle) = oneshot::channel();
@@ -486,7 +487,7 @@ mod tests {
             feed.forget(|_| true);
             let before = feed.free_capacity();
             feed.revoked(vec![7]).await;
-            // It comes back with nothing to tell: whoever waits for room has to look again.
+            // Returns without settlements so that a caller waiting for capacity checks again.
             let nothing = tokio::time::timeout(std::time::Duration::from_secs(10), feed.settled()).await;
             let _ = report.send((
                 before,

@@ -1,13 +1,13 @@
-//! Ordering keys of which a message was rejected. No I/O.
+//! Ordering keys with rejected messages. No I/O.
 
 use std::collections::HashMap;
 
 use super::{OrderingKey, Settlement};
 
-/// The messages of each key that the engine has, by the numbers of receipts.
+/// The engine's messages of each key, by receipt number.
 ///
-/// When a message is rejected with its key, the broker hears of it once the engine has settled all messages of the key. If it
-/// heard of one at a time, it would redeliver later ones before earlier ones.
+/// When a message is rejected with its key, the broker is notified only after the engine has settled all
+/// messages of the key. Notified one by one, the broker would redeliver later messages before earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     of: HashMap<u64, OrderingKey>,
@@ -16,26 +16,26 @@ pub(super) struct Keys {
 
 #[derive(Debug, Default)]
 struct State {
-    /// With the engine.
+    /// Messages held by the engine.
     out: usize,
-    /// What the broker has to be told once none is.
+    /// Settlements to report once the engine holds none.
     returned: Vec<(u64, Settlement)>,
     is_returning: bool,
 }
 
-/// When the adapter hears of a settlement.
+/// When to report a settlement to the adapter.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Notify {
-    /// At once.
+    /// Immediately.
     Now,
-    /// With the rest of its key.
+    /// Together with the rest of the key.
     Later,
-    /// Now, with all these, in the order of their key, which is open again then.
+    /// Now, with these in key order; the key is open again afterwards.
     All(Vec<(u64, Settlement)>, OrderingKey),
 }
 
 impl Keys {
-    /// Notes a message that is offered. `false`: its key is being returned, and the engine must not have it.
+    /// Records an offered message. `false` if its key is being returned: the engine must not get it.
     pub(super) fn offered(&mut self, id: u64, ordering_key: &OrderingKey) -> bool {
         let state = self.states.entry(ordering_key.clone()).or_default();
         if state.is_returning {
@@ -47,7 +47,7 @@ impl Keys {
         true
     }
 
-    /// Notes what the engine says of a message.
+    /// Records a settlement by the engine.
     pub(super) fn settled(&mut self, id: u64, settlement: Settlement, with_key: bool) -> Notify {
         let Some(ordering_key) = self.of.remove(&id) else {
             return Notify::Now;

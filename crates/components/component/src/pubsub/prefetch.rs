@@ -1,24 +1,24 @@
 use std::num::NonZeroU16;
 
-/// What a broker that counts messages may send ahead, bytes.
+/// Limit of prefetched bytes for brokers that count messages.
 const MAX_AHEAD: usize = 32 * 1024 * 1024;
-/// How many messages it sends ahead before their size is known.
+/// Prefetch count before message sizes are known.
 const FIRST: usize = 16;
-/// By which factor more messages have to fit before more are asked for: asking costs round trips.
+/// The prefetch count grows only by this factor, because each change costs a round trip.
 const REFILL_FACTOR: usize = 4;
 
-/// How many messages to have a broker send ahead that counts them whatever their size: as many as fit into 32 MiB by the
-/// size of the largest lately, and at least one.
+/// Prefetch count for brokers that count messages regardless of size: as many as fit into 32 MiB by the
+/// largest recent message, at least one.
 #[derive(Debug)]
 pub struct Prefetch {
     most: NonZeroU16,
     asked: u16,
-    /// What the next message may take: the largest lately, bytes.
+    /// Expected size of the next message: the largest recent one, bytes.
     expected: usize,
 }
 
 impl Prefetch {
-    /// Never more than `most`.
+    /// A prefetch of at most `most` messages.
     pub fn new(most: NonZeroU16) -> Self {
         let mut prefetch = Self {
             most,
@@ -29,12 +29,12 @@ impl Prefetch {
         prefetch
     }
 
-    /// How many the broker is asked for.
+    /// The current prefetch count.
     pub fn count(&self) -> u16 {
         self.asked
     }
 
-    /// Notes a message of `size` bytes. Whether the broker is to be asked for another [`Prefetch::count`].
+    /// Records a message of `size` bytes. Returns whether the broker needs a new [`Prefetch::count`].
     pub fn received(&mut self, size: usize) -> bool {
         self.expected = size.max(self.expected - self.expected / 32).min(MAX_AHEAD);
         let (fitting, asked) = (usize::from(self.fitting()), usize::from(self.asked));
@@ -62,7 +62,7 @@ mod tests {
         Prefetch::new(NonZeroU16::new(most).unwrap())
     }
 
-    /// The counts that the broker was asked for while so many messages came.
+    /// The prefetch counts requested while messages of these sizes arrive.
     fn asked(prefetch: &mut Prefetch, sizes: impl IntoIterator<Item = usize>) -> Vec<u16> {
         let mut counts = Vec::new();
         for size in sizes {

@@ -1,12 +1,12 @@
 use outrigger_delivery::Settlement;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Settles one delivery, once. Dropped, it rejects the message.
+/// Settles one delivery, once. Dropping it rejects the message.
 #[derive(Debug)]
 pub struct Receipt {
     id: u64,
-    /// Takes the receipt's number, the settlement, and whether the messages behind it in its key are returned too. Its length
-    /// is bounded by the subscription's messages in flight. `None`: settled.
+    /// Takes the receipt number, the settlement, and whether later messages of the key are returned too. The
+    /// number of messages in flight bounds its length. `None` after settling.
     settlements: Option<UnboundedSender<(u64, Settlement, bool)>>,
 }
 
@@ -18,33 +18,33 @@ impl Receipt {
         }
     }
 
-    /// The app is done with the message. [`Subscription::ended`](super::Subscription::ended) waits until the broker
-    /// knows.
+    /// The app has handled the message. [`Subscription::ended`](super::Subscription::ended) waits until the
+    /// broker knows.
     pub fn acknowledge(mut self) {
         self.settle(Settlement::Acknowledge, false);
     }
 
-    /// Returns a message that failed.
+    /// Returns a failed message.
     pub fn reject(mut self) {
         self.settle(Settlement::Reject, false);
     }
 
-    /// Returns a message that failed, and the later ones of its key that were handed out. The broker hears of all of them
-    /// together, and then [`Event::Reopened`](super::Event::Reopened) comes. For subscriptions that
-    /// [keep order](super::Subscription::keeps_order).
+    /// Returns a failed message and the later ones of its key. The broker is notified of all together;
+    /// [`Event::Reopened`](super::Event::Reopened) follows. For subscriptions that [keep
+    /// order](super::Subscription::keeps_order).
     pub fn reject_key(mut self) {
         self.settle(Settlement::Reject, true);
     }
 
-    /// Returns a message that did not fail: it was not attempted, or its attempt was cut short. `with_key`: the later ones of
-    /// its key are returned too, or an earlier one was.
+    /// Returns a message that did not fail: its attempt did not start or was interrupted. `with_key`: later
+    /// messages of the key are returned too, or an earlier one was.
     pub fn release(mut self, with_key: bool) {
         self.settle(Settlement::Release, with_key);
     }
 
     fn settle(&mut self, settlement: Settlement, with_key: bool) {
         if let Some(settlements) = self.settlements.take() {
-            // Fails after the subscription ended: the broker has the message then.
+            // Fails after the end of the subscription, when the broker already has the message.
             let _ = settlements.send((self.id, settlement, with_key));
         }
     }

@@ -3,17 +3,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::{BulkItem, Item, QueryItem};
 use crate::{Error, Kind, Result};
 
-/// What a bulk get or a query may take.
+/// Limits of a bulk get or a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// At most so many calls at once, 0 = the store's choice.
+    /// Maximum concurrent calls; 0 for the store's choice.
     pub parallelism: usize,
-    /// At most so many bytes in all values together, each counted as often as it is asked for.
+    /// Maximum total size of all values in bytes; a key requested twice counts twice.
     pub bytes: usize,
 }
 
 impl Default for Bounds {
-    /// The store's choice, and any size.
+    /// The store's concurrency and no size limit.
     fn default() -> Self {
         Self {
             parallelism: 0,
@@ -23,12 +23,12 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// Counts the values of one bulk get.
+    /// Starts counting one bulk get.
     pub fn tally(self) -> Tally {
         self.tally_of("of the bulk get", "ask for fewer keys at once")
     }
 
-    /// Counts the values of one query.
+    /// Starts counting one query.
     pub fn query_tally(self) -> Tally {
         self.tally_of("that match the query", "ask for pages, with a smaller page.limit")
     }
@@ -43,7 +43,7 @@ impl Bounds {
     }
 }
 
-/// The bytes of the values that a bulk get or a query has collected. Keys that are read at once share it.
+/// Counts the bytes of a bulk get or a query; shared by concurrent reads.
 #[derive(Debug)]
 pub struct Tally {
     limit: usize,
@@ -53,18 +53,18 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts what matches a query: however small, there may be any number of it.
+    /// Counts a match of a query, with a fixed cost for each.
     ///
     /// # Errors
-    /// [`Kind::TooLarge`], with which the query fails: nothing more is to be read.
+    /// [`Kind::TooLarge`]: the query fails, and the caller stops reading.
     pub fn matched(&self, item: &QueryItem) -> Result<()> {
         self.count(size_of::<QueryItem>() + item.key.len() + item.data.len())
     }
 
-    /// The answer to `key`, once its value is counted.
+    /// Counts the value and returns the answer for `key`.
     ///
     /// # Errors
-    /// [`Kind::TooLarge`], with which the whole call fails: nothing more is to be read.
+    /// [`Kind::TooLarge`]: the whole call fails, and the caller stops reading.
     pub fn answer(&self, key: impl Into<String>, item: Result<Option<Item>>) -> Result<BulkItem> {
         if let Ok(Some(item)) = &item {
             self.count(item.data.len())?;

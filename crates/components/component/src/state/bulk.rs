@@ -5,7 +5,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use super::{Bounds, Delete, Get, Item, Set, StateStore};
 use crate::{Error, Result};
 
-/// At most this many calls at once where the request sets no limit.
+/// Concurrent calls if the request sets no limit.
 const MAX_CONCURRENT_CALLS: usize = 64;
 
 /// The answer to one key of a bulk get.
@@ -13,19 +13,19 @@ const MAX_CONCURRENT_CALLS: usize = 64;
 pub struct BulkItem {
     /// The stored key.
     pub key: String,
-    /// The value, its absence, or why it could not be read.
+    /// The value, `None` if absent, or the read error.
     pub item: Result<Option<Item>>,
 }
 
-/// Some operations of a bulk request failed; the others are done.
+/// Some operations of a bulk request failed; the others succeeded.
 #[derive(Debug)]
 pub struct BulkError {
-    /// Index into the request, and why; in order.
+    /// Index into the request and error, sorted.
     pub failures: Vec<(usize, Error)>,
 }
 
 impl BulkError {
-    /// Every one of `count` operations failed because of the one `error`.
+    /// All `count` operations failed with the same `error`.
     pub fn all(count: usize, error: Error) -> Self {
         let (kind, text) = (error.kind(), error.to_string());
         let mut failures: Vec<_> = (1..count)
@@ -36,7 +36,7 @@ impl BulkError {
     }
 }
 
-/// A line per failure; what several have in common is said once.
+/// One line per failure; a shared error is printed once.
 impl fmt::Display for BulkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines: Vec<_> = self.failures.iter().map(|(_, error)| error.to_string()).collect();
@@ -47,8 +47,8 @@ impl fmt::Display for BulkError {
 
 impl std::error::Error for BulkError {}
 
-/// One [`StateStore::get`] per request; answers in the order of the requests. Beyond the bounds no other is begun, and
-/// those under way are given up.
+/// One [`StateStore::get`] per request; answers are in request order. Once the bounds are exceeded, no call
+/// starts and running ones are cancelled.
 pub async fn each_get<S: StateStore + ?Sized>(
     store: &S,
     requests: &[Get],
@@ -61,7 +61,7 @@ pub async fn each_get<S: StateStore + ?Sized>(
     });
     // Collected first: a lazy iterator of borrowing futures is not `Send` for all lifetimes.
     let calls: Vec<_> = calls.collect();
-    // In any order, so that what is too large ends the call at once.
+    // In any order, so that an oversized value ends the call at once.
     let answers = stream::iter(calls).buffer_unordered(limit(bounds.parallelism));
     let mut answers: Vec<_> = answers.try_collect().await?;
     answers.sort_unstable_by_key(|(index, _)| *index);
@@ -120,7 +120,7 @@ mod tests {
     use crate::Kind;
     use crate::state::Feature;
 
-    /// Has a value of ten bytes under `large`, and is silent about others. Counts what it is asked.
+    /// Returns ten bytes for `large` and never answers for other keys. Counts the calls.
     #[derive(Default)]
     struct Silent(AtomicUsize);
 

@@ -5,20 +5,20 @@ pub const TTL: &str = "ttlInSeconds";
 /// Response metadata: when a value expires, RFC 3339 in UTC.
 pub const TTL_EXPIRES: &str = "ttlExpireTime";
 
-/// What happens when somebody else wrote in between.
+/// Handling of concurrent writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Concurrency {
-    /// Not said: last write wins, unless an ETag is given.
+    /// Not set: last write wins unless an ETag is given.
     #[default]
     Unspecified,
-    /// The first writer wins: without ETag, only an absent key may be written.
+    /// First write wins: without an ETag, only an absent key may be written.
     FirstWrite,
-    /// The last writer wins.
+    /// Last write wins.
     LastWrite,
 }
 
 impl Concurrency {
-    /// From `first-write`, `last-write` or nothing.
+    /// Parses `first-write`, `last-write` or an empty text.
     ///
     /// # Errors
     /// [`Kind::InvalidRequest`](crate::Kind::InvalidRequest) for other texts.
@@ -34,20 +34,20 @@ impl Concurrency {
     }
 }
 
-/// How far a read or a write must reach.
+/// Consistency of a read or a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Consistency {
-    /// Not said: the store's own.
+    /// Not set: the store's default.
     #[default]
     Unspecified,
-    /// One copy is enough.
+    /// One replica is enough.
     Eventual,
-    /// All copies.
+    /// All replicas.
     Strong,
 }
 
 impl Consistency {
-    /// From `eventual`, `strong` or nothing.
+    /// Parses `eventual`, `strong` or an empty text.
     ///
     /// # Errors
     /// [`Kind::InvalidRequest`](crate::Kind::InvalidRequest) for other texts.
@@ -63,10 +63,10 @@ impl Consistency {
     }
 }
 
-/// The `ttlInSeconds` of a request: `None` when not given, 0 and -1 mean "never expires".
+/// The `ttlInSeconds` of a request; `None` if absent. 0 and -1 mean "never expires".
 ///
 /// # Errors
-/// [`Kind::InvalidRequest`](crate::Kind::InvalidRequest) for what is no whole number from -1 to 2147483647.
+/// [`Kind::InvalidRequest`](crate::Kind::InvalidRequest) unless it is a whole number from -1 to 2147483647.
 pub fn ttl_seconds(metadata: &Pairs) -> Result<Option<i32>> {
     let Some(text) = metadata.get(TTL).filter(|text| !text.is_empty()) else {
         return Ok(None);

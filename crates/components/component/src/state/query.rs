@@ -1,23 +1,23 @@
 /// A condition on the JSON of values; keys are paths with dots.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Filter {
-    /// Equal.
+    /// The field equals the value.
     Eq(String, serde_json::Value),
     /// The field differs from the value.
     Neq(String, serde_json::Value),
-    /// Greater.
+    /// The field is greater.
     Gt(String, serde_json::Value),
-    /// Greater or equal.
+    /// The field is greater or equal.
     Gte(String, serde_json::Value),
-    /// Less.
+    /// The field is less.
     Lt(String, serde_json::Value),
-    /// Less or equal.
+    /// The field is less or equal.
     Lte(String, serde_json::Value),
-    /// The value at the path equals one of these.
+    /// The field equals one of these.
     In(String, Vec<serde_json::Value>),
-    /// All of, at least two.
+    /// All conditions hold; at least two.
     And(Vec<Filter>),
-    /// Any of, at least two.
+    /// Any condition holds; at least two.
     Or(Vec<Filter>),
 }
 
@@ -40,51 +40,51 @@ pub struct Sort {
     pub order: Order,
 }
 
-/// Divides a stored key into the prefix of its store and the app's key, which has none in it.
+/// Separates the store's prefix from the app's key in a stored key.
 pub const SEPARATOR: &str = "||";
 
 /// A query: filter, order and page.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Query {
-    /// What the stored keys of all matches begin with; no [`SEPARATOR`] follows it.
+    /// Common prefix of all matches, without the [`SEPARATOR`].
     pub prefix: String,
-    /// `None` = everything.
+    /// `None` for all values.
     pub filter: Option<Filter>,
     /// Most significant first.
     pub sort: Vec<Sort>,
-    /// At most so many; 0 = the store's choice.
+    /// Page size; 0 for the store's choice.
     pub limit: u64,
-    /// The token of the previous page; empty for the first page.
+    /// Token of the previous page; empty for the first page.
     pub token: String,
 }
 
 impl Query {
-    /// The app's key of a stored one; `None` for a key of another app or component, or of an actor.
+    /// The app's key in a stored key; `None` if it belongs to another app or component, or to an actor.
     pub fn own_key<'k>(&self, stored: &'k str) -> Option<&'k str> {
         let key = stored.strip_prefix(self.prefix.as_str())?;
         (!key.contains(SEPARATOR)).then_some(key)
     }
 }
 
-/// A match.
+/// One match.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueryItem {
     /// The stored key.
     pub key: String,
     /// The value.
     pub data: bytes::Bytes,
-    /// ETag of the value, if the store has them.
+    /// ETag of the value, if the store has ETags.
     pub etag: Option<String>,
-    /// Why this one could not be read.
+    /// Why the value could not be read.
     pub error: Option<String>,
 }
 
-/// Some matches.
+/// A page of matches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueryPage {
     /// The matches.
     pub items: Vec<QueryItem>,
-    /// For the next page; empty = no more.
+    /// Token of the next page; empty on the last page.
     pub token: String,
     /// Response metadata.
     pub metadata: crate::Pairs,

@@ -1,4 +1,4 @@
-//! Expired rows of stores whose servers do not delete them.
+//! Deletes expired rows in stores whose servers do not.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::Result;
 
-/// A store that several sidecars may sweep, one of them each time.
+/// A store swept by several sidecars, one at a time.
 #[async_trait]
 pub trait Sweep: Send + Sync + 'static {
-    /// Deletes expired rows, unless a sidecar did so within the last `least` milliseconds: then it was another's turn,
-    /// `None`. If not, how many.
+    /// Deletes expired rows and returns their number. `None` if another sidecar did so within the last
+    /// `least` milliseconds.
     async fn once(&self, least: i64) -> Result<Option<u64>>;
 }
 
-/// Sweeps every so often, until the handle is dropped.
+/// Sweeps at an interval until the handle is dropped.
 pub fn sweep(store: impl Sweep, every: Duration) -> AbortOnDropHandle<()> {
-    // A little less than the interval: timers and clocks are not exact.
+    // Slightly less than the interval, because timers and clocks are inexact.
     let least = i64::try_from(every.as_millis())
         .unwrap_or(i64::MAX)
         .saturating_sub(100);

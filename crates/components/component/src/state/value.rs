@@ -5,14 +5,14 @@ use outrigger_go_json::{Html, MAX_DEPTH, Shape, canonical, escaped};
 
 use crate::{Error, Result};
 
-/// A value on its way into a store: the APIs give it in two forms, and Dapr's SQL layouts keep them apart.
+/// A value to store. The APIs provide two forms, which Dapr's SQL layouts store differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// Opaque bytes: gRPC without a JSON content type, workflow state, encrypted values.
     Bytes(Bytes),
     /// A JSON text as the caller wrote it: HTTP, and gRPC with content type `application/json`.
     Json(Bytes),
-    /// The same, as [`Value::canonical`] makes it.
+    /// JSON text rewritten by [`Value::canonical`].
     Canonical(Bytes),
 }
 
@@ -23,10 +23,10 @@ impl Default for Value {
 }
 
 impl Value {
-    /// The bytes a store without value kinds keeps.
+    /// The bytes for a store without value kinds.
     ///
     /// # Errors
-    /// [`Kind::InvalidRequest`](crate::Kind::InvalidRequest) when the JSON text is none.
+    /// [`Kind::InvalidRequest`](crate::Kind::InvalidRequest) if the text is not valid JSON.
     pub fn stored(&self, html: Html) -> Result<Cow<'_, Bytes>> {
         match self {
             Self::Bytes(bytes) => Ok(Cow::Borrowed(bytes)),
@@ -38,10 +38,10 @@ impl Value {
         }
     }
 
-    /// The same value with the work done that grows with its JSON: for whoever can do it elsewhere than a store would.
+    /// Rewrites JSON ahead of the store, so that the caller can offload the work.
     ///
     /// # Errors
-    /// As [`Value::stored`].
+    /// Like [`Value::stored`].
     pub fn canonical(self) -> Result<Self> {
         match self {
             Self::Json(text) => json(&text, Html::Keep).map(Self::Canonical),
@@ -49,7 +49,7 @@ impl Value {
         }
     }
 
-    /// Bytes, as they are now.
+    /// Current size in bytes.
     pub fn size(&self) -> usize {
         match self {
             Self::Bytes(bytes) | Self::Json(bytes) | Self::Canonical(bytes) => bytes.len(),
@@ -57,7 +57,7 @@ impl Value {
     }
 }
 
-/// The text Dapr's store would hold for the JSON `text`.
+/// The text that Dapr's store would hold for the JSON `text`.
 pub(crate) fn json(text: &[u8], html: Html) -> Result<Bytes> {
     canonical(text, html).map_err(|error| match Shape::of(text).depth {
         ..=MAX_DEPTH => Error::invalid_request("the value is not valid JSON").because(error),
