@@ -1,13 +1,14 @@
-//! The components of this build, a crate per client library. A backend is a crate of its own and a line in [`builtin`].
+//! The components in this build, one crate per client library. To add a backend, add a crate and a line in
+//! [`builtin`].
 //!
-//! Storage layouts are Dapr's wherever Dapr has the store, so both can work on the same data.
+//! Storage layouts match Dapr's stores, so both can share data.
 
 use outrigger_component::Catalog;
 
 #[cfg(feature = "pluggable")]
 pub use outrigger_components_pluggable as pluggable;
 
-/// Everything this build has.
+/// All implementations in this build.
 pub fn builtin() -> Catalog {
     #[allow(unused_mut, reason = "a build without backends")]
     let mut catalog = Catalog::empty();

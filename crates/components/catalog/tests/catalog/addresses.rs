@@ -1,10 +1,10 @@
-//! Passwords in the addresses that components are given are not part of their errors.
+//! Errors must not show passwords from addresses.
 use outrigger_component::{Metadata, Section, Setup};
 use outrigger_components::builtin;
 
 const PASSWORD: &str = "hunter2-hush";
 
-/// Why a component does not start with an address that nothing listens at, or that is none.
+/// The start error of a component whose address is invalid or has no listener.
 async fn failure<T: ?Sized>(section: &Section<T>, kind: &str, properties: &[(&str, &str)]) -> String {
     let pairs = properties
         .iter()

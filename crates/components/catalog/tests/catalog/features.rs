@@ -1,7 +1,7 @@
 //! The features of the catalog.
 use std::path::Path;
 
-/// Backends that are not in the default build: theirs needs a program that few machines have.
+/// Backends outside the default build: their builds need a tool that few machines have.
 const NOT_DEFAULT: [&str; 1] = ["pulsar"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! The catalog of this build against manifests and documents.
+//! The catalog against manifests and documentation.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod addresses;

@@ -10,15 +10,15 @@ use outrigger_resources::value::go_nanos;
 use outrigger_testing::pages::Page;
 use outrigger_testing::pages::settings::{Documented, documented_by, in_backticks, sections};
 
-/// Nothing listens there: what is read before connecting is all that counts here.
+/// Nothing listens here: only properties read before connecting count.
 const NOWHERE: &str = "127.0.0.1:1";
 const POSTGRES: Given = &[("connectionString", "host=127.0.0.1 port=1 user=x")];
 const KEY: Given = &[("key", "k")];
 
 type Given = &'static [(&'static str, &'static str)];
 
-/// Settings with which a component reads what else there is; several where one excludes another. Types that are not
-/// here read everything without any setting.
+/// Settings that make a component read its other properties; several if they exclude each other. Types not
+/// listed need none.
 fn settings(kind: &str) -> &'static [Given] {
     match kind {
         "state.redis" | "lock.redis" | "configuration.redis" | "bindings.redis" | "pubsub.redis" => &[
@@ -131,7 +131,7 @@ fn settings(kind: &str) -> &'static [Given] {
     }
 }
 
-/// What the component of a type looks up in all of its versions, in lower case, and how.
+/// All lookups of a type across its versions, in lower case, with the property types.
 async fn looked_up(catalog: &Catalog, kind: &str) -> BTreeMap<String, PropertyType> {
     let mut names = BTreeMap::new();
     for given in settings(kind) {
@@ -144,7 +144,7 @@ async fn looked_up(catalog: &Catalog, kind: &str) -> BTreeMap<String, PropertyTy
                 metadata: metadata.clone(),
                 app_id: "app".to_owned(),
             };
-            // Most fail, as there is no server; none is waited for.
+            // Most builds fail without a server; none waits for one.
             macro_rules! build {
                 ($($section:ident)+) => {
                     $(if let Ok(entry) = catalog.$section.find(kind, version) {
@@ -195,7 +195,7 @@ fn documented() -> BTreeMap<String, BTreeMap<String, Documented>> {
     all
 }
 
-/// What is wrong about a row, if the setting is read like this.
+/// The mistake in a row, if any, for a setting read as `reading`.
 fn problem(row: &Documented, reading: PropertyType) -> Option<String> {
     let is_of = |kinds: &[&str]| kinds.iter().any(|kind| row.kind.starts_with(kind));
     let default = row.default.trim_matches('`');
@@ -242,7 +242,7 @@ async fn the_pages_list_the_settings_that_components_read() {
             wrong.push(format!("{kind}: {name} is listed, and not read"));
         }
     }
-    // Other builds have it, and say so.
+    // Another build has it and names it.
     let is_elsewhere = |kind: &str| {
         let found = catalog.pubsub.find(kind, "v1").map(drop);
         found.is_err_and(|error| error.to_string().contains("this build lacks it"))
