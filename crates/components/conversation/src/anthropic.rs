@@ -16,9 +16,9 @@ use super::remote::{Protocol, Remote, joined, model, url};
 
 const ENDPOINT: &str = "https://api.anthropic.com/v1";
 const MODEL: &str = "claude-sonnet-4-20250514";
-/// The version of the API this is written for.
+/// API version that this client implements.
 const VERSION: &str = "2023-06-01";
-/// Longest answer in tokens, which the API wants to know; `maxTokens` changes it.
+/// Default of the required token limit of an answer; `maxTokens` overrides it.
 const DEFAULT_MAX_TOKENS: u64 = 4096;
 
 pub(super) fn add(catalog: &mut Catalog) {
@@ -87,7 +87,7 @@ impl Protocol for Messages {
     }
 }
 
-/// Adds a message. The API wants roles to alternate, and answers of tools that belong together in one message.
+/// Adds a message. The API requires alternating roles, and related tool answers in one message.
 fn push(messages: &mut Vec<Value>, message: &Message) -> Result<()> {
     let role = if message.role == Role::Assistant {
         "assistant"
@@ -132,7 +132,7 @@ fn blocks(message: &Message) -> Result<Vec<Value>> {
     Ok(blocks)
 }
 
-/// Arguments of a call: the API has them as an object, not as its text.
+/// Arguments of a tool call. The API expects an object, not text.
 fn input(call: &ToolCall) -> Result<Map<String, Value>> {
     if call.arguments.trim().is_empty() {
         return Ok(Map::new());
@@ -184,7 +184,7 @@ enum Block {
         #[serde(default)]
         input: Value,
     },
-    /// Thoughts, and what later versions add.
+    /// Thinking blocks, and types added by later API versions.
     #[serde(other)]
     Other,
 }

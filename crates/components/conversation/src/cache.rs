@@ -1,4 +1,4 @@
-//! Answers kept for a while, so that the same question is not paid for twice.
+//! A cache of answers, so that a repeated question costs nothing.
 
 use std::{
     collections::HashMap,
@@ -10,14 +10,14 @@ use aws_lc_rs::digest::{SHA256, digest};
 use outrigger_component::conversation::{Choice, Response, ToolCall};
 use tokio::time::Instant;
 
-/// Most answers that are kept.
+/// Maximum cached answers.
 const MAX_ANSWERS: usize = 1024;
-/// Their bytes together.
+/// Maximum bytes of cached answers.
 const MAX_BYTES: usize = 64 << 20;
-/// What an answer takes beside its texts, about.
+/// Approximate size of an answer without its texts.
 const OVERHEAD: usize = 512;
 
-/// What identifies a question: the hash of all that is sent.
+/// Cache key: a hash of the whole request.
 pub(super) type Key = [u8; 32];
 
 pub(super) struct Cache {
@@ -79,8 +79,8 @@ impl Cache {
         None
     }
 
-    /// Keeps an answer; when there is no room, without those that are too old, and then the oldest. One that is larger
-    /// than all room is not kept.
+    /// Caches an answer. If the cache is full, evicts expired answers and then the oldest. An answer larger
+    /// than the cache is not stored.
     pub(super) fn put(&self, key: Key, answer: Response) {
         let bytes = size(&answer);
         if bytes > MAX_BYTES {
@@ -108,7 +108,7 @@ impl Cache {
     }
 }
 
-/// What an answer takes in memory, about.
+/// Approximate memory size of an answer.
 fn size(answer: &Response) -> usize {
     let choice = |choice: &Choice| {
         let call = |call: &ToolCall| call.id.len() + call.name.len() + call.arguments.len() + OVERHEAD;

@@ -1,4 +1,4 @@
-//! `conversation.echo`: says what it is told. For tests.
+//! `conversation.echo`: returns its input. For tests.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ fn lines(message: &Message) -> impl Iterator<Item = String> {
     })
 }
 
-/// A call of a tool, with the names of its arguments in place of a model's values.
+/// A tool call with argument names as values.
 fn call(index: usize, tool: &Tool) -> Result<ToolCall> {
     let mut arguments: Vec<&str> = match tool.parameters.get("properties") {
         None => Vec::new(),

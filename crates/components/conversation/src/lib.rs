@@ -1,4 +1,4 @@
-//! `conversation.*`: large language models, over the two protocols their providers speak.
+//! `conversation.*`: large language models over the two protocols of their providers.
 
 mod anthropic;
 mod cache;

@@ -1,4 +1,4 @@
-//! `conversation.openai`, and the providers that speak the same protocol: chat completions.
+//! `conversation.openai` and compatible providers: chat completions.
 
 use std::{collections::BTreeMap, env, sync::Arc};
 
@@ -17,23 +17,23 @@ use super::remote::{Protocol, Remote, model, url};
 
 const CHAT: &str = "/chat/completions";
 
-/// A provider that speaks the protocol.
+/// A provider with an OpenAI-compatible API.
 struct Provider {
     name: &'static str,
-    /// Where it is; `{model}` stands for the model.
+    /// Base URL; `{model}` is replaced with the model.
     endpoint: &'static str,
     model: &'static str,
-    /// What names another model.
+    /// Environment variable that overrides the model.
     model_variable: Option<&'static str>,
-    /// Where the key may be; without one there is no key.
+    /// Source of the API key.
     key: Credentials,
 }
 
 enum Credentials {
     Required,
-    /// Or in this variable.
+    /// Property or this environment variable.
     OrVariable(&'static str),
-    /// A server of one's own needs none.
+    /// Self-hosted servers may need no key.
     Optional,
 }
 
@@ -145,7 +145,7 @@ fn azure(chat: Chat, metadata: &Metadata, key: &str) -> Result<Remote<Chat>> {
 
 /// Chat completions.
 struct Chat {
-    /// At OpenAI itself, which knows more than its likes.
+    /// OpenAI itself, which supports more than compatible providers.
     own: bool,
     most_tokens: Option<u64>,
 }
@@ -154,7 +154,7 @@ impl Protocol for Chat {
     fn question(&self, model: &str, request: &Request) -> Result<Value> {
         let messages: Vec<_> = request.messages.iter().map(message).collect();
         let mut body = json!({ "model": model, "messages": messages });
-        // Models that reason refuse any temperature but their own.
+        // Reasoning models reject any temperature except their default.
         if !reasons(model) {
             body["temperature"] = request.temperature.into();
         }
@@ -189,7 +189,7 @@ impl Protocol for Chat {
     }
 }
 
-/// The families `o1`, `o3`, … and `gpt-5`.
+/// Whether it is a reasoning model: families `o1`, `o3`, ... and `gpt-5`.
 fn reasons(model: &str) -> bool {
     let numbered = |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit());
     model.starts_with("gpt-5") || model.strip_prefix('o').is_some_and(numbered)
@@ -198,7 +198,7 @@ fn reasons(model: &str) -> bool {
 fn message(message: &Message) -> Value {
     let role = match message.role {
         Role::System => "system",
-        // Only some models of OpenAI know developers; Dapr's components let them speak as users.
+        // Only some OpenAI models have a developer role; Dapr's components send `user` instead.
         Role::Developer | Role::User => "user",
         Role::Assistant => "assistant",
         Role::Tool => "tool",

@@ -1,4 +1,4 @@
-//! A model behind an HTTP API: what both protocols have in common.
+//! A model behind an HTTP API: code shared by both protocols.
 
 use std::{borrow::Cow, env, sync::Arc, time::Duration};
 
@@ -17,21 +17,21 @@ use serde_json::{Map, Value};
 
 use super::cache::{Cache, Key};
 
-/// The largest answer that is read, bytes.
+/// Maximum response size in bytes.
 const MAX_ANSWER: usize = 16 << 20;
-/// The longest wait for an answer, to its end.
+/// Timeout for the whole response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(600);
-/// What a message, a part of it and a value of JSON count for besides their texts, bytes.
+/// Assumed overhead of a message, a message part or a JSON value, bytes.
 const PART: usize = 16;
-/// The longest part of a provider's error text that is shown, bytes.
+/// Maximum bytes of a provider's error text to show.
 const SHOWN: usize = 1024;
 
-/// How questions and answers are written.
+/// Encoding of requests and responses.
 pub(super) trait Protocol: Send + Sync + 'static {
-    /// The body of a request.
+    /// Encodes a request body.
     fn question(&self, model: &str, request: &Request) -> Result<Value>;
 
-    /// The body of a response.
+    /// Decodes a response body.
     fn answer(&self, body: &[u8]) -> Result<Response, serde_json::Error>;
 }
 
@@ -41,14 +41,14 @@ pub(super) struct Remote<P> {
     model: Arc<str>,
     url: Url,
     headers: HeaderMap,
-    /// What the provider must not tell apps.
+    /// Removed from provider errors before apps see them.
     secrets: Secrets,
     client: Client,
     cache: Option<Cache>,
 }
 
 impl<P: Protocol> Remote<P> {
-    /// A model at `url`; `credentials` are a header's name and value.
+    /// A model at `url`; `credentials` are the name and value of a header.
     pub(super) fn new(
         protocol: P,
         model: String,
@@ -110,7 +110,7 @@ impl<P: Protocol> Remote<P> {
         self.read(body).await
     }
 
-    /// What the body of a response says.
+    /// Decodes a response body.
     async fn read(&self, body: Vec<u8>) -> Result<Response> {
         let protocol = Arc::clone(&self.protocol);
         let answer = offload(body.len(), move || protocol.answer(&body)).await;
@@ -120,7 +120,7 @@ impl<P: Protocol> Remote<P> {
         })
     }
 
-    /// The body of a request, and what identifies it where answers are kept.
+    /// The request body, and its cache key if caching is on.
     async fn written(&self, request: &Request) -> Result<(Vec<u8>, Option<Key>)> {
         let (protocol, model) = (Arc::clone(&self.protocol), Arc::clone(&self.model));
         let (size, request) = (size(request), request.clone());
@@ -143,7 +143,7 @@ fn unreachable(error: &reqwest::Error) -> Error {
     Error::new(kind, format!("the model's provider: {}", causes(error)))
 }
 
-/// How much a request says, bytes: all of it is written.
+/// Approximate size of the encoded request in bytes.
 fn size(request: &Request) -> usize {
     let said = |message: &Message| {
         let texts: usize = message.content.iter().map(|text| PART + text.len()).sum();
@@ -176,7 +176,7 @@ fn value_size(value: &Value) -> usize {
     }
 }
 
-/// An answer that is none; both protocols put the text in `error.message`.
+/// An error response; both protocols put the text in `error.message`.
 fn refused(status: StatusCode, body: &[u8], secrets: &Secrets) -> Error {
     let kind = match status.as_u16() {
         401 | 403 => Kind::Denied,
@@ -187,7 +187,7 @@ fn refused(status: StatusCode, body: &[u8], secrets: &Secrets) -> Error {
     let parsed: Option<Value> = serde_json::from_slice(body).ok();
     let message = parsed.as_ref().and_then(|body| body["error"]["message"].as_str());
     let text = message.map_or_else(|| String::from_utf8_lossy(body), Cow::Borrowed);
-    // First the secrets, then the rest: half of one would be told else.
+    // Redact before truncating: a truncated secret would not match.
     let text: String = secrets.redact(&text).chars().take(SHOWN).collect();
     let code = status.as_u16();
     Error::new(
@@ -230,7 +230,7 @@ impl<P: Protocol> Conversation for Remote<P> {
     }
 }
 
-/// Of what the environment, the metadata and the provider's default say, the first.
+/// The model from the environment, the metadata or the provider's default, in this order.
 pub(super) fn model(variable: Option<&str>, metadata: &Metadata, default: &str) -> String {
     first_model(variable.and_then(|name| env::var(name).ok()), metadata, default)
 }
@@ -241,7 +241,7 @@ fn first_model(environment: Option<String>, metadata: &Metadata, default: &str) 
         .unwrap_or_else(|| metadata.filled(&["model"]).unwrap_or(default).to_owned())
 }
 
-/// `endpoint`, or else `default`, with `path` behind it.
+/// `endpoint`, or `default` if unset, with `path` appended.
 pub(super) fn url(metadata: &Metadata, default: &str, path: &str) -> Result<Url> {
     let endpoint = metadata.filled(&["endpoint"]).unwrap_or(default);
     let wrong = || metadata.wrong(&["endpoint"], "a URL like https://api.example.com/v1 is expected");
@@ -254,7 +254,7 @@ pub(super) fn url(metadata: &Metadata, default: &str, path: &str) -> Result<Url>
     Ok(url)
 }
 
-/// The parts of a message as one text.
+/// Joins the parts of a message.
 pub(super) fn joined(content: &[String]) -> String {
     content.join("\n")
 }
@@ -266,7 +266,7 @@ mod tests {
 
     use super::*;
 
-    /// Says what it is told.
+    /// Returns its input.
     struct Plain;
 
     impl Protocol for Plain {

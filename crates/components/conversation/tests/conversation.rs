@@ -1,4 +1,4 @@
-//! Conversations, against a server that speaks the providers' protocols.
+//! Conversation components against a fake provider.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ fn components() -> Components {
     Components::of(outrigger_components_conversation::add)
 }
 
-/// A request as the provider saw it.
+/// A request received by the provider.
 #[derive(Clone, Debug)]
 struct Seen {
     target: String,
@@ -34,7 +34,7 @@ impl Seen {
     }
 }
 
-/// A provider that answers what `answer` makes of a request.
+/// A provider whose responses are computed by `answer`.
 struct Provider {
     url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -98,7 +98,7 @@ impl Provider {
     }
 }
 
-/// A server that speaks chat completions: calls the first tool when there is one and no answer of it yet.
+/// A chat completions server that calls the first tool until it gets the tool's answer.
 fn chat(body: &Value) -> (u16, Value) {
     let last = body["messages"].as_array().unwrap().last().unwrap();
     let tool = &body["tools"][0]["function"]["name"];
@@ -123,7 +123,7 @@ fn chat(body: &Value) -> (u16, Value) {
     (200, answer)
 }
 
-/// The same for the Messages API.
+/// The same with the Messages API.
 fn messages(body: &Value) -> (u16, Value) {
     let last = body["messages"].as_array().unwrap().last().unwrap();
     let tool = &body["tools"][0]["name"];
@@ -161,7 +161,7 @@ fn weather() -> Tool {
     }
 }
 
-/// A conversation with everything in it.
+/// A conversation that uses all features.
 fn everything() -> Request {
     let mut called = say(Role::Assistant, &["let me see"]);
     called.calls.push(ToolCall {
