@@ -1,4 +1,4 @@
-//! The algorithms by name.
+//! Algorithms by name.
 
 use aws_lc_rs::rsa::{
     OAEP_SHA1_MGF1SHA1, OAEP_SHA256_MGF1SHA256, OAEP_SHA384_MGF1SHA384, OAEP_SHA512_MGF1SHA512, OaepAlgorithm,
@@ -12,13 +12,13 @@ pub(super) enum Encryption {
     Cbc { key: usize, padded: bool },
     /// AES-GCM.
     Gcm { key: usize },
-    /// AES-CBC and HMAC-SHA-2; half of the key is for each.
+    /// AES-CBC with HMAC-SHA-2; each uses half of the key.
     CbcHmac { key: usize },
     /// AES key wrap.
     KeyWrap { key: usize },
     /// ChaCha20-Poly1305.
     ChaCha,
-    /// The same with a nonce of 24 bytes.
+    /// ChaCha20-Poly1305 with a 24-byte nonce.
     XChaCha,
     /// RSAES-PKCS1-v1_5.
     RsaPkcs1,
@@ -72,7 +72,7 @@ pub(super) enum Signature {
     RsaPkcs1(Hash),
     /// RSASSA-PSS.
     RsaPss(Hash),
-    /// ECDSA on the curve that goes with the hash, DER encoded.
+    /// ECDSA on the curve matching the hash, DER encoded.
     Ecdsa(Hash),
     /// Ed25519.
     EdDsa,
@@ -102,17 +102,17 @@ fn unsupported(name: &str) -> Error {
     Error::invalid_request(format!("unsupported algorithm {name:?}"))
 }
 
-/// The key is of another kind or length than the algorithm needs.
+/// The key's kind or length does not match the algorithm.
 pub(super) fn mismatch() -> Error {
     Error::invalid_request("key type mismatch: the key is of another kind or length than the algorithm needs")
 }
 
-/// The message does not decrypt; which step failed is not told.
+/// Decryption failed; the error does not say at which step.
 pub(super) fn failed() -> Error {
     Error::invalid_request("message authentication failed")
 }
 
-/// A length that is wrong.
+/// A length is invalid.
 pub(super) fn invalid(what: &str) -> Error {
     Error::invalid_request(format!("invalid {what}"))
 }

@@ -165,7 +165,7 @@ fn verify_pkcs1(hash: Hash) -> Algorithms {
     }
 }
 
-/// The salt is as long as the digest, or as long as it can be: that is how Dapr signs.
+/// Accepts a salt of digest length or maximum length, because Dapr signs with either.
 fn verify_pss(hash: Hash) -> Algorithms {
     const MAX: RsaPssSaltLength = RsaPssSaltLength::Max;
     const MAX_256: RsaParameters = signature::RSA_PSS_2048_8192_SHA256.with_pss_salt_length(MAX);

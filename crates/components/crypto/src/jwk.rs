@@ -19,7 +19,7 @@ use super::{
     key::{Asymmetric, AsymmetricKind, Key, Material, wrong},
 };
 
-/// DER of a `SubjectPublicKeyInfo` up to the bytes of the key, for the curves: what follows is the point.
+/// DER prefix of a `SubjectPublicKeyInfo` for each curve; the point follows it.
 const P256: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
 const P384: &[u8] =
     b"\x30\x76\x30\x10\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x05\x2b\x81\x04\x00\x22\x03\x62\x00";
@@ -40,7 +40,7 @@ struct Jwk {
     members: Map<String, Value>,
 }
 
-/// A set: `{"keys": […]}`, or a single key.
+/// A set (`{"keys": [...]}`) or a single key.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Set {
@@ -52,12 +52,12 @@ fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
     serde_json::from_slice(text).map_err(|error| wrong("not a valid JSON Web Key").because(error))
 }
 
-/// One key.
+/// Parses one key.
 pub(super) fn parse(text: &[u8]) -> Result<Key> {
     read::<Jwk>(text)?.key()
 }
 
-/// A key set. Keys of kinds that cannot be used here are left out.
+/// Parses a key set. Unsupported keys are left out.
 pub(super) fn parse_set(text: &[u8]) -> Result<Vec<Key>> {
     let keys = match read(text)? {
         Set::Several { keys } => keys,
@@ -111,14 +111,14 @@ impl Jwk {
             .ok_or_else(|| wrong(format!("{member:?} of the JSON Web Key is not base64url")))
     }
 
-    /// A number without leading zeros.
+    /// An integer without leading zeros.
     fn number(&self, member: &str) -> Result<Secret> {
         let bytes = self.bytes(member)?;
         let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
         Ok(Secret::new(bytes[zeros..].to_vec()))
     }
 
-    /// A coordinate or scalar with leading zeros up to `length`.
+    /// A coordinate or scalar, zero-padded to `length`.
     fn fixed(&self, member: &str, length: usize) -> Result<Secret> {
         let bytes = self.number(member)?;
         let missing = length.checked_sub(bytes.len());
@@ -241,11 +241,11 @@ pub(super) fn public(key: &Key, half: &Asymmetric) -> Option<String> {
     Some(Value::Object(jwk).to_string())
 }
 
-/// Reads `text` as a key and as a set of keys.
+/// Parses `text` as a key and as a key set.
 ///
 /// # Panics
 ///
-/// When the public half of a key, written, is no key.
+/// If the encoded public half of a key is not a valid key.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_jwk(text: &[u8]) {
     let keys = parse_set(text).unwrap_or_default();

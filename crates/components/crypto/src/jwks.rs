@@ -1,4 +1,4 @@
-//! `crypto.dapr.jwks`: a JSON Web Key set from the component itself, a file or a URL.
+//! `crypto.dapr.jwks`: a JSON Web Key set from the metadata, a file or a URL.
 
 use std::{
     path::{Path, PathBuf},
@@ -24,9 +24,9 @@ use super::{
     local::{KeySource, Local, not_found},
 };
 
-/// The largest key set that a server may send, bytes.
+/// Maximum size of a key set from a server, bytes.
 const MAX_KEY_SET: usize = 1 << 20;
-/// A set that could not be loaded from its URL is asked for again after this time, or the shorter interval.
+/// After a failed load from the URL, the next attempt waits for the shorter of this and the interval.
 const RETRY: Duration = Duration::from_secs(60);
 
 pub(super) fn add(catalog: &mut Catalog) {
@@ -43,7 +43,7 @@ pub(super) fn add(catalog: &mut Catalog) {
 
 type Keys = Vec<Arc<Key>>;
 
-/// A key set, and the task that loads it again behind a key that is known. The task ends with the component.
+/// A key set, and the task that refreshes it in the background. The task ends with the component.
 struct Refreshed {
     set: Arc<KeySet>,
     refreshing: PoisonMutex<Option<AbortOnDropHandle<()>>>,
@@ -52,7 +52,7 @@ struct Refreshed {
 struct KeySet {
     keys: ArcSwap<Keys>,
     source: Source,
-    /// What is known of the source's age. Held while the set is loaded again.
+    /// When and from which version the set was loaded. Locked during a refresh.
     loaded: Mutex<Loaded>,
 }
 
@@ -69,7 +69,7 @@ enum Source {
 
 struct Loaded {
     at: Instant,
-    /// Of a file: when it was written, and its length.
+    /// For a file: modification time and length.
     version: Option<(SystemTime, u64)>,
 }
 
@@ -97,7 +97,7 @@ impl KeySet {
         keys.iter().find(|key| key.id.as_deref() == Some(id)).cloned()
     }
 
-    /// Loads the set again where it may be another now. What cannot be loaded leaves the old one.
+    /// Reloads the set if its source may have changed. On failure the old set stays in use.
     async fn refresh(&self) {
         let mut loaded = self.loaded.lock().await;
         let version = self.source.version().await;
@@ -130,7 +130,7 @@ impl KeySource for Refreshed {
         if let Source::Url { interval, .. } = &set.source
             && let Some(key) = set.find(name)
         {
-            // A key that is known does not wait for the network.
+            // A known key does not wait for the network.
             let stale = |loaded: &Loaded| loaded.at.elapsed() >= *interval;
             if set.loaded.try_lock().is_ok_and(|loaded| stale(&loaded)) {
                 let set = Arc::clone(set);
@@ -174,15 +174,15 @@ impl Source {
                 )?,
             });
         }
-        // A set is never taken for a path: paths do not start with a brace. What is there and no file is refused when it
-        // is read.
+        // A path never starts with a brace, so a key set is not mistaken for one. If the path is not a
+        // regular file, reading it fails.
         if !given.starts_with('{') && Path::new(given).exists() {
             return Ok(Self::File(given.into()));
         }
         Ok(Self::Inline)
     }
 
-    /// Of a file: changes when it does.
+    /// For a file: a value that changes with it.
     async fn version(&self) -> Option<(SystemTime, u64)> {
         let Self::File(path) = self else { return None };
         let metadata = tokio::fs::metadata(path).await.ok()?;
@@ -224,7 +224,7 @@ impl Source {
     }
 }
 
-/// Too short a time means the default.
+/// A duration property; values below `least` mean the default.
 fn span(metadata: &Metadata, name: &str, default: Duration, least: Duration) -> Result<Duration> {
     let given = metadata.duration(&[name], Unit::Seconds)?;
     let given = given.and_then(GoDuration::positive);

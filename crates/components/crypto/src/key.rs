@@ -1,4 +1,4 @@
-//! Keys: from PEM, from a JSON Web Key, or as plain bytes.
+//! Keys from PEM, JSON Web Keys or raw bytes.
 
 use aws_lc_rs::{
     encoding::AsDer,
@@ -19,17 +19,17 @@ use x509_parser::{certificate::X509Certificate, oid_registry, prelude::FromDer, 
 
 use super::{algorithms::Hash, jwk};
 
-/// A key and what it may be used for.
+/// A key and its permitted uses.
 pub(super) struct Key {
-    /// Its id in a key set.
+    /// Key id in a set.
     pub(super) id: Option<String>,
-    /// Itself.
+    /// The key material.
     pub(super) material: Material,
-    /// The only algorithm, where one is named.
+    /// The only permitted algorithm, if any.
     pub(super) algorithm: Option<String>,
     /// `sig` or `enc`.
     pub(super) usage: Option<String>,
-    /// `encrypt`, `wrapKey`, …; empty = any.
+    /// `encrypt`, `wrapKey`, ...; empty permits all.
     pub(super) operations: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Material {
     Asymmetric(Asymmetric),
 }
 
-/// A public key, and the private one where it is known.
+/// A public key, with its private key if known.
 pub(super) struct Asymmetric {
     pub(super) kind: AsymmetricKind,
     /// `SubjectPublicKeyInfo`, DER.
@@ -49,7 +49,7 @@ pub(super) struct Asymmetric {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum AsymmetricKind {
     Rsa,
-    /// The curve that goes with the hash: P-256, P-384, P-521.
+    /// The curve matching the hash: P-256, P-384 or P-521.
     Ec(Hash),
     Ed25519,
 }
@@ -63,7 +63,7 @@ pub(super) enum Private {
     Ed25519(Ed25519KeyPair),
 }
 
-/// How a key file is written, as far as its name says.
+/// Format of a key file, guessed from its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Jwk,
@@ -71,7 +71,7 @@ pub(super) enum Format {
     Unknown,
 }
 
-/// The curves, by the hash that goes with each.
+/// Curves by their matching hash.
 const CURVES: [(Hash, &EcdsaSigningAlgorithm); 3] = [
     (Hash::Sha256, &ECDSA_P256_SHA256_ASN1_SIGNING),
     (Hash::Sha384, &ECDSA_P384_SHA384_ASN1_SIGNING),
@@ -101,9 +101,9 @@ impl Key {
         }
     }
 
-    /// A key as a file has it. What is neither PEM nor a JSON Web Key is a symmetric key, in base64 or plain.
+    /// Parses a key file. Anything but PEM and a JSON Web Key is a symmetric key, in Base64 or raw.
     pub(super) fn parse(text: &[u8], format: Format) -> Result<Self> {
-        // A symmetric key may begin with any byte, so those of the usual lengths are not looked into.
+        // A raw symmetric key may start with any byte, so keys of the usual lengths are not parsed.
         let plain = matches!(text.len(), 16 | 24 | 32);
         match (format, text) {
             (_, []) => Err(wrong("the key is empty")),
@@ -115,7 +115,7 @@ impl Key {
         }
     }
 
-    /// Whether `use`, `key_ops` and `alg` allow `operation` (`wrapKey`, `sign`, …) with `algorithm`.
+    /// Checks that `use`, `key_ops` and `alg` permit `operation` (`wrapKey`, `sign`, ...) with `algorithm`.
     pub(super) fn check(&self, operation: &str, algorithm: &str) -> Result<()> {
         let listed = self.operations.is_empty() || self.operations.iter().any(|o| o == operation);
         let needed = match operation {
@@ -132,7 +132,7 @@ impl Key {
     }
 }
 
-/// Both alphabets of base64 with or without padding, else the bytes as they are.
+/// Decodes either Base64 alphabet with or without padding; otherwise keeps the raw bytes.
 fn symmetric(text: &[u8]) -> Secret {
     let end = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'='));
     let trimmed = &text[..end.map_or(0, |last| last + 1)];
@@ -167,7 +167,7 @@ fn pem(text: &[u8]) -> Result<Material> {
 }
 
 impl Asymmetric {
-    /// A public key; `None` when it is of no kind that can be used, or no key at all.
+    /// Parses a public key; `None` if unsupported or invalid.
     pub(super) fn from_spki(spki: &[u8]) -> Option<Self> {
         let (_, info) = SubjectPublicKeyInfo::from_der(spki).ok()?;
         let algorithm = &info.algorithm;
@@ -187,7 +187,7 @@ impl Asymmetric {
             return None;
         };
         let usable = match kind {
-            // This checks the length too.
+            // Parsing also checks the length.
             AsymmetricKind::Rsa => rsa::PublicEncryptingKey::from_der(spki).is_ok(),
             AsymmetricKind::Ec(hash) => ParsedPublicKey::new(curve_of(hash), spki).is_ok(),
             AsymmetricKind::Ed25519 => ParsedPublicKey::new(&ED25519, spki).is_ok(),

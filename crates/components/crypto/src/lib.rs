@@ -1,4 +1,4 @@
-//! `crypto.dapr.*`: keys from files and key sets, used in this process.
+//! `crypto.dapr.*`: keys from files and key sets, used within this process.
 
 mod algorithms;
 mod asymmetric;

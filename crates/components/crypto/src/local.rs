@@ -1,4 +1,4 @@
-//! What every provider that has the keys at hand does with them.
+//! Operations of providers that hold their keys in memory.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use super::{
     symmetric,
 };
 
-/// Where keys come from.
+/// A source of keys.
 #[async_trait]
 pub(super) trait KeySource: Send + Sync + 'static {
-    /// The key of this name; kind `NotFound` where there is none.
+    /// The key of this name; `NotFound` if there is none.
     async fn key(&self, name: &str) -> Result<Arc<Key>>;
 
-    /// Ends what the source runs.
+    /// Stops the source's tasks.
     async fn close(&self) {}
 }
 
@@ -33,10 +33,10 @@ pub(super) fn not_found() -> Error {
     Error::new(Kind::NotFound, "key not found")
 }
 
-/// What an operation with a private key counts for: it takes milliseconds, whatever the length of the message.
+/// Nominal size of a private-key operation: it takes milliseconds for any message length.
 const PRIVATE: usize = usize::MAX;
 
-/// [`Parameters`] on their way to another thread.
+/// Owned [`Parameters`] for another thread.
 struct Owned {
     key: String,
     algorithm: String,
@@ -65,7 +65,7 @@ impl Owned {
 }
 
 impl Key {
-    /// What opening a message of `length` bytes counts for.
+    /// Nominal size of decrypting a message of `length` bytes.
     fn cost(&self, length: usize) -> usize {
         match self.material {
             Material::Symmetric(_) => length,
@@ -100,7 +100,7 @@ impl Key {
 impl<S: KeySource> Local<S> {
     async fn seal(&self, operation: &str, plaintext: &[u8], with: Parameters<'_>) -> Result<Sealed> {
         let key = self.key_for(operation, with.key, with.algorithm).await?;
-        // What is authenticated alone takes as long as what is encrypted.
+        // Authenticating costs as much as encrypting.
         let size = plaintext.len() + with.associated_data.len();
         if size <= INLINE {
             return key.seal(plaintext, with);
@@ -133,7 +133,7 @@ impl<S: KeySource> Local<S> {
 impl<S: KeySource> CryptoProvider for Local<S> {
     async fn public_key(&self, key: &str) -> Result<PublicKey> {
         let found = self.0.key(key).await?;
-        // Of a symmetric key nothing may be told, not even that it is there.
+        // The error must not reveal that a symmetric key exists.
         let half = found.asymmetric().map_err(|_| not_found())?;
         let jwk = jwk::public(&found, half).ok_or_else(mismatch)?;
         Ok(PublicKey {

@@ -1,4 +1,4 @@
-//! `crypto.dapr.localstorage`: a folder with a file per key, read at each use.
+//! `crypto.dapr.localstorage`: a folder with one file per key, read on each use.
 
 use std::{
     io::ErrorKind,
@@ -37,7 +37,7 @@ impl Folder {
         let path = metadata.required(&["path"])?;
         let failed =
             |what: &str| Error::new(Kind::Configuration, format!("path '{path}' {what}")).about("path");
-        // Names in the folder are checked against what it really is.
+        // Names are checked against the canonical path of the folder.
         let real = tokio::fs::canonicalize(path)
             .await
             .map_err(|error| failed("cannot be read").because(error))?;
@@ -50,7 +50,7 @@ impl Folder {
         Ok(Self { path: real })
     }
 
-    /// The file of a key. Links out of the folder are the administrator's and followed; names never leave it.
+    /// The file of a key. Names cannot leave the folder; symbolic links placed by the administrator can.
     fn file(&self, key: &str) -> Result<PathBuf> {
         if key.contains("..") {
             return Err(Error::invalid_request("invalid key path: cannot contain '..'"));

@@ -21,9 +21,9 @@ use super::{
     cbc_hmac,
 };
 
-/// Length of a tag of AES-GCM and ChaCha20-Poly1305.
+/// Tag length of AES-GCM and ChaCha20-Poly1305.
 const TAG: usize = 16;
-/// By how much wrapping makes a key longer.
+/// Bytes added by key wrapping.
 const WRAPPING: usize = 8;
 
 pub(super) fn encrypt(
@@ -199,7 +199,7 @@ fn xchacha_open(key: &[u8], message: &Sealed, with: Parameters<'_>) -> Result<Se
         .map_err(|_| failed())
 }
 
-/// RFC 3394. aws-lc has it for 128 and 256 bits.
+/// Key wrap of RFC 3394. aws-lc supports only 128 and 256 bits.
 fn wrap(key: &[u8], plaintext: &[u8]) -> Result<Vec<u8>> {
     let wrong =
         || invalid("plaintext length: to be wrapped it must be a multiple of 8 and at least 16 bytes");

@@ -39,7 +39,7 @@ fn write(folder: &Path, name: &str, contents: impl AsRef<[u8]>) {
     fs::write(folder.join(name), contents).unwrap();
 }
 
-/// Keys of every kind in every way they can be written.
+/// Keys of every kind in every supported format.
 fn keys(folder: &Path) -> CryptoKeys {
     let mut public = Vec::new();
     let mut both = |name: &str, private: &[u8], spki: &[u8]| {
@@ -74,7 +74,7 @@ fn keys(folder: &Path) -> CryptoKeys {
     let symmetric = [16_u8, 24, 32, 48, 64].map(|length| {
         let name = format!("symmetric{length}");
         let key: Vec<u8> = (0..length).map(|byte| byte ^ 0xa5).collect();
-        // The short ones plain, the others in base64 with a newline.
+        // Short keys raw, the others in Base64 with a newline.
         match length {
             16 | 24 => write(folder, &name, key),
             _ => write(folder, &name, format!("{}\n", STANDARD.encode(key))),
@@ -112,7 +112,7 @@ async fn a_folder_of_keys_keeps_the_rules() {
     conformance::crypto(&storage(&folder).await, &keys).await;
 }
 
-/// The JSON Web Keys of RFC 7517 and RFC 8037, a P-256 and an RSA key, public and private.
+/// JSON Web Keys of RFC 7517 and RFC 8037, a P-256 and an RSA key, public and private.
 fn set() -> Value {
     serde_json::from_str(include_str!("data/keys.jwks.json")).unwrap()
 }
@@ -310,7 +310,7 @@ async fn keys_are_written_in_many_ways() {
     );
     write(folder.path(), "no-extension", pem("PUBLIC KEY", spki.as_ref()));
     let pkcs8: Pkcs8V1Der<'_> = pair.as_der().unwrap();
-    // The PKCS #1 structure is what PKCS #8 carries behind its own head of 26 bytes.
+    // PKCS #8 contains the PKCS #1 structure after a header of 26 bytes.
     write(
         folder.path(),
         "pkcs1.pem",
@@ -465,7 +465,7 @@ async fn a_file_that_changed_is_read_again() {
     );
 }
 
-/// Serves a key set over HTTP; each answer has one key, named after its number.
+/// Serves key sets over HTTP; each response has one key, named after the response's number.
 async fn serve(answers: Arc<AtomicUsize>) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -512,7 +512,7 @@ async fn a_set_from_a_url_is_fetched_again_when_it_is_old() {
     until("unknown keys wait for the new set", &|found| found).await;
     assert_eq!(answers.load(Ordering::SeqCst), 2);
     until("the set is fetched behind the back of a known key", &|found| {
-        // The new set does not have the key any more.
+        // The new set lacks the key.
         let is_new = answers.load(Ordering::SeqCst) == 3;
         assert!(found || is_new, "known keys do not wait");
         is_new
