@@ -1,7 +1,7 @@
-//! `state.etcd` in its two layouts, as Dapr's stores have them: v1 keeps the bytes of a value, v2 a message with the time of
-//! the write and the time to live.
+//! `state.etcd` in Dapr's two layouts: v1 stores the bytes of a value, v2 a message with write time and time
+//! to live.
 //!
-//! The ETag of a value is the revision of the store at its last write. A time to live is a lease of its own.
+//! The ETag of a value is its modification revision. Each time to live has its own lease.
 
 mod link;
 mod messages;
@@ -29,7 +29,7 @@ use self::{
 };
 
 const LOG: &str = "dapr.contrib";
-/// Operations of one transaction that servers take by default.
+/// etcd's default limit of operations per transaction.
 const DEFAULT_MAX_OPERATIONS: usize = 128;
 
 /// Adds the component of this crate.
@@ -78,12 +78,12 @@ impl Etcd {
             prefix: metadata.filled(&["keyPrefixPath"]).unwrap_or_default().to_owned(),
             most_operations: metadata.number(&["maxTxnOps"])?.unwrap_or(DEFAULT_MAX_OPERATIONS),
             component: metadata.component().clone(),
-            // Last: without it nothing more could be read, and all that is wrong is told together.
+            // Last, so that errors of the other properties are reported together with its own.
             link: Link::new(metadata)?,
         };
-        // Where only the metadata is looked at, it ends here: nothing is dialled with a wrong value left out.
+        // A metadata check ends here: it must not connect while an invalid value is left out.
         tokio::task::yield_now().await;
-        // As with Dapr, a store that is not there yet holds up nobody: calls fail until it is.
+        // Like Dapr, start even if etcd is unreachable; calls fail until it responds.
         if let Err(error) = store.ping().await {
             tracing::warn!(target: LOG, "component {}: {error}", metadata.component());
         }
@@ -94,7 +94,7 @@ impl Etcd {
         format!("{}/{key}", self.prefix).into_bytes()
     }
 
-    /// The bytes of a value.
+    /// The stored bytes of a value.
     fn encoded(&self, value: &Value, ttl: Option<i64>) -> Result<Bytes> {
         let html = match self.layout {
             Layout::V1 => Html::Escape,
@@ -124,7 +124,7 @@ impl Etcd {
             let text = "the value is not in the layout of state.etcd v2: was it written by v1?";
             Error::new(Kind::Internal, text).because(error)
         })?;
-        // Without a time to live Dapr reports the time of the write.
+        // Dapr reports the write time if there is no time to live.
         let ttl = stored.ttl.filter(|ttl| ttl.seconds > 0);
         if let (Some(written), Some(ttl)) = (stored.ts, ttl)
             && let Ok(expires) = Timestamp::new(written.seconds.saturating_add(ttl.seconds), 0)
@@ -134,7 +134,7 @@ impl Etcd {
         Ok((stored.data, metadata))
     }
 
-    /// A write with its lease.
+    /// A write, with a lease if it has a time to live.
     async fn put(&self, set: &Set) -> Result<RequestOp> {
         let ttl = set.checked_ttl()?.filter(|ttl| *ttl > 0).map(i64::from);
         let value = self.encoded(&set.value, ttl)?;
@@ -161,7 +161,7 @@ impl Etcd {
         }
     }
 
-    /// What has to be so for an operation to happen.
+    /// The precondition of an operation.
     fn condition(&self, key: &str, etag: Option<&str>, concurrency: Concurrency) -> Result<Option<Compare>> {
         let key = self.key(key);
         match (etag, concurrency) {
@@ -169,7 +169,7 @@ impl Etcd {
                 let revision: i64 = etag.parse().map_err(|error| {
                     Error::new(Kind::InvalidEtag, format!("{etag:?} is not an ETag of etcd")).because(error)
                 })?;
-                // etcd compares an absent key as one of revision 0.
+                // etcd compares an absent key as revision 0.
                 if revision == 0 {
                     return Err(Error::etag_mismatch());
                 }
@@ -188,7 +188,7 @@ impl Etcd {
         }
     }
 
-    /// Does all, where all conditions hold; the ETag of what is written.
+    /// Runs all operations if all conditions hold; returns the new ETag.
     async fn commit(&self, compare: Vec<Compare>, success: Vec<RequestOp>) -> Result<Option<String>> {
         let request = TxnRequest { compare, success };
         let answer: TxnResponse = self.link.call("/etcdserverpb.KV/Txn", request).await?;
@@ -242,7 +242,7 @@ impl Etcd {
     }
 
     async fn all(&self, transaction: &Transaction) -> Result<Option<String>> {
-        // A transaction of etcd names a key once: what is done to it last counts, and what was expected first.
+        // An etcd transaction may name a key only once: keep the last operation and the first condition.
         let mut steps: Vec<(Option<Compare>, RequestOp)> = Vec::new();
         let mut by_key: HashMap<&str, usize> = HashMap::new();
         for operation in &transaction.operations {

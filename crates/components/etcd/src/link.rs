@@ -28,11 +28,11 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-/// How long connecting, and any call, may take.
+/// Timeout of connecting and of each call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Silence before the server is asked whether it is still there; etcd wants at least 5 s of it.
+/// Idle time before a keepalive ping; etcd requires at least 5 s.
 const PING_AFTER: Duration = Duration::from_secs(10);
-/// How long the answer to that may take. Then another member is connected to.
+/// Timeout of a ping; afterwards the client connects to another member.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct Link {
@@ -42,11 +42,11 @@ pub(super) struct Link {
     closed: AtomicBool,
 }
 
-/// The members, one of which is connected to.
+/// The members of the cluster; the client connects to one of them.
 #[derive(Clone)]
 struct Members {
     addresses: Arc<[Member]>,
-    /// Which is tried first by the next connection: one that takes connections and says nothing does not get the next.
+    /// Index of the member that the next connection tries first, so that an unresponsive member is skipped.
     turn: Arc<AtomicUsize>,
     tls: Option<TlsConnector>,
 }
@@ -71,7 +71,7 @@ impl Members {
                 .split_once("://")
                 .map_or(text, |(_, rest)| rest)
                 .trim_end_matches('/');
-            // As in Dapr, a user and a password in it have no effect.
+            // Like Dapr, ignore user and password.
             let address = address.rsplit_once('@').map_or(address, |(_, host)| host);
             let member = address
                 .rsplit_once(':')
@@ -93,7 +93,7 @@ impl Members {
         })
     }
 
-    /// Connects to the first member that answers, from the one whose turn it is.
+    /// Connects to the first reachable member, starting at `turn`.
     async fn dial(self) -> io::Result<Box<dyn Bytes>> {
         let mut failed = io::Error::other("there is no endpoint");
         let count = self.addresses.len();
@@ -124,7 +124,8 @@ impl Member {
     }
 }
 
-/// `None` where one of the three is missing or wrong while mistakes are collected: then the rest is still looked at.
+/// `None` if one of the three properties is missing or invalid while errors are collected, so that checking
+/// continues.
 fn tls(metadata: &Metadata) -> Result<Option<TlsConnector>, MetadataError> {
     const NAMES: [&str; 3] = ["ca", "cert", "key"];
     let [ca, cert, key] = NAMES.map(|name| metadata.required(&[name]));
@@ -147,7 +148,7 @@ fn tls(metadata: &Metadata) -> Result<Option<TlsConnector>, MetadataError> {
 }
 
 impl Link {
-    /// Connects when first used, and again where a connection broke.
+    /// Connects on first use and reconnects after failures.
     pub(super) fn new(metadata: &Metadata) -> Result<Self> {
         let members = Members::read(metadata)?;
         let at: Vec<&str> = members
@@ -156,7 +157,7 @@ impl Link {
             .map(|member| member.address.as_str())
             .collect();
         let at = at.join(",");
-        // While idle too: the first call after a pause is not to find a connection that has long been dead.
+        // Ping while idle too, so that the first call after a pause does not hit a dead connection.
         let endpoint = Endpoint::from_static("http://etcd")
             .timeout(CALL_TIMEOUT)
             .http2_keep_alive_interval(PING_AFTER)
@@ -174,7 +175,7 @@ impl Link {
         })
     }
 
-    /// A call of `method`, like `KV/Range`.
+    /// Calls `method`, e.g. `KV/Range`.
     pub(super) async fn call<Q, A>(&self, method: &'static str, request: Q) -> Result<A>
     where
         Q: Message + Default + 'static,
@@ -240,7 +241,7 @@ mod tests {
         told
     }
 
-    /// Also where the address is missing or wrong.
+    /// Including a missing or invalid address.
     #[tokio::test]
     async fn all_that_is_wrong_is_told_together() {
         let wrong = [("maxTxnOps", "many"), ("tlsEnable", "true"), ("cert", "no PEM")];

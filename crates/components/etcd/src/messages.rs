@@ -1,4 +1,4 @@
-//! The messages of etcd's API v3 that a store needs, and of a value in the layout v2.
+//! Messages of etcd's v3 API used by the store, and the value of layout v2.
 
 use prost::{Enumeration, Message, Oneof};
 use prost_types::{Duration, Timestamp};
@@ -55,7 +55,7 @@ pub(super) enum Request {
     DeleteRange(DeleteRangeRequest),
 }
 
-/// What is compared with what the key has; equal by default.
+/// The property compared; the default comparison is equality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub(super) enum Target {
@@ -75,10 +75,10 @@ pub(super) struct Compare {
 
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum Expected {
-    /// Of the key since it was made; 0: there is none.
+    /// Version of the key since its creation; 0 if absent.
     #[prost(int64, tag = "4")]
     Version(i64),
-    /// Of the store at the last write.
+    /// Store revision of the key's last write.
     #[prost(int64, tag = "6")]
     ModRevision(i64),
 }
@@ -93,7 +93,7 @@ pub(super) struct TxnRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ResponseHeader {
-    /// Of the store after the request.
+    /// Store revision after the request.
     #[prost(int64, tag = "3")]
     pub(super) revision: i64,
 }
@@ -119,15 +119,15 @@ pub(super) struct LeaseGrantResponse {
     pub(super) id: i64,
 }
 
-/// A value in the layout v2.
+/// A value in layout v2.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Stored {
     #[prost(bytes = "bytes", tag = "1")]
     pub(super) data: bytes::Bytes,
-    /// When it was written.
+    /// Write time.
     #[prost(message, optional, tag = "2")]
     pub(super) ts: Option<Timestamp>,
-    /// How long it lives; zero: for ever.
+    /// Time to live; zero means no expiry.
     #[prost(message, optional, tag = "3")]
     pub(super) ttl: Option<Duration>,
 }

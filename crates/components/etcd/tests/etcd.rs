@@ -1,4 +1,4 @@
-//! State on a real etcd.
+//! The state store on a real etcd.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
@@ -53,7 +53,7 @@ async fn what_is_written_outlives_the_server() {
     conformance::state_outlives(&store, &mut server).await;
 }
 
-/// A value of v1 is its bytes, one of v2 a message; keys have the prefix. `state.etcd` without a version is v1.
+/// v1 stores the value's bytes, v2 a message; keys have the prefix. `state.etcd` without a version is v1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn layouts_are_daprs() {
     let Some(server) = Etcd::start() else { return };
@@ -67,7 +67,7 @@ async fn layouts_are_daprs() {
     expiring.metadata.insert(TTL.to_owned(), "600".to_owned());
     new.set(&expiring).await.unwrap();
     assert_eq!(raw(&old, "k").await, b"plain");
-    // Seen through v1, which shows what is stored.
+    // v1 shows the stored bytes.
     let root = open(&endpoint, "v1", &[("keyPrefixPath", "/app")]).await.unwrap();
     let stored = raw(&root, "k").await;
     assert_eq!(stored[..6], [&[0x0a, 4][..], b"data"].concat());
@@ -79,7 +79,7 @@ async fn layouts_are_daprs() {
     assert_eq!(stored[stored.len() - 2..], [0x1a, 0]);
     let item = new.get(&Get::key("k")).await.unwrap().unwrap();
     assert!(item.metadata.is_empty(), "{:?}", item.metadata);
-    // The other way there is nothing to be read.
+    // Read through v2, this is invalid.
     root.set(&write("odd", "\u{7f}\u{7f}")).await.unwrap();
     let error = new.get(&Get::key("odd")).await.unwrap_err();
     assert!(error.to_string().contains("v1"), "{error}");
@@ -107,7 +107,7 @@ async fn another_member_takes_over() {
     }
 }
 
-/// As when its host loses its power: nobody says that the connection has ended.
+/// As after a power loss: the connection does not close.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_member_takes_over_when_one_falls_silent() {
     let (Some(first), Some(second)) = (Etcd::start(), Etcd::start()) else {
@@ -119,7 +119,7 @@ async fn another_member_takes_over_when_one_falls_silent() {
     let store = open(&endpoints, "v2", &[]).await.unwrap();
     store.set(&write("k", "1")).await.unwrap();
     conformance::Link::cut(&mut proxy.silence());
-    // 10 s until it is asked, 5 s for the answer, 5 s for a connection to it that nobody answers.
+    // 10 s until the ping, 5 s for its answer, 5 s for an unanswered new connection.
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(40);
     while let Err(error) = store.ping().await {
         assert!(
