@@ -6,15 +6,15 @@ use reqwest::{Client, Url, redirect::Policy};
 
 use outrigger_tls::client_config;
 
-/// Time to reach the server and to agree on keys.
+/// Timeout of connecting, including the TLS handshake.
 pub(super) const CONNECT: Duration = Duration::from_secs(15);
-/// A connection nobody uses ends after this.
+/// Idle connections close after this time.
 const IDLE: Duration = Duration::from_secs(90);
 
-/// Fields of the head of a response.
+/// Maximum header fields of a response.
 const MAX_FIELDS: usize = 1000;
 
-/// A client with the TLS settings of the component. Proxies of the environment are used.
+/// A client with the component's TLS settings. It honours proxy variables.
 pub(super) fn build(metadata: &Metadata, url: &Url) -> Result<Client> {
     let roots = pem(metadata, "MTLSRootCA")?;
     let certificate = pem(metadata, "MTLSClientCert")?;
@@ -51,8 +51,7 @@ pub(super) fn build(metadata: &Metadata, url: &Url) -> Result<Client> {
     client.map_err(|error| metadata.wrong(&["url"], &error.to_string()).into())
 }
 
-/// Follows redirects that stay below the component's URL, like all of its requests. Others are the answer: the caller
-/// may know what to do with it.
+/// Follows redirects to URLs below the component's URL. Other redirects are returned to the caller.
 fn below(base: Url) -> Policy {
     Policy::custom(move |attempt| {
         if within(&base, attempt.url()) && attempt.previous().len() <= MAX_REDIRECTS {
@@ -63,13 +62,13 @@ fn below(base: Url) -> Policy {
     })
 }
 
-/// What is on this machine is reached without proxy.
+/// Whether the host is local; local hosts bypass the proxy.
 fn is_local(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-/// A property that is PEM text, or the path of a file with it.
+/// A property with PEM text, or the path of a PEM file.
 fn pem(metadata: &Metadata, name: &str) -> Result<Option<Vec<u8>>> {
     let Some(value) = metadata.filled(&[name]) else {
         return Ok(None);
@@ -86,7 +85,7 @@ fn pem(metadata: &Metadata, name: &str) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Our TLS never renegotiates: it was how sessions got mixed up.
+/// rustls never renegotiates: renegotiation has allowed session mix-ups.
 fn renegotiation(metadata: &Metadata) -> Result<()> {
     const NAME: &[&str] = &["MTLSRenegotiation"];
     match metadata.filled(NAME) {

@@ -1,5 +1,4 @@
-//! Bodies that servers pack because we say that we can unpack them: Go's client does so unless the caller speaks of
-//! encodings itself.
+//! Decompresses gzip responses, which Go's client requests unless the caller sets `Accept-Encoding`.
 
 use std::io::{self, Read};
 
@@ -11,10 +10,10 @@ use reqwest::{
 };
 
 const GZIP: HeaderValue = HeaderValue::from_static("gzip");
-/// Bytes that are unpacked at a time.
+/// Bytes decompressed at a time.
 const PIECE: usize = 64 << 10;
 
-/// Asks for a packed body, where nobody else speaks of encodings; whether it did.
+/// Requests gzip unless the caller set an encoding; returns whether it did.
 pub(super) fn ask_for(request: &mut Request) -> bool {
     let silent = [ACCEPT_ENCODING, RANGE]
         .iter()
@@ -26,17 +25,17 @@ pub(super) fn ask_for(request: &mut Request) -> bool {
     asks
 }
 
-/// Whether a body came packed.
+/// Whether the body is compressed with gzip.
 pub(super) fn is_packed(response: &Response) -> bool {
     let encoding = response.headers().get(CONTENT_ENCODING);
     encoding.is_some_and(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"gzip"))
 }
 
-/// The content of `packed`, up to `most` bytes, and whether that is all of it. `whole`: whether `packed` is; what is
-/// not gives as much as there is.
+/// Decompresses up to `most` bytes of `packed`, and returns whether that is the whole content. `whole` says
+/// whether `packed` is complete; a truncated body yields its readable part.
 ///
 /// # Errors
-/// What is wrong with `packed`.
+/// `packed` is invalid.
 pub(super) fn unpack(packed: &Bytes, whole: bool, most: Option<usize>) -> io::Result<(Bytes, bool)> {
     if packed.is_empty() {
         return Ok((Bytes::new(), whole));

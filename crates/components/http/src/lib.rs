@@ -1,4 +1,4 @@
-//! `bindings.http`: calls of one URL and what is below it.
+//! `bindings.http`: requests to a URL and to paths below it.
 
 mod client;
 mod gzip;
@@ -29,10 +29,9 @@ const LOG: &str = "dapr.contrib";
 const OPERATIONS: &[&str] = &[
     "create", "get", "head", "post", "put", "patch", "delete", "options", "trace",
 ];
-/// Bytes of a response that are read, unless `maxResponseBodySize` says otherwise.
+/// Default of `maxResponseBodySize`, bytes.
 const DEFAULT_MAX_RESPONSE: i64 = 100 << 20;
-/// Time in which more of a response must come once it has begun; until then the server may take as long as `responseTimeout`
-/// allows.
+/// Maximum gap between parts of a response body. Until the response starts, only `responseTimeout` applies.
 const STALL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Adds the components of this crate.
@@ -48,12 +47,12 @@ pub fn add(catalog: &mut Catalog) {
 struct HttpBinding {
     client: Client,
     url: String,
-    /// What no request leaves.
+    /// Requests stay below this URL.
     base: Url,
-    /// Name and value of the header every request carries.
+    /// A header for every request.
     token: Option<metadata::Header>,
     timeout: Option<Duration>,
-    /// Most bytes read of a response.
+    /// Maximum bytes read of a response.
     most: Option<usize>,
     only_success: bool,
     closed: AtomicBool,
@@ -67,7 +66,7 @@ impl HttpBinding {
         let size = size.map(outrigger_resources::value::quantity).transpose();
         let size = size.map_err(|error| metadata.wrong(&["maxResponseBodySize"], &error.to_string()))?;
         let timeout = metadata.duration(&["responseTimeout"], Unit::Seconds)?;
-        // Behind the others, which are told even so.
+        // After the other properties, so that their errors are reported too.
         let parsed = parse(&url).map_err(|error| {
             metadata.wrong(
                 &["url"],
@@ -158,7 +157,7 @@ impl HttpBinding {
         })
     }
 
-    /// The body as far as the limit goes, and whether that is all of it.
+    /// The body up to the limit, and whether it is complete.
     async fn body(&self, mut response: Response, shown: &str) -> Result<(Bytes, bool)> {
         let limit = self.timeout.map_or(STALL_TIMEOUT, |all| all.max(STALL_TIMEOUT));
         let mut body = BytesMut::new();
@@ -179,10 +178,10 @@ impl HttpBinding {
         }
     }
 
-    /// The content of a packed body: the limit is that of what comes out.
+    /// Decompresses a body; the limit applies to the decompressed size.
     async fn unpacked(&self, data: Bytes, whole: bool, shown: &str) -> Result<(Bytes, bool)> {
         let most = self.most;
-        // Content grows by much when it is unpacked, so it is never small.
+        // Always offloaded, because content may grow by a large factor.
         let unpacked = offload(usize::MAX, move || gzip::unpack(&data, whole, most)).await;
         unpacked.map_err(|error| {
             let text = format!("{shown}: the server sent a gzip body that cannot be unpacked");
@@ -191,13 +190,13 @@ impl HttpBinding {
     }
 }
 
-/// The URL, if requests can be sent to it.
+/// Parses a URL and checks that requests can be sent to it.
 fn parse(text: &str) -> std::result::Result<Url, String> {
     let url = Url::parse(text).map_err(|error| error.to_string())?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(format!("its scheme is {}", url.scheme()));
     }
-    // Of `http:///path` the parser makes the host `path`.
+    // For `http:///path` the parser would take `path` as the host.
     let behind = text.split_once("://").map(|(_, behind)| behind);
     if behind.is_none_or(|behind| behind.starts_with(['/', '\\', '?', '#'])) {
         return Err("it has no host".to_owned());
@@ -205,7 +204,7 @@ fn parse(text: &str) -> std::result::Result<Url, String> {
     Ok(url)
 }
 
-/// The method an operation means, and whether it has a body.
+/// The HTTP method of an operation, and whether it has a body.
 fn method(operation: &str) -> Result<(Method, bool)> {
     Ok(match operation.to_ascii_uppercase().as_str() {
         "CREATE" | "POST" => (Method::POST, true),
@@ -247,7 +246,7 @@ impl OutputBinding for HttpBinding {
         }
     }
 
-    /// Whether something listens: a request could have effects.
+    /// Only connects, because a request could have side effects.
     async fn ping(&self) -> Result<()> {
         let Ok(url) = Url::parse(&self.url) else {
             return Ok(());

@@ -10,12 +10,12 @@ use reqwest::{
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
-/// What the sidecar adds about the trace; it beats what the caller wrote.
+/// Trace headers set by the sidecar; they override the caller's.
 const TRACE: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 
 pub(super) type Header = (HeaderName, HeaderValue);
 
-/// The header that carries the component's token.
+/// The header with the component's token.
 pub(super) fn token(metadata: &Metadata) -> Result<Option<Header>> {
     const HEADER: &str = "securityTokenHeader";
     let (Some(token), Some(header)) = (metadata.filled(&["securityToken"]), metadata.filled(&[HEADER]))
@@ -30,7 +30,7 @@ pub(super) fn token(metadata: &Metadata) -> Result<Option<Header>> {
     Ok(Some((name, value)))
 }
 
-/// The headers of a request: keys that start with a capital letter, and what the trace needs.
+/// Request headers: metadata keys with an initial capital, plus trace headers.
 pub(super) fn headers(metadata: &Pairs, token: Option<&Header>, has_body: bool) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     if has_body {
@@ -45,7 +45,7 @@ pub(super) fn headers(metadata: &Pairs, token: Option<&Header>, has_body: bool) 
         .filter(|(key, _)| key.starts_with(|first: char| first.is_ascii_uppercase()));
     for (key, value) in wanted {
         let (name, value) = header(key, value)?;
-        // The connection's own business.
+        // Managed by the HTTP client.
         if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TRAILER].contains(&name) {
             headers.insert(name, value);
         }
@@ -71,8 +71,8 @@ fn header(key: &str, value: &str) -> Result<Header> {
     Ok((name, value))
 }
 
-/// Status and headers of a response; several of a name are joined. Those of the connection are left out, and of a body
-/// that was `packed`, and is not any more, those about its form.
+/// Status and headers of a response; repeated headers are joined. Hop-by-hop headers are left out, and those
+/// that describe the encoding if the body was decompressed.
 pub(super) fn answer(response: &Response, packed: bool) -> Pairs {
     let (status, headers) = (response.status(), response.headers());
     let mut answer = Pairs::with_capacity(headers.len() + 2);
@@ -92,13 +92,13 @@ pub(super) fn answer(response: &Response, packed: bool) -> Pairs {
     answer
 }
 
-/// Whether a `Connection` field ends the connection.
+/// Whether a `Connection` header closes the connection.
 fn says_close(value: &HeaderValue) -> bool {
     let mut options = value.as_bytes().split(|byte| *byte == b',');
     options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
 }
 
-/// A value as text: UTF-8, or else ISO 8859-1, which is what HTTP began with.
+/// A header value as UTF-8, or else ISO 8859-1.
 fn text(value: &HeaderValue) -> Cow<'_, str> {
     match str::from_utf8(value.as_bytes()) {
         Ok(text) => text.into(),
@@ -106,7 +106,7 @@ fn text(value: &HeaderValue) -> Cow<'_, str> {
     }
 }
 
-/// `content-type` as `Content-Type`: the form clients of Dapr look for.
+/// Canonical form of a header name, e.g. `Content-Type`, as Dapr's clients expect.
 fn canonical(name: &str) -> String {
     let mut upper = true;
     let letters = name.chars().map(|letter| {

@@ -1,4 +1,4 @@
-//! The HTTP binding, on a server of the test.
+//! The HTTP binding against a local server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod web;
@@ -76,7 +76,7 @@ async fn requests_are_what_the_caller_wrote() {
         assert!(head.lines().any(|found| found == line), "{line} is not in {head}");
     }
     assert!(!head.contains("small"), "{head}");
-    // Methods without body do not send the data.
+    // Methods without a body ignore the data.
     for (operation, method) in [
         ("get", "get"),
         ("delete", "delete"),
@@ -168,7 +168,7 @@ async fn a_response_that_stops_half_way_is_given_up() {
             answer = &mut calling => panic!("{answer:?}"),
             begun = begun => begun.unwrap(),
         }
-        // From here on time goes on when nobody has anything to do.
+        // From here on, time advances whenever all tasks are idle.
         tokio::time::pause();
         let begin = Instant::now();
         let answer = timeout(Duration::from_secs(3600), calling).await;

@@ -1,4 +1,4 @@
-//! A small HTTP server that answers with what it was sent.
+//! A small HTTP server that echoes requests.
 
 use std::{
     io::Write,
@@ -17,13 +17,14 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// Answers `/status/N` with N, `/big` with a kilobyte, `/packed` with `content` as gzip, `/latin-1` with many fields, `…/there?URL` with a redirect to
-/// the URL, `/slow` never, everything else with the request.
+/// Answers `/status/N` with N, `/big` with a kilobyte, `/packed` with `content` as gzip, `/latin-1` with many
+/// header fields, `.../there?URL` with a redirect to the URL, `/slow` never, and everything else with the
+/// request.
 pub(crate) struct Web {
     port: u16,
     _server: AbortOnDropHandle<()>,
     heads: Arc<Mutex<Vec<String>>>,
-    /// Hangs up on everybody. The port stays taken, so that no other server can answer in its place.
+    /// Closes every connection. The port stays bound, so that no other server can take it.
     down: Arc<AtomicBool>,
 }
 
@@ -43,12 +44,12 @@ impl Web {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// How many requests there were.
+    /// Number of requests.
     pub(crate) fn count(&self) -> usize {
         self.heads.lock().unwrap().len()
     }
 
-    /// The last request's line and headers, in small letters.
+    /// Request line and headers of the last request, in lower case.
     pub(crate) fn head(&self) -> String {
         self.heads.lock().unwrap().last().unwrap().clone()
     }
@@ -75,14 +76,14 @@ fn serve(
             let (stream, _) = listener.accept().await.unwrap();
             let (heads, down) = (Arc::clone(&heads), Arc::clone(&down));
             connections.spawn(async move {
-                // Clients go away when they like.
+                // Clients may disconnect at any time.
                 let _gone = converse(stream, &heads, &down).await;
             });
         }
     }))
 }
 
-/// The head of an answer with many fields, and one in Latin-1.
+/// A response head with many fields, one of them in Latin-1.
 fn many() -> String {
     let fields = (0..200).map(|number| format!("\r\nx-{number}: {number}"));
     format!("200 OK\r\nx-latin: café{}", fields.collect::<String>())
@@ -131,7 +132,7 @@ async fn converse(stream: TcpStream, heads: &Mutex<Vec<String>>, down: &AtomicBo
             "HTTP/1.1 {status}\r\ncontent-length: {}\r\nx-many: a\r\nx-many: b\r\n\r\n",
             body.len()
         );
-        // A byte a character.
+        // One byte per character.
         let answer: Vec<u8> = answer
             .chars()
             .map(|letter| u8::try_from(letter).unwrap())
