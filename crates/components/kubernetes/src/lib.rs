@@ -1,4 +1,4 @@
-//! Kubernetes: `secretstores.kubernetes`, the secrets of the cluster.
+//! Kubernetes: `secretstores.kubernetes`.
 
 mod secrets;
 

@@ -1,5 +1,5 @@
-//! `secretstores.kubernetes`: Secrets of the cluster, which are read with the service account of the pod. Nothing is asked
-//! before the app asks, and nothing is kept.
+//! `secretstores.kubernetes`: Secrets of the cluster, read with the pod's service account. Nothing is read
+//! ahead of a request or cached.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -15,11 +15,11 @@ use outrigger_component::{
 use outrigger_kube::{ApiError, Client, ConnectError, is_object_name};
 use serde::Deserialize;
 
-/// What the sidecar calls itself to the API.
+/// User agent for the API server.
 const AGENT: &str = concat!("outrigger-daprd/", env!("CARGO_PKG_VERSION"));
-/// All secrets of a namespace as the API sends them, in bytes.
+/// Maximum size of the response with all secrets of a namespace, bytes.
 const MAX_ALL: usize = 64 << 20;
-/// The variable with the namespace of the pod.
+/// Environment variable with the pod's namespace.
 const NAMESPACE: &str = "NAMESPACE";
 
 pub(crate) fn add(catalog: &mut Catalog) {
@@ -31,16 +31,16 @@ pub(crate) fn add(catalog: &mut Catalog) {
         }));
 }
 
-/// The secrets of a cluster.
+/// Secrets of a cluster.
 struct Cluster {
     client: Client,
-    /// Where requests do not say.
+    /// Default namespace.
     namespace: Option<String>,
-    /// All secrets of a namespace, in bytes.
+    /// Maximum size of all secrets of a namespace, bytes.
     most: usize,
 }
 
-/// A Secret, of which nothing else counts.
+/// The fields of a Secret that matter here.
 #[derive(Deserialize)]
 struct Secret {
     #[serde(default)]
@@ -56,7 +56,7 @@ struct Meta {
 }
 
 impl Cluster {
-    /// `own` is the namespace of the pod. Nothing is connected yet.
+    /// `own` is the pod's namespace. Does not connect.
     async fn open(metadata: &Metadata, own: Option<String>) -> Result<Self> {
         let default = metadata.filled(&["defaultNamespace"]);
         let file = metadata.filled(&["kubeconfigPath"]);
@@ -93,7 +93,7 @@ impl Cluster {
 #[async_trait]
 impl SecretStore for Cluster {
     fn features(&self) -> &[Feature] {
-        // A secret has several keys, but Dapr's store does not say so.
+        // Secrets have several keys, but Dapr's store does not report that feature.
         &[]
     }
 
@@ -128,7 +128,7 @@ impl SecretStore for Cluster {
     }
 }
 
-/// The values of a secret by key. What is no text becomes one, as answers have to be: its other bytes become U+FFFD.
+/// The values of a secret by key. Invalid UTF-8 becomes U+FFFD, because responses are text.
 fn values(secret: Secret, what: &str) -> Result<Pairs> {
     let data = secret.data.unwrap_or_default().into_iter();
     data.map(|(key, value)| {
@@ -142,7 +142,7 @@ fn values(secret: Secret, what: &str) -> Result<Pairs> {
     .collect()
 }
 
-/// There is no client.
+/// No client could be created.
 fn unconnected(error: ConnectError) -> Error {
     let text = match error {
         ConnectError::Kubeconfig { path, cause } => format!("kubeconfigPath {path}: {cause}"),
@@ -155,7 +155,7 @@ fn unconnected(error: ConnectError) -> Error {
     Error::new(Kind::Configuration, text)
 }
 
-/// A request of `what` failed; `verb` is the right that it takes.
+/// A request failed; `verb` is the permission it needs.
 fn failed(what: &str, verb: &str, namespace: &str, error: &ApiError) -> Error {
     let (kind, text) = match error {
         ApiError::NotFound { .. } => (

@@ -1,4 +1,4 @@
-//! The secret store against a server of the API, found with a kubeconfig.
+//! The secret store against an API server found through a kubeconfig.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ fn pairs(pairs: &[(&str, &str)]) -> Pairs {
 #[tokio::test]
 async fn secrets_of_the_cluster_pass_the_suite() {
     let server = Server::start().await;
-    // Where the tests themselves run in a pod its namespace is the one.
+    // In a pod, its own namespace is the default.
     let namespace = std::env::var("NAMESPACE").unwrap_or_else(|_| "shop".to_owned());
     let put = |namespace: &str, name: &str, data: serde_json::Value| {
         let address = format!("/api/v1/namespaces/{namespace}/secrets/{name}");

@@ -11,7 +11,7 @@ fn secret(name: &str, data: Value) -> Value {
     json!({"metadata": {"name": name}, "data": data})
 }
 
-/// A store of the pods of a namespace.
+/// A store for the pods of a namespace.
 fn of(server: &Server, namespace: Option<&str>, most: usize) -> Cluster {
     Cluster {
         client: server.client(),
@@ -24,7 +24,7 @@ fn inside(namespace: &str) -> Pairs {
     Pairs::from([("namespace".to_owned(), namespace.to_owned())])
 }
 
-/// As the API server refuses what an account may not do.
+/// The API server's answer without permission.
 fn forbidden() -> Value {
     json!({"kind": "Status", "code": 403, "reason": "Forbidden",
            "message": "secrets is forbidden: User \"system:serviceaccount:shop:default\" cannot do that"})
