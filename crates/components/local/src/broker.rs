@@ -1,4 +1,5 @@
-//! `pubsub.in-memory`: messages of one sidecar to itself, lost at its end. At most once: what is returned is dropped.
+//! `pubsub.in-memory`: messages within one sidecar, lost on exit. Delivery is at most once: rejected messages
+//! are dropped.
 
 use std::num::NonZeroUsize;
 use std::sync::{
@@ -16,9 +17,9 @@ use outrigger_component::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Messages that wait for one subscription.
+/// Maximum queued messages per subscription.
 const MAX_WAITING: usize = 65_536;
-/// What they take, bytes: payloads, metadata, keys and topics.
+/// Maximum queued bytes per subscription: payloads, metadata, keys and topics.
 const MAX_BYTES: usize = 256 << 20;
 
 pub(crate) fn add(catalog: &mut Catalog) {
@@ -43,7 +44,7 @@ struct Subscriber {
 }
 
 impl Subscriber {
-    /// A pattern that ends in `*` means every longer topic.
+    /// A pattern ending in `*` matches every longer topic.
     fn wants(&self, topic: &str) -> bool {
         match self.pattern.strip_suffix('*') {
             None => self.pattern == topic,
@@ -56,7 +57,7 @@ impl Subscriber {
     }
 }
 
-/// Each message has its topic for itself here.
+/// Here each message owns its topic.
 fn size(message: &Message) -> usize {
     message.size() + message.topic.len()
 }
@@ -108,7 +109,7 @@ impl PubSub for Broker {
             redelivered: Some(0),
         };
         let size = size(&message);
-        // To all or to none: a message that is published again must not come twice.
+        // All subscribers get the message or none: a retried publish must not duplicate it.
         if let Some(full) = wanted.clone().find(|subscriber| !subscriber.has_room(size)) {
             let text = format!(
                 "the subscription to {} has {MAX_WAITING} messages or {MAX_BYTES} bytes waiting; publish again when \
@@ -119,7 +120,7 @@ impl PubSub for Broker {
         }
         for subscriber in wanted {
             subscriber.bytes.fetch_add(size, Ordering::Relaxed);
-            // There is room, and only this side fills it.
+            // Capacity was checked, and only this side adds to the queue.
             let _ = subscriber.queue.try_send(message.clone());
         }
         Ok(())
@@ -137,7 +138,7 @@ impl PubSub for Broker {
         });
         let closed = self.closed.clone();
         let subscription = Subscription::start(&request, |feed| deliver(feed, messages, bytes, closed));
-        // One at a time, so that messages are handled in the order they come.
+        // One at a time, so that messages are handled in order.
         Ok(subscription.with_concurrency(Some(NonZeroUsize::MIN)))
     }
 

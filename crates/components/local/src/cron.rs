@@ -1,4 +1,4 @@
-//! `bindings.cron`: events at times that a schedule gives.
+//! `bindings.cron`: events on a schedule.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,9 +15,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use outrigger_schedule::cron::{Cron as Schedule, Dialect};
 
 const LOG: &str = "dapr.contrib";
-/// Events that are with the app at once; times that come meanwhile are left out.
+/// Maximum events in flight to the app; further ones are dropped.
 const MAX_RUNNING: usize = 1024;
-/// Longest sleep without a look at the clock on the wall, which may be set meanwhile.
+/// Longest sleep between checks of the wall clock, which may be set.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(crate) fn add(catalog: &mut Catalog) {
@@ -47,12 +47,12 @@ impl Cron {
         })
     }
 
-    /// Sleeps until the next time; `None` when there is none.
+    /// Sleeps until the next scheduled time; `None` if there is none.
     async fn next(&self, last: &mut Instant) -> Option<()> {
         match &self.schedule {
             Schedule::Every(period) => {
                 let now = Instant::now();
-                // After a long sleep of the machine the missed times are not made up for.
+                // Times missed while the machine was suspended are skipped.
                 *last = (*last + *period).max(now);
                 sleep_until(*last).await;
             }
@@ -69,7 +69,7 @@ impl Cron {
     }
 }
 
-/// An event as Dapr's: no payload, and when it was.
+/// Dapr's event: no payload, the time in the metadata.
 fn event() -> Event {
     Event {
         metadata: Pairs::from([
@@ -80,7 +80,7 @@ fn event() -> Event {
     }
 }
 
-/// `2026-11-21 15:04:05.123456789 +0000 UTC`: a time as Go prints it.
+/// A time as Go prints it: `2026-11-21 15:04:05.123456789 +0000 UTC`.
 fn shown(time: Timestamp) -> String {
     let seconds = strtime::format("%Y-%m-%d %H:%M:%S", time).unwrap_or_default();
     let fraction = format!(".{:09}", time.subsec_nanosecond());

@@ -1,4 +1,4 @@
-//! `state.in-memory`: a map that is lost at restart and shared with nobody.
+//! `state.in-memory`: a map that is lost on restart.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 mod expiry;
 mod like;
 
-/// How often expired values are thrown away; reads do not see them before either.
+/// Interval of deleting expired values; reads ignore them earlier.
 const SWEEP: Duration = Duration::from_secs(1);
 
 const FEATURES: &[Feature] = &[
@@ -43,7 +43,7 @@ pub(crate) fn add(catalog: &mut Catalog) {
 
 struct Stored {
     data: Bytes,
-    /// The number of the write that made it.
+    /// Sequence number of the write.
     version: u64,
     expires: Option<SystemTime>,
 }
@@ -63,7 +63,7 @@ struct Entries {
 
 struct InMemory {
     entries: Arc<Mutex<Entries>>,
-    /// Opens every ETag, so that those of an earlier run never match.
+    /// Prefix of every ETag, so that ETags of an earlier run never match.
     run: u64,
     _sweeper: AbortOnDropHandle<()>,
 }
@@ -113,7 +113,7 @@ impl InMemory {
         Some(self.item(stored))
     }
 
-    /// Whether a write or removal may happen.
+    /// Checks a write or deletion against the current value.
     fn check(
         &self,
         entries: &Entries,
@@ -125,7 +125,7 @@ impl InMemory {
             .values
             .get(key)
             .filter(|stored| stored.is_alive(SystemTime::now()));
-        // Texts that callers of the contract see behind its opening words.
+        // Dapr's texts, which callers see after the error's opening words.
         let cause = match (etag, current) {
             (Some(etag), Some(current)) => {
                 let version = self.etag(current.version);
@@ -145,11 +145,11 @@ impl InMemory {
 }
 
 fn lock(entries: &Mutex<Entries>) -> MutexGuard<'_, Entries> {
-    // Nothing panics while it is held.
+    // Nothing panics while holding the lock.
     entries.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A write whose value and TTL were checked: nothing can go wrong any more.
+/// A write whose value and TTL are valid, so it cannot fail.
 struct Prepared {
     data: Bytes,
     expires: Option<SystemTime>,

@@ -1,5 +1,5 @@
-//! What needs no client library: `state.in-memory`, `pubsub.in-memory`, `bindings.cron`, `bindings.localstorage`, and secrets from a file
-//! and from the environment.
+//! Components without a client library: `state.in-memory`, `pubsub.in-memory`, `bindings.cron`,
+//! `bindings.localstorage`, and secrets from a file and from the environment.
 
 #[cfg(feature = "in-memory")]
 mod broker;
@@ -16,7 +16,7 @@ mod local_storage;
 
 use outrigger_component::Catalog;
 
-/// Adds what the features of this build name.
+/// Adds the components enabled by features.
 pub fn add(catalog: &mut Catalog) {
     #[cfg(feature = "cron")]
     cron::add(catalog);

@@ -15,11 +15,11 @@ pub(crate) fn add(catalog: &mut Catalog) {
 }
 
 struct Environment {
-    /// Added to names on the way in, taken off on the way out.
+    /// Added to requested names and stripped from returned ones.
     prefix: String,
 }
 
-/// The sidecar's own variables, its API tokens among them, are nobody's secrets.
+/// Excludes the sidecar's own variables, including its API tokens.
 fn allowed(variable: &str) -> bool {
     let upper = variable.to_uppercase();
     upper != "APP_API_TOKEN" && !upper.starts_with("DAPR_")
@@ -39,7 +39,7 @@ impl SecretStore for Environment {
             tracing::warn!(target: "dapr.contrib", "Access to env var {name} is forbidden");
             None
         };
-        // An absent variable is an empty text, as in Dapr.
+        // Like Dapr, an absent variable is an empty text.
         let value = value.map(|value| value.to_string_lossy().into_owned());
         Ok(Pairs::from([(name.to_owned(), value.unwrap_or_default())]))
     }

@@ -53,8 +53,8 @@ async fn read(metadata: &Metadata) -> Result<Secrets> {
     })
 }
 
-/// A secret per first-level member; deeper levels are flattened below it. Other values than texts and objects
-/// are no secrets.
+/// One secret per top-level member, with deeper levels flattened. Values other than texts and objects are
+/// skipped.
 fn multiple(document: Map<String, Value>, separator: &str) -> HashMap<String, Pairs> {
     let mut secrets = HashMap::new();
     for (name, value) in document {
@@ -65,7 +65,7 @@ fn multiple(document: Map<String, Value>, separator: &str) -> HashMap<String, Pa
             Value::Object(members) => {
                 let mut secret = Pairs::new();
                 for (member, value) in members {
-                    // Two paths of the same text: the first stays, and what follows is read all the same.
+                    // If two paths are equal, the first is kept and reading continues.
                     if let Err(path) = visit(&member, separator, value, &mut secret) {
                         tracing::warn!(
                             target: "dapr.contrib",
@@ -82,7 +82,7 @@ fn multiple(document: Map<String, Value>, separator: &str) -> HashMap<String, Pa
     secrets
 }
 
-/// Every leaf by the path to it; the error is a path that is there twice.
+/// Every leaf by its path; the error is a duplicate path.
 fn flatten(document: Map<String, Value>, separator: &str) -> Result<Pairs, String> {
     let mut flat = Pairs::new();
     visit("", separator, Value::Object(document), &mut flat)?;
@@ -111,7 +111,7 @@ fn visit(path: &str, separator: &str, value: Value, flat: &mut Pairs) -> Result<
             Ok(())
         }
         leaf => {
-            // Dapr writes numbers and truth values as a formatting error of Go; the value itself is meant.
+            // Dapr writes numbers and booleans as a Go formatting error; this writes the value.
             let text = match leaf {
                 Value::String(text) => text,
                 other => other.to_string(),

@@ -1,4 +1,4 @@
-//! `bindings.localstorage`: files below one folder.
+//! `bindings.localstorage`: files below a folder.
 
 mod confine;
 mod decode;
@@ -28,7 +28,7 @@ use self::confine::Root;
 
 const OPERATIONS: &[&str] = &["create", "get", "list", "delete"];
 const FILE_NAME: &str = "fileName";
-/// The largest file that is read, bytes.
+/// Maximum size of a file to read, bytes.
 const MAX_FILE: u64 = 256 << 20;
 
 pub(crate) fn add(catalog: &mut Catalog) {
@@ -43,7 +43,7 @@ pub(crate) fn add(catalog: &mut Catalog) {
 struct LocalStorage {
     root: Arc<Root>,
     closed: AtomicBool,
-    /// Operations on the file system; one whose caller has given up goes on.
+    /// File operations; they continue if their caller gives up.
     operations: TaskTracker,
     component: Arc<str>,
 }
@@ -89,7 +89,7 @@ fn create(root: &Root, name: &str, data: &[u8]) -> Result<Option<Invoked>> {
     json(&serde_json::json!({ FILE_NAME: relative.to_string_lossy() }))
 }
 
-/// All of a file or nothing of it: readers never see a part.
+/// Writes a file atomically: readers never see a part.
 fn write(path: &Path, data: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(path);
     let partial = folder.join(format!(".{}.part", Uuid::new_v4()));
@@ -102,7 +102,7 @@ fn write(path: &Path, data: &[u8]) -> std::io::Result<()> {
         fs::rename(&partial, path)
     })();
     if written.is_err() {
-        // It may not be there at all.
+        // It may not exist.
         let _gone = fs::remove_file(&partial);
     }
     written
@@ -159,7 +159,7 @@ fn list(root: &Root, name: &str) -> Result<Option<Invoked>> {
     json(&serde_json::json!(files))
 }
 
-/// Everything that is no folder, by name.
+/// All entries except folders, by name.
 fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     let failed = |error| failure("listing files in the directory", folder, error);
     let entries = fs::read_dir(folder).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! When values expire, and how that is told.
+//! Expiry of values, and its response metadata.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,14 +7,14 @@ use outrigger_component::{
     state::{TTL, TTL_EXPIRES},
 };
 
-/// Seconds from 1970 to the year 10000, which RFC 3339 cannot write: as good as never.
+/// Seconds from 1970 to the year 10000, which RFC 3339 cannot express; treated as never.
 const END_OF_TIME: u64 = 253_402_300_800;
 
-/// The end of a value, as its metadata say: `ttlInSeconds` of zero and less is no end. This store takes any 64-bit
-/// number where the others take 32 bits.
+/// Expiry time from `ttlInSeconds`; zero and negative values mean none. This store accepts 64-bit numbers,
+/// the others 32-bit.
 ///
 /// # Errors
-/// Kind `InvalidRequest` for what is no whole number.
+/// Kind `InvalidRequest` unless the value is a whole number.
 pub(super) fn of(metadata: &Pairs) -> Result<Option<SystemTime>> {
     let Some(text) = metadata.get(TTL).filter(|text| !text.is_empty()) else {
         return Ok(None);
@@ -35,7 +35,7 @@ fn after(seconds: i64) -> Option<SystemTime> {
     (end < last).then_some(end)
 }
 
-/// The response metadata about `expires`.
+/// Response metadata for `expires`.
 pub(super) fn reported(expires: Option<SystemTime>) -> Pairs {
     let Some(since) = expires.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok()) else {
         return Pairs::new();
@@ -43,7 +43,7 @@ pub(super) fn reported(expires: Option<SystemTime>) -> Pairs {
     Pairs::from([(TTL_EXPIRES.to_owned(), rfc3339(since.as_secs()))])
 }
 
-/// Seconds since 1970 as RFC 3339 in UTC; the last time that can be written for what is later.
+/// Seconds since 1970 as RFC 3339 in UTC, capped at the last expressible time.
 fn rfc3339(seconds: u64) -> String {
     let second = i64::try_from(seconds).unwrap_or(i64::MAX);
     jiff::Timestamp::from_second(second)

@@ -1,4 +1,4 @@
-//! SQL `LIKE` over keys: `%`, `_`, and a backslash before a literal one. Upper and lower case differ.
+//! SQL `LIKE` on keys: `%`, `_`, and a backslash before a literal one. Case-sensitive.
 
 use outrigger_component::{Error, Result};
 
@@ -28,7 +28,7 @@ impl Pattern {
         Ok(Self(parts))
     }
 
-    /// Linear in the key times the pattern: only the last `%` is ever tried again.
+    /// At most key length times pattern length: only the last `%` backtracks.
     pub(super) fn matches(&self, key: &str) -> bool {
         let key: Vec<char> = key.chars().collect();
         let (mut at, mut part) = (0, 0);

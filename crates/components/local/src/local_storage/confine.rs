@@ -7,20 +7,20 @@ use std::{
 
 use outrigger_component::{Error, Kind, Result};
 
-/// Where no file may be read or written: the kernel's, the boot loader's, and the credentials of a pod.
+/// Folders where reading and writing is refused: kernel, boot loader, pod credentials.
 const REFUSED: [&str; 5] = ["/proc", "/sys", "/boot", "/var/run/secrets", "/run/secrets"];
-/// Links that are followed for one name.
+/// Maximum symbolic links followed for one name.
 const MAX_LINKS: usize = 255;
 
-/// A folder that names are resolved in, as if it were the root of the file system.
+/// A folder that acts as the root for names.
 pub(super) struct Root(PathBuf);
 
 impl Root {
-    /// The folder, made if it is not there. Links in its own path are followed now, once.
+    /// Opens the folder, creating it if needed. Links in its path are resolved once, here.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         let wrong = |error: io::Error| format!("the folder cannot be used: {error}");
         let path = std::path::absolute(path).map_err(wrong)?;
-        // What is not there yet has no links; what is there is looked at before anything is made.
+        // Existing parts are checked for links before anything is created.
         let mut present = path.as_path();
         while let Err(error) = fs::symlink_metadata(present) {
             match present.parent() {
@@ -45,10 +45,10 @@ impl Root {
         &self.0
     }
 
-    /// The path of `name`: `..` ends at the root, links are followed as if the root were `/`.
+    /// Resolves `name`: `..` stops at the root, and absolute links are relative to the root.
     ///
     /// # Errors
-    /// Too many links, a name the system does not take, or a place nobody may touch.
+    /// Too many links, an invalid name, or a refused folder.
     pub(super) fn inside(&self, name: &str) -> Result<PathBuf> {
         if name.contains('\0') {
             return Err(Error::invalid_request("a file name cannot contain a zero byte"));

@@ -13,7 +13,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// What is stored of a payload: the inside of a quoted text, and decoded where that is base64.
+/// The bytes to store: without quotes, and decoded if they are Base64.
 pub(super) fn data(given: &[u8]) -> Cow<'_, [u8]> {
     let text = unquote(given).map_or(Cow::Borrowed(given), Cow::Owned);
     let packed: Vec<u8> = text
@@ -27,7 +27,7 @@ pub(super) fn data(given: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The inside of a text in quotes as Go writes it, which JSON's are nearly; `None` for anything else.
+/// The content of a Go-quoted string, a superset of JSON's; `None` for other texts.
 fn unquote(text: &[u8]) -> Option<Vec<u8>> {
     let (&quote, rest) = text.split_first()?;
     let (&last, inside) = rest.split_last()?;
@@ -81,7 +81,7 @@ fn escapes(mut text: &[u8], quote: u8) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// An escape with digits; what follows it.
+/// Parses a numeric escape; returns the rest.
 fn number<'t>(escape: u8, text: &'t [u8], out: &mut Vec<u8>) -> Option<&'t [u8]> {
     let (digits, radix, text) = match escape {
         b'x' => (text.get(..2)?.to_vec(), 16, &text[2..]),

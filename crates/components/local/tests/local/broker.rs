@@ -1,4 +1,4 @@
-//! The broker in memory.
+//! The in-memory broker.
 use std::{num::NonZeroUsize, sync::Arc};
 
 use outrigger_component::{
@@ -56,7 +56,7 @@ async fn every_subscription_gets_everything_once() {
                 panic!("it ended");
             };
             assert_eq!(delivery.message.data, expected);
-            // At most once: it does not come again.
+            // At most once: it is not redelivered.
             delivery.receipt.reject();
         }
     }

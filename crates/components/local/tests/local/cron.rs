@@ -1,4 +1,4 @@
-//! Schedules as a binding.
+//! The cron binding.
 use async_trait::async_trait;
 use outrigger_component::Kind;
 use outrigger_component_conformance::{self as conformance, Source};
@@ -8,7 +8,7 @@ fn components() -> Components {
     Components::of(outrigger_components_local::add)
 }
 
-/// The clock causes events by itself.
+/// The clock causes the events.
 struct Clock;
 
 #[async_trait]

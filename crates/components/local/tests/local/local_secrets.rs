@@ -147,7 +147,7 @@ async fn an_unusable_file_is_named() {
 
 #[tokio::test]
 async fn the_environment_is_a_store_without_the_sidecars_own_variables() {
-    // Cargo sets this one for every test.
+    // Cargo sets this variable for every test.
     let version = env!("CARGO_PKG_VERSION");
     let store = components()
         .secrets("secretstores.local.env", "v1", &[])

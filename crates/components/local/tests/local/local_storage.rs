@@ -1,4 +1,4 @@
-//! Files as a binding.
+//! The local storage binding.
 use std::fs;
 use std::time::Duration;
 
@@ -99,7 +99,7 @@ async fn names_do_not_leave_the_root() {
     }
 }
 
-/// Invariant: a file that is being written when the sidecar ends is written whole, and nothing is left beside it.
+/// Invariant: a file being written at shutdown is written completely, and no temporary file is left.
 #[tokio::test]
 async fn the_end_waits_for_a_write_whose_caller_has_given_up() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Components without a server, against the suites of their categories.
+//! Components without a server, against their conformance suites.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod broker;
