@@ -1,7 +1,8 @@
-//! JSON as Go's encoder writes a value it decoded: what Dapr's stores hold for values given as JSON.
+//! JSON as Go's encoder writes a decoded value: the form in which Dapr's stores hold JSON values.
 //!
-//! Keys sorted by bytes, no white space, numbers in shortest form, the last of equal keys wins. One difference
-//! on purpose: whole numbers of 64 bits keep all digits, where Go's decoder rounds them to a double.
+//! Keys are sorted by bytes, there is no white space, numbers have their shortest form, and the last of
+//! duplicate keys wins. One intended difference: 64-bit integers keep all digits, where Go's decoder rounds
+//! to a double.
 
 mod repair;
 mod shape;
@@ -17,16 +18,17 @@ use serde_json::Value;
 pub use repair::{out_of_range, repaired, whole};
 pub use shape::{MAX_DEPTH, MAX_VALUES, Shape, check_values, has_more_values};
 
-/// Whether characters that mean something to HTML are written as `\u` escapes.
+/// Whether HTML characters are written as `\u` escapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Html {
-    /// `<`, `>` and `&` become `\u003c`, `\u003e`, `\u0026`: the standard encoder (SQL stores, in-memory).
+    /// `<`, `>` and `&` become `\u003c`, `\u003e`, `\u0026`, as in Go's standard encoder (SQL stores,
+    /// in-memory).
     Escape,
-    /// They stay: the encoder of the Redis store.
+    /// No escapes, as in the encoder of the Redis store.
     Keep,
 }
 
-/// A map of strings as Go reads it: null in the place of a string is the empty one.
+/// A map of strings as Go decodes it: null becomes the empty string.
 #[derive(Debug, Default)]
 pub struct Strings(pub HashMap<String, String>);
 
@@ -40,10 +42,10 @@ impl<'de> Deserialize<'de> for Strings {
     }
 }
 
-/// A value from a JSON text, read as Go does: see [`repaired`].
+/// Decodes JSON as Go does: see [`repaired`].
 ///
 /// # Errors
-/// The decoder's error when `text` is not JSON, or not that of such a value.
+/// `text` is not JSON, or not a `T`.
 pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(text).or_else(|error| match repaired(text) {
         Some(repaired) => serde_json::from_slice(&repaired),
@@ -51,10 +53,11 @@ pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Err
     })
 }
 
-/// The first value of a JSON text, read as Go does from a stream: see [`parse`] and [`repaired`]. What apps say is read so.
+/// Decodes the first value of a JSON text, as Go does from a stream: see [`parse`] and [`repaired`]. Used for
+/// responses of apps.
 ///
 /// # Errors
-/// The decoder's error when `text` does not begin with JSON, or not with that of such a value.
+/// `text` does not begin with JSON, or not with a `T`.
 pub fn first_from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
     parse(text).or_else(|error| match repaired(text) {
         Some(repaired) => parse(&repaired),
@@ -62,8 +65,8 @@ pub fn first_from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_jso
     })
 }
 
-/// A JSON text as [`canonical`] writes it with [`Html::Keep`], written with [`Html::Escape`]. The three characters
-/// stand in strings only.
+/// Converts [`canonical`] text from [`Html::Keep`] to [`Html::Escape`]. The three characters occur only in
+/// strings.
 pub fn escaped(kept: &Bytes) -> Bytes {
     let mut places = memchr3_iter(b'<', b'>', b'&', kept).peekable();
     if places.peek().is_none() {
@@ -80,10 +83,10 @@ pub fn escaped(kept: &Bytes) -> Bytes {
     out.into()
 }
 
-/// Rewrites a JSON text.
+/// Rewrites a JSON text as Go's encoder would.
 ///
 /// # Errors
-/// The decoder's error when `text` is not JSON.
+/// `text` is not JSON.
 pub fn canonical(text: &[u8], html: Html) -> Result<Bytes, serde_json::Error> {
     if stays(text, html) {
         return Ok(Bytes::copy_from_slice(text));
@@ -131,7 +134,7 @@ fn write(value: &Value, html: Html, out: &mut Vec<u8>) {
     }
 }
 
-/// Plain digits between 1e-6 and 1e21, exponents outside, as ECMAScript and Go do.
+/// Plain digits between 1e-6 and 1e21, otherwise an exponent, as in ECMAScript and Go.
 fn write_float(float: f64, out: &mut Vec<u8>) {
     let magnitude = float.abs();
     if float == 0.0 {
@@ -165,20 +168,20 @@ fn write_text(text: &str, html: Html, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Whether a character that begins with this byte may be written as something else.
+/// Whether a character with this first byte may be escaped.
 fn may_change(byte: u8, html: Html) -> bool {
-    // Without branches: the compiler then looks at many bytes at once.
+    // Without branches, so that the compiler vectorises it.
     let always = (byte == b'"') | (byte == b'\\') | (byte < b' ');
     let of_html = (byte == b'<') | (byte == b'>') | (byte == b'&');
-    // The first byte of U+2028 and U+2029, among many others.
+    // First byte of U+2028 and U+2029, and of other characters.
     let separator = byte == 0xe2;
     always | separator | (of_html & (html == Html::Escape))
 }
 
-/// Bytes that are looked at together.
+/// Bytes checked at a time.
 const BLOCK: usize = 256;
 
-/// Whether a JSON text is a string of which every character stays as it is.
+/// Whether a JSON text is a string that needs no rewriting.
 fn stays(text: &[u8], html: Html) -> bool {
     let [b'"', inner @ .., b'"'] = text else {
         return false;

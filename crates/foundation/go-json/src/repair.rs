@@ -1,18 +1,18 @@
-//! What Go's decoder takes and ours does not.
+//! Input that Go's decoder accepts and serde_json rejects.
 
 use bytes::Bytes;
 use memchr::{memchr, memchr2, memmem};
 use serde::de::IgnoredAny;
 
-/// What stands for something that is no character.
+/// Replacement for invalid characters.
 const REPLACEMENT: &str = "\u{fffd}";
 /// The same as an escape.
 const ESCAPED_REPLACEMENT: &[u8] = b"\\ufffd";
 /// Length of `\u0000`.
 const ESCAPE: usize = 6;
 
-/// A JSON text with U+FFFD in place of what is no character: each half of a surrogate pair that is alone, as
-/// JavaScript writes it, and each byte that is not UTF-8. `None` where there is none of that. What is no JSON stays so.
+/// Replaces lone surrogate escapes, which JavaScript may write, and invalid UTF-8 bytes with U+FFFD. `None`
+/// if there are none. Invalid JSON stays invalid.
 pub fn repaired(text: &[u8]) -> Option<Vec<u8>> {
     let mut characters = Vec::with_capacity(text.len());
     for chunk in text.utf8_chunks() {
@@ -26,7 +26,7 @@ pub fn repaired(text: &[u8]) -> Option<Vec<u8>> {
     while let Some(found) = characters.get(at..).and_then(|rest| memchr(b'\\', rest)) {
         at += found;
         at += match unit(&characters[at..]) {
-            // Of an escaped backslash the second is none of its own.
+            // Skips both characters of an escaped backslash.
             None => 2,
             Some(0xd800..=0xdbff) if is_low(unit(&characters[at + ESCAPE..])) => 2 * ESCAPE,
             Some(0xd800..=0xdfff) => {
@@ -40,8 +40,8 @@ pub fn repaired(text: &[u8]) -> Option<Vec<u8>> {
     changed.then_some(characters)
 }
 
-/// A JSON text with U+FFFD in place of each half of a surrogate pair that is alone, which strict readers refuse. Anything
-/// else, what is no JSON too, stays as it is.
+/// Replaces lone surrogate escapes, which strict readers reject, with U+FFFD. Other texts, including invalid
+/// JSON, stay unchanged.
 pub fn whole(text: &Bytes) -> Bytes {
     if memmem::find(text, b"\\u").is_none() || str::from_utf8(text).is_err() {
         return text.clone();
@@ -56,7 +56,7 @@ fn is_low(unit: Option<u16>) -> bool {
     matches!(unit, Some(0xdc00..=0xdfff))
 }
 
-/// The UTF-16 unit of the escape that a text begins with.
+/// The UTF-16 unit of a leading `\u` escape.
 fn unit(text: &[u8]) -> Option<u16> {
     let digits = text.strip_prefix(b"\\u")?.get(..4)?;
     let digits = std::str::from_utf8(digits)
@@ -65,9 +65,9 @@ fn unit(text: &[u8]) -> Option<u16> {
     u16::from_str_radix(digits, 16).ok()
 }
 
-/// The first number of a JSON text that no double can hold, which Go's decoder refuses.
+/// The first number that overflows a double, which Go's decoder rejects.
 pub fn out_of_range(json: &str) -> Option<&str> {
-    // Digits that no sum of them can take out of range, and no exponent.
+    // A number this short without an exponent cannot overflow.
     const SHORT: usize = 300;
     let is_part = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E');
     let bytes = json.as_bytes();
@@ -90,7 +90,7 @@ pub fn out_of_range(json: &str) -> Option<&str> {
     None
 }
 
-/// The place behind the string that `from` is in.
+/// The index after the string that contains `from`.
 pub(super) fn after_string(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
     while let Some(found) = bytes.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {

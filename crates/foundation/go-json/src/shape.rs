@@ -1,24 +1,24 @@
-//! How much there is to a JSON text, told without decoding it.
+//! Size and depth of a JSON text, computed without decoding.
 
 use super::repair::after_string;
 
-/// How deep a value may be nested where it is decoded.
+/// Maximum nesting of decoded values.
 pub const MAX_DEPTH: usize = 127;
-/// Values and names of members of a text that is decoded whole: each takes some hundred bytes until it is what it is
-/// for, whatever it takes in the text.
+/// Maximum values and member names of a decoded text. Each takes some hundred bytes in memory, however short
+/// its text.
 pub const MAX_VALUES: usize = 64 << 10;
 
-/// Amounts of a JSON text, or of what looks like one.
+/// Size and depth of a text that may be JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Values in it, the names of members included; at least those that there are.
+    /// Number of values, including member names; never too low.
     pub values: usize,
-    /// Arrays and objects within each other.
+    /// Nesting depth of arrays and objects.
     pub depth: usize,
 }
 
 impl Shape {
-    /// Looks through a text once.
+    /// Scans a text once.
     pub fn of(json: &[u8]) -> Self {
         let (mut values, mut open, mut depth) = (1, 0_usize, 0);
         let mut at = 0;
@@ -43,10 +43,10 @@ impl Shape {
     }
 }
 
-/// Whether a text has more than [`MAX_VALUES`].
+/// Checks that a text has at most [`MAX_VALUES`] values.
 ///
 /// # Errors
-/// That it has, for whoever sent it.
+/// A message for the sender.
 pub fn check_values(json: &[u8]) -> Result<(), String> {
     if has_more_values(json, MAX_VALUES) {
         return Err(format!(
@@ -56,9 +56,9 @@ pub fn check_values(json: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a text has more values and names of members than `most`.
+/// Whether a text has more than `most` values and member names.
 pub fn has_more_values(json: &[u8], most: usize) -> bool {
-    // Each takes a byte of it at least.
+    // Each value takes at least one byte.
     json.len() > most && Shape::of(json).values > most
 }
 
