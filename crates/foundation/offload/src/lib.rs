@@ -1,4 +1,4 @@
-//! Work that grows with what callers send, kept away from the threads that serve everybody's calls.
+//! Moves CPU-heavy work off the threads that serve calls.
 
 use std::sync::{Arc, LazyLock};
 #[cfg(feature = "testing")]
@@ -6,12 +6,12 @@ use std::task::Poll;
 
 use tokio::sync::Semaphore;
 
-/// Most bytes of content that are worked on where the call is served: what takes less than a millisecond costs more
-/// to hand over than to do.
+/// Maximum size that is processed in place, bytes: handing over work of less than a millisecond costs more
+/// than doing it.
 pub const INLINE: usize = 64 << 10;
 
-/// One such work for every second core, as many more wait: the other cores serve calls. Cores belong to the process,
-/// so sidecars in one process share them.
+/// One permit per two cores, so that the other cores serve calls. Sidecars in one process share it, because
+/// they share the cores.
 static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(places())));
 
 fn places() -> usize {
@@ -19,18 +19,18 @@ fn places() -> usize {
     (cores / 2).max(1)
 }
 
-/// Does `work` on `size` bytes of content: at once up to [`INLINE`] bytes, else on a thread for blocking work. Needs a
-/// Tokio runtime for the latter. A call that is given up while its work runs does not give up the work's place.
+/// Runs `work` on `size` bytes of content: in place up to [`INLINE`], otherwise on a blocking thread of the
+/// Tokio runtime. If the call is cancelled, `work` keeps its permit until it ends.
 ///
 /// # Panics
-/// When `work` does.
+/// If `work` panics.
 pub async fn offload<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
     if size <= INLINE {
         return work();
     }
     let place = Arc::clone(&PLACES).acquire_owned().await;
     let handed_over = tokio::task::spawn_blocking(move || {
-        // The semaphore is never closed; with an error there would be no place to give back.
+        // The semaphore is never closed, so this is always a permit.
         let _place = place;
         work()
     });
@@ -38,14 +38,14 @@ pub async fn offload<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + 
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime ends, and with it whoever waits here.
+            // The runtime is shutting down and drops this future.
             Err(_) => std::future::pending().await,
         },
     }
 }
 
-/// For tests: polls `work` once while what is large has to wait, and completes it then. Whether it was done at once, and what
-/// it came to.
+/// For tests: polls `work` once while no permit is free, then completes it. Returns whether the first poll
+/// finished, and the result.
 #[cfg(feature = "testing")]
 pub async fn done_at_once<T>(work: impl Future<Output = T>) -> (bool, T) {
     let mut work = std::pin::pin!(work);
