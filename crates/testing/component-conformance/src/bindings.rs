@@ -22,39 +22,39 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Findings, Outcome, SOON, Step, ensure, soon, unique};
 
-/// How long to watch for something that must not happen.
+/// How long to wait for events that must not happen.
 const A_WHILE: Duration = Duration::from_millis(300);
 
-/// Makes events for the input binding under test, as the outside world would.
+/// Produces events for the input binding under test.
 #[async_trait]
 pub trait Source: Send + Sync {
-    /// Causes an event that carries `text`, or one of its own making when the binding has no payload.
+    /// Causes an event with the payload `text`, or with a payload of the source's choice.
     async fn cause(&self, text: &str);
 
-    /// Whether events carry the text they were caused with.
+    /// Whether events carry `text`.
     fn has_payload(&self) -> bool {
         true
     }
 
-    /// Whether an event whose handling failed comes again while the binding reads.
+    /// Whether a failed event is redelivered while the binding reads.
     fn repeats(&self) -> bool {
         true
     }
 }
 
-/// The way to the outside system, to be cut.
+/// The connection to the outside system, for injecting outages.
 pub trait Link: Send {
-    /// Ends the system as a crash would.
+    /// Stops the system like a crash.
     fn cut(&mut self);
 
-    /// Brings it back, with what it had stored.
+    /// Restarts the system with its stored data.
     fn restore(&mut self);
 }
 
-/// Runs all rules for output bindings. `sample` is a call that succeeds each time.
+/// Runs all rules for output bindings. `sample` is a call that always succeeds.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn output_binding(binding: &Arc<dyn OutputBinding>, sample: &Invoke) {
     let mut findings = Findings::new("output binding");
     findings.note("operations are named", named(binding, sample));
@@ -123,10 +123,10 @@ async fn closed(binding: &Arc<dyn OutputBinding>, sample: &Invoke) -> Outcome {
     }
 }
 
-/// Runs the rules about a system that goes away and comes back.
+/// Runs the rules for a temporary outage of the system.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn output_binding_outlives(
     binding: &Arc<dyn OutputBinding>,
     sample: &Invoke,
@@ -152,10 +152,10 @@ async fn lost(binding: &Arc<dyn OutputBinding>, sample: &Invoke) -> Outcome {
     }
 }
 
-/// Keeps what it is given; refuses or holds it when told.
+/// Records events; refuses or delays them on request.
 struct App {
     events: Mutex<Vec<Event>>,
-    /// The text of an event to refuse once.
+    /// Text of an event to refuse once.
     refused: Mutex<Option<String>>,
     held: watch::Sender<bool>,
     finished: AtomicUsize,
@@ -174,7 +174,7 @@ impl App {
             .count()
     }
 
-    /// Refuses the next event with this text. A late copy of an earlier event is accepted.
+    /// Refuses the next event with this text. A late duplicate of an earlier event is accepted.
     fn refuse(&self, text: &str) {
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.to_owned());
     }
@@ -184,7 +184,7 @@ impl App {
         refused.take_if(|text| event.data == text.as_bytes()).is_none()
     }
 
-    /// Whether handling waits.
+    /// Delays the handling of events.
     fn hold(&self, held: bool) {
         self.held.send_replace(held);
     }
@@ -212,7 +212,7 @@ impl EventHandler for App {
 
 struct Reading {
     app: Arc<App>,
-    /// A rule that fails drops it: reading ends then too, and takes no events of the rules after it.
+    /// Dropped if a rule fails, so that reading ends and takes no events of later rules.
     drain: DropGuard,
     task: JoinHandle<Result<()>>,
 }
@@ -256,8 +256,8 @@ impl Subject<'_> {
         format!("{}-{name}", self.run)
     }
 
-    /// Causes an event and waits until the app has it. The binding may not read yet, and a source without memory
-    /// loses what comes too early: it is caused again.
+    /// Causes an event and waits until the app has it. Repeats the event, because a binding that does not
+    /// read yet may miss it.
     async fn delivered(&self, app: &App, text: &str) -> Outcome {
         let known = app.count();
         for _ in 0..20 {
@@ -286,10 +286,10 @@ async fn soon_within(limit: Duration, holds: impl Fn() -> bool) -> bool {
     timeout(limit, waiting).await.is_ok()
 }
 
-/// Runs all rules for input bindings. Nobody else may read what `source` makes.
+/// Runs all rules for input bindings. Nothing else may consume the events of `source`.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn input_binding(binding: &Arc<dyn InputBinding>, source: &dyn Source) {
     let mut findings = Findings::new("input binding");
     let subject = &Subject {
@@ -313,7 +313,7 @@ async fn arrive(subject: &Subject<'_>) -> Outcome {
         subject.delivered(&reading.app, &subject.text(name)).await?;
     }
     reading.end().await?;
-    // And once more, as when an app was unhealthy for a while.
+    // Reads again, as after an unhealthy app.
     let reading = Reading::start(subject.binding);
     subject.delivered(&reading.app, &subject.text("third")).await?;
     reading.end().await
@@ -382,7 +382,7 @@ async fn ended(subject: &Subject<'_>) -> Outcome {
     let reading = Reading::start(subject.binding);
     subject.delivered(&reading.app, &subject.text("last")).await?;
     timeout(SOON, subject.binding.close()).await.step("close")?;
-    // Whether reading ended well or with the error that it is closed is the same.
+    // Reading may end successfully or with the error `Closed`.
     let ended = timeout(SOON, reading.task).await.step("reading ends")?;
     ended.step("task").map(drop)?;
     let after = subject.binding.read(reading.app, CancellationToken::new());
@@ -392,10 +392,10 @@ async fn ended(subject: &Subject<'_>) -> Outcome {
     }
 }
 
-/// Runs the rules about a system that goes away and comes back.
+/// Runs the rules for a temporary outage of the system.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn input_binding_outlives(
     binding: &Arc<dyn InputBinding>,
     source: &dyn Source,

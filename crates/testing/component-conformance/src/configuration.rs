@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::{Findings, Outcome, SOON, Step, ensure, unique};
 
-/// Changes the data of the store under test, as an operator would.
+/// Changes the data of the store under test, like an operator.
 #[async_trait]
 pub trait Writer: Send + Sync {
     /// Writes a value.
@@ -18,7 +18,7 @@ pub trait Writer: Send + Sync {
     /// Removes a value.
     async fn remove(&self, key: &str);
 
-    /// Metadata each request needs.
+    /// Metadata that each request needs.
     fn metadata(&self) -> Pairs {
         Pairs::new()
     }
@@ -80,7 +80,7 @@ async fn change(subscription: &mut Subscription, key: &str, known: Option<&Item>
 /// Runs all rules for configuration stores. The store may hold other values.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn configuration(store: &Arc<dyn ConfigurationStore>, writer: &dyn Writer) {
     let mut findings = Findings::new("configuration store");
     let run = unique();

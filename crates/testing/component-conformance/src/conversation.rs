@@ -7,10 +7,10 @@ use outrigger_component::{
 
 use super::{Findings, Outcome, Step, ensure};
 
-/// Runs all rules for conversations. The model must answer whatever it is asked, and call a tool that it must.
+/// Runs all rules for conversations. The model must answer every request, and call required tools.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn conversation(model: &Arc<dyn Conversation>) {
     let mut findings = Findings::new("conversation");
     findings.note("each role is taken", roles(model).await);

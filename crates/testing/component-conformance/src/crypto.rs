@@ -7,23 +7,23 @@ use outrigger_component::{
 
 use super::{Findings, Outcome, Step, ensure};
 
-/// Names of the keys that the provider under test has. None of them is bound to an algorithm or a use.
+/// Key names of the provider under test. No key is restricted to an algorithm or use.
 pub struct CryptoKeys {
-    /// Symmetric keys by their length in bytes: 16, 24, 32, 48 and 64.
+    /// Symmetric keys by length in bytes: 16, 24, 32, 48 and 64.
     pub symmetric: Vec<(usize, String)>,
     /// RSA private keys.
     pub rsa: Vec<String>,
-    /// EC private keys by signature algorithm, `ES256` and so on.
+    /// EC private keys by signature algorithm, e.g. `ES256`.
     pub ec: Vec<(&'static str, String)>,
     /// An Ed25519 private key.
     pub ed25519: String,
-    /// Public keys alone, each with its private one.
+    /// Public keys, each with the name of its private key.
     pub public: Vec<(String, String)>,
-    /// A name without a key.
+    /// The name of a missing key.
     pub absent: String,
 }
 
-/// Symmetric algorithms: name, bytes of the key, bytes of the nonce.
+/// Symmetric algorithms: name, key length and nonce length in bytes.
 const SYMMETRIC: &[(&str, usize, usize)] = &[
     ("A128CBC", 16, 16),
     ("A192CBC", 24, 16),
@@ -54,13 +54,13 @@ const RSA_ENCRYPTION: &[&str] = &[
 ];
 const RSA_SIGNATURE: &[&str] = &["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"];
 
-/// A message that every algorithm can take.
+/// A message valid for every algorithm.
 const MESSAGE: &[u8; 32] = b"the quick brown fox jumped, idly";
 
 /// Runs all rules for cryptography providers.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn crypto(provider: &Arc<dyn CryptoProvider>, keys: &CryptoKeys) {
     let mut findings = Findings::new("cryptography provider");
     for (algorithm, length, nonce) in SYMMETRIC {
@@ -120,7 +120,7 @@ async fn round(provider: &Arc<dyn CryptoProvider>, with: Parameters<'_>) -> Outc
     Ok(())
 }
 
-/// Nothing that was changed decrypts to the message.
+/// A modified ciphertext, tag or parameter never decrypts to the message.
 async fn tampered(provider: &Arc<dyn CryptoProvider>, with: Parameters<'_>) -> Outcome {
     let sealed = provider.encrypt(MESSAGE, with).await.step("encrypt")?;
     let authenticated = !sealed.tag.is_empty() || with.algorithm.ends_with("KW");

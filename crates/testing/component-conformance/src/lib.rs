@@ -1,7 +1,7 @@
-//! The rules each implementation must keep, as functions that take one.
+//! Conformance suites: the rules for implementations of each component trait.
 //!
-//! A suite runs all its rules, each on keys of its own, and panics at the end with everything that was broken.
-//! Where Dapr's stores differ among each other, the suite's options say which way the one under test goes.
+//! A suite runs all its rules on separate keys and panics at the end with all violations. Options describe
+//! behaviour that differs between Dapr's stores.
 
 mod bindings;
 mod configuration;
@@ -37,10 +37,10 @@ pub use self::{
     state::{StateRules, state, state_after_close},
 };
 
-/// What a rule found.
+/// Result of a rule.
 type Outcome = Result<(), String>;
 
-/// How long something that must happen soon may take.
+/// Deadline for events that must happen.
 const SOON: Duration = Duration::from_secs(10);
 
 macro_rules! ensure {
@@ -52,7 +52,7 @@ macro_rules! ensure {
 }
 use ensure;
 
-/// Says of an error which step it came from.
+/// Adds the failing step to an error.
 trait Step<T> {
     fn step(self, what: &str) -> Result<T, String>;
 }
@@ -63,7 +63,7 @@ impl<T, E: std::fmt::Display> Step<T> for Result<T, E> {
     }
 }
 
-/// Collects what rules found.
+/// Collects violations.
 struct Findings {
     suite: &'static str,
     broken: Vec<String>,
@@ -94,7 +94,7 @@ impl Findings {
     }
 }
 
-/// Waits until `holds` says yes, asking again every few milliseconds.
+/// Polls every few milliseconds until `holds` returns true.
 async fn soon<F: Future<Output = Result<bool, String>>>(what: &str, mut holds: impl FnMut() -> F) -> Outcome {
     let deadline = Instant::now() + SOON;
     while !holds().await? {
@@ -104,7 +104,7 @@ async fn soon<F: Future<Output = Result<bool, String>>>(what: &str, mut holds: i
     Ok(())
 }
 
-/// A text no other run uses: real servers keep what earlier runs wrote.
+/// A text unique to this run, because real servers keep data of earlier runs.
 fn unique() -> String {
     use std::{
         hash::{BuildHasher, RandomState},

@@ -9,7 +9,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Runs all rules for lock stores. The store may hold other locks.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn lock(store: &Arc<dyn LockStore>) {
     let mut findings = Findings::new("lock store");
     let run = unique();

@@ -31,12 +31,12 @@ use tokio::{
 
 use super::{Findings, Outcome, SOON, Step, ensure};
 
-/// How many requests are under way together.
+/// Concurrent requests.
 const AT_ONCE: usize = 64;
-/// When a client has had enough.
+/// Time after which a client cancels.
 const IMPATIENT: Duration = Duration::from_millis(5);
 
-/// Stands for what the sidecar notes about a request or an answer.
+/// A request or response extension, as the sidecar sets them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Note(u8);
 
@@ -46,11 +46,11 @@ struct BrokenOff;
 
 type Piece = Result<Frame<Bytes>, BoxError>;
 
-/// Runs all rules for what a middleware passes on. `sample` is a request that it lets through as it is, at least a
-/// hundred times a second; it may change the letters of bodies into capitals.
+/// Runs all rules for requests that a middleware passes on. `sample` is a request that it passes unchanged,
+/// at least a hundred times a second; it may uppercase bodies.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn middleware(middleware: &Arc<dyn Middleware>, sample: &Request<()>) {
     let mut findings = Findings::new("middleware");
     let subject = Subject { middleware, sample };
@@ -71,10 +71,11 @@ pub async fn middleware(middleware: &Arc<dyn Middleware>, sample: &Request<()>) 
     findings.finish();
 }
 
-/// Runs all rules for what a middleware answers itself. `sample` is a request that it refuses with `status`, each time.
+/// Runs all rules for responses of the middleware itself. `sample` is a request that it always rejects with
+/// `status`.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn middleware_refuses(middleware: &Arc<dyn Middleware>, sample: &Request<()>, status: StatusCode) {
     let mut findings = Findings::new("middleware that refuses");
     let subject = Subject { middleware, sample };
@@ -97,7 +98,7 @@ struct Subject<'a> {
     sample: &'a Request<()>,
 }
 
-/// A body of the pieces that come, until their sender is dropped.
+/// A body of the received pieces; ends when the sender is dropped.
 fn body(pieces: mpsc::Receiver<Piece>) -> Body {
     let pieces = stream::unfold(pieces, |mut pieces| async move {
         let piece = pieces.recv().await?;
@@ -110,7 +111,7 @@ fn data(text: &'static [u8]) -> Piece {
     Ok(Frame::data(Bytes::from_static(text)))
 }
 
-/// A letter that is cut, bytes that are no text, and trailers; capitals already.
+/// A split character, invalid UTF-8 and trailers; all uppercase.
 fn pieces() -> [Piece; 4] {
     let trailers = HeaderMap::from_iter([pair("x-checksum", "7")]);
     [
@@ -132,7 +133,7 @@ fn same<T: PartialEq + Debug>(what: &str, found: &T, expected: &T) -> Outcome {
     Ok(())
 }
 
-/// Checks that a body is [`pieces`].
+/// Checks that a body equals [`pieces`].
 async fn is_whole(body: Body) -> Outcome {
     let body = body.collect().await.step("body")?;
     let trailers = body.trailers().cloned().unwrap_or_default();
@@ -153,7 +154,7 @@ impl Subject<'_> {
         self.sample.clone().map(|()| body)
     }
 
-    /// Sends a request through the middleware alone.
+    /// Sends a request through the middleware.
     async fn send<F>(
         &self,
         request: Request<Body>,
@@ -225,7 +226,7 @@ impl Subject<'_> {
         is_whole(body).await
     }
 
-    /// The second piece of the body is sent only when the first has arrived.
+    /// The second piece of the body is sent only after the first has arrived.
     async fn streams_in(&self) -> Outcome {
         let (sender, pieces) = mpsc::channel(1);
         let (seen, first) = oneshot::channel();
@@ -266,7 +267,7 @@ impl Subject<'_> {
         same("second piece", &&rest[..], &&b"SECOND"[..])
     }
 
-    /// Half a body is no body.
+    /// An interrupted body must not look complete.
     async fn breaks(&self) -> Outcome {
         let half = || {
             let pieces = [data(b"HALF"), Err(BoxError::from(BrokenOff))];
@@ -297,7 +298,7 @@ impl Subject<'_> {
         }
     }
 
-    /// All requests are at the end before the first is answered.
+    /// All requests reach the end before the first response.
     async fn at_once(&self) -> Outcome {
         let all = Barrier::new(AT_ONCE);
         let all = &all;

@@ -1,4 +1,4 @@
-//! The rules about a server that goes away and comes back.
+//! Rules for a temporary outage of the server.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ fn write(key: &str, value: &'static str) -> Set {
     }
 }
 
-/// A call without the server ends in time, with an error that says to try again.
+/// A call during an outage ends in time with a retryable error.
 async fn lost<T: std::fmt::Debug>(call: impl Future<Output = Result<T>>) -> Outcome {
     match timeout(SOON * 2, call).await.step("a call without the server")? {
         Err(error) if error.retryable() => Ok(()),
@@ -31,10 +31,10 @@ async fn lost<T: std::fmt::Debug>(call: impl Future<Output = Result<T>>) -> Outc
     }
 }
 
-/// Runs the rules about a server that goes away and comes back. What was written must outlive it.
+/// Runs the rules for a temporary outage of the server. Stored values must survive it.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn state_outlives(store: &Arc<dyn StateStore>, link: &mut impl Link) {
     let mut findings = Findings::new("state store without its server");
     let key = format!("outlives-{}", unique());
@@ -68,10 +68,10 @@ async fn holds(store: &Arc<dyn StateStore>, key: &str, value: &str) -> Outcome {
     Ok(())
 }
 
-/// Runs the rules about a server that goes away and comes back. Locks must outlive it.
+/// Runs the rules for a temporary outage of the server. Locks must survive it.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn lock_outlives(store: &Arc<dyn LockStore>, link: &mut impl Link) {
     let mut findings = Findings::new("lock store without its server");
     let key = format!("outlives||{}", unique());
@@ -99,11 +99,11 @@ async fn held(store: &Arc<dyn LockStore>, key: &str) -> Outcome {
     Ok(())
 }
 
-/// Runs the rules about a server that goes away and comes back. What `writer` wrote must outlive it; `writer` is used
-/// only while the server is there.
+/// Runs the rules for a temporary outage of the server. Values of `writer` must survive it; `writer` is used
+/// only while the server is up.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn configuration_outlives(
     store: &Arc<dyn ConfigurationStore>,
     writer: &dyn Writer,
@@ -146,7 +146,7 @@ pub async fn configuration_outlives(
     findings.finish();
 }
 
-/// Two keys with a subscription; the second is left alone.
+/// Two subscribed keys; the second is never changed.
 struct Watched<'a> {
     store: &'a Arc<dyn ConfigurationStore>,
     writer: &'a dyn Writer,
@@ -174,7 +174,7 @@ impl<'a> Watched<'a> {
         })
     }
 
-    /// Changes a value and waits until that is told; nothing may be told of the other key.
+    /// Changes a value and waits for its update; the other key must not be reported.
     async fn change(&mut self, value: &str) -> Outcome {
         let [changing, staying] = &self.request.keys[..] else {
             return Err("there are two keys".to_owned());

@@ -18,23 +18,22 @@ pub use self::{
 };
 use super::{Findings, Outcome, SOON, Step, ensure, unique};
 
-/// Which way the broker under test goes where brokers differ.
+/// Behaviour that differs between brokers.
 #[derive(Debug, Clone, Copy)]
 pub struct PubSubRules {
-    /// Consumers of a group share its messages. Without it every subscription gets everything.
+    /// Consumers of a group share its messages. Otherwise every subscription gets all messages.
     pub groups: bool,
-    /// A message that was returned comes again, to the same consumer where there is no other.
+    /// A returned message is redelivered, to the same consumer if it is the only one.
     pub redelivers: bool,
-    /// What is published while a group that was there has no consumer waits for one.
+    /// Messages published while an existing group has no consumer are kept for it.
     pub keeps: bool,
-    /// Messages come with their ordering key.
+    /// Messages carry their ordering key.
     pub keys: bool,
-    /// The pattern of topics below another one: from `a/`, or however the broker separates, to what matches `a/b`.
+    /// Suffixes of a topic: the pattern for topics below it, and a topic that matches it, e.g. `/+` and `/b`.
     pub wildcard: Option<(&'static str, &'static str)>,
 }
 
-/// What opens components on the broker under test, for the consumer group it is given. It must be a clean one or
-/// nobody else's.
+/// Opens components on the broker under test by consumer group. The broker must be empty or exclusive to the run.
 struct PubSubs<'a, F> {
     open: &'a F,
     run: String,
@@ -56,10 +55,10 @@ impl<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>> PubSubs<'_, F> {
     }
 }
 
-/// Runs all rules for brokers. `open` opens a component for the consumer group it is given.
+/// Runs all rules for brokers. `open` opens a component for a consumer group.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn pubsub(rules: PubSubRules, open: impl AsyncFn(&str) -> Result<Arc<dyn PubSub>>) {
     let mut findings = Findings::new("pub/sub");
     let brokers = &PubSubs {
@@ -142,7 +141,7 @@ async fn bulk<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'_,
     let texts = consumer.acknowledge(100).await?;
     let expected: Vec<_> = (0..100).map(|number| number.to_string()).collect();
     ensure!(texts == expected, "a bulk came as {texts:?}");
-    // One entry that cannot be published leaves the others alone.
+    // One invalid entry does not affect the others.
     if broker.features().ttl {
         request.entries.truncate(3);
         request.entries[1]
@@ -199,7 +198,7 @@ async fn competing<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSub
         each[index] += 1;
         *seen.entry(data(&delivery)).or_default() += 1;
         held.push(delivery);
-        // Who is quicker has its hands full until the other one got something too.
+        // Neither consumer settles before both have received a message.
         if each.iter().all(|count| *count > 0) {
             held.drain(..).for_each(|delivery| delivery.receipt.acknowledge());
         }
@@ -223,7 +222,7 @@ async fn returned<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs
     let mut consumer = Consumer::start(&broker, &topic, 4).await?;
     publish(&broker, &topic, &["again"]).await?;
     consumer.take().await?.receipt.reject();
-    // Dropped is returned.
+    // Dropping a delivery returns it.
     drop(consumer.take().await.step("after it was returned")?);
     let last = consumer.take().await.step("after it was dropped")?;
     ensure!(data(&last) == "again", "{:?}", data(&last));
@@ -310,7 +309,7 @@ async fn unsettled<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSub
     let broker = brokers.group("unsettled").await?;
     let mut next = Consumer::start(&broker, &topic, 4).await?;
     let again = next.take().await.step("after its consumer was closed")?;
-    // Too late: it is somebody else's.
+    // Too late: another consumer has it.
     held.receipt.acknowledge();
     ensure!(data(&again) == "a", "{:?}", data(&again));
     again.receipt.acknowledge();

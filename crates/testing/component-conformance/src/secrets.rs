@@ -4,18 +4,18 @@ use outrigger_component::{Pairs, SecretStore};
 
 use super::{Findings, Outcome, Step, ensure};
 
-/// What the store under test holds.
+/// Content of the store under test.
 pub struct ExpectedSecrets {
-    /// Secrets that must be there; there may be others.
+    /// Secrets that must exist; others may exist.
     pub present: HashMap<String, Pairs>,
-    /// Names that must not be readable, directly or in bulk.
+    /// Names that must be unreadable, individually and in bulk.
     pub hidden: Vec<String>,
 }
 
 /// Runs all rules for secret stores.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn secrets(store: &Arc<dyn SecretStore>, expected: &ExpectedSecrets) {
     let mut findings = Findings::new("secret store");
     findings.note("each secret is found", each(store, expected).await);

@@ -3,10 +3,11 @@ use tokio::time::timeout;
 
 use super::{Findings, Outcome, SOON, Step, ensure};
 
-/// Checks that each of `wrong`, a property's name and properties where its value is wrong, is an error that names it.
+/// Checks that invalid properties are rejected. Each item of `wrong` is a property name that the error must
+/// contain, and properties with an invalid value for it.
 ///
 /// # Panics
-/// When one is not.
+/// If one is accepted or not named.
 pub async fn settings<T: ?Sized>(entry: &Entry<T>, wrong: &[(&str, &[(&str, &str)])]) {
     let mut findings = Findings::new("settings");
     for (name, properties) in wrong {

@@ -15,18 +15,19 @@ use outrigger_component::{
 
 use super::{Findings, Outcome, Step, ensure, unique};
 
-/// Where Dapr's stores go different ways.
+/// Behaviour that differs between Dapr's stores.
 #[derive(Debug, Clone, Copy)]
 pub struct StateRules {
-    /// What a text that cannot be an ETag of the store leads to when writing.
+    /// Error kind of a write with a malformed ETag.
     pub alien_etag: Kind,
-    /// Whether `ttlExpireTime` is reported.
+    /// Whether the store reports `ttlExpireTime`.
     pub reports_expiry: bool,
-    /// Whether JSON's `null` is a value.
+    /// Whether the store accepts JSON `null` as a value.
     pub takes_null: bool,
-    /// Whether a bulk write tells only that something failed, not what.
+    /// Whether a failed bulk write reports only one error for all operations.
     pub bulk_fails_whole: bool,
-    /// Whether a write of what has to be new is refused where the key is there. (Pluggable stores are not asked.)
+    /// Whether a write with `only_new` is rejected for an existing key. (Pluggable stores do not receive the
+    /// option.)
     pub refuses_what_is_not_new: bool,
 }
 
@@ -42,7 +43,7 @@ impl Default for StateRules {
     }
 }
 
-/// A store under test, and a corner of it for one rule.
+/// A store under test, with a key prefix for one rule.
 struct Subject<'a> {
     store: &'a Arc<dyn StateStore>,
     rules: StateRules,
@@ -95,7 +96,7 @@ impl Subject<'_> {
         item.etag.ok_or_else(|| format!("{name} has no etag"))
     }
 
-    /// `name` holds `value`, or nothing.
+    /// Checks that `name` has `value`, or is absent.
     async fn holds(&self, name: &str, value: Option<&str>) -> Outcome {
         let found = self.text(name).await?;
         ensure!(
@@ -106,7 +107,7 @@ impl Subject<'_> {
     }
 }
 
-/// The call failed, and with this kind.
+/// Checks that the call failed with this kind.
 fn refused<T>(what: &str, result: outrigger_component::Result<T>, kind: Kind) -> Outcome {
     match result {
         Ok(_) => Err(format!("{what} succeeded, expected {kind:?}")),
@@ -124,14 +125,14 @@ macro_rules! run {
 /// Runs all rules for state stores. The store may hold other data.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn state(store: &Arc<dyn StateStore>, rules: StateRules) {
     let mut findings = Findings::new("state store");
     let run = unique();
     let subject = |rule: &str| Subject {
         store,
         rules,
-        // The braces keep a rule on one node of a cluster, where transactions are whole.
+        // The braces keep a rule on one cluster node, where transactions are atomic.
         corner: format!("{{{run}}}-{rule}"),
     };
     run!(
@@ -197,10 +198,10 @@ pub async fn state(store: &Arc<dyn StateStore>, rules: StateRules) {
     findings.finish();
 }
 
-/// Closes the store and checks that later calls fail, quickly and without panic.
+/// Closes the store and checks that later calls fail at once.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn state_after_close(store: &Arc<dyn StateStore>) {
     let mut findings = Findings::new("closed state store");
     store.close().await;

@@ -8,10 +8,10 @@ use tokio::time::timeout;
 
 use super::super::{Outcome, SOON, Step, ensure};
 
-/// How long to watch for something that must not happen.
+/// How long to wait for messages that must not come.
 pub(super) const A_WHILE: Duration = Duration::from_millis(400);
 
-/// Somebody who takes messages.
+/// A consumer.
 pub(super) struct Consumer {
     pub(super) subscription: Subscription,
 }
@@ -38,7 +38,7 @@ impl Consumer {
         Ok(Self { subscription })
     }
 
-    /// The next message, which comes soon. Can be abandoned.
+    /// The next message, within a deadline. Cancel-safe.
     pub(super) async fn take(&mut self) -> Result<Delivery, String> {
         self.take_within(SOON).await
     }
@@ -56,7 +56,7 @@ impl Consumer {
         timeout(limit, waiting).await.step("a message comes")?
     }
 
-    /// Takes and acknowledges so many; their payloads.
+    /// Takes and acknowledges `count` messages; returns their payloads.
     pub(super) async fn acknowledge(&mut self, count: usize) -> Result<Vec<String>, String> {
         let mut texts = Vec::with_capacity(count);
         while texts.len() < count {
@@ -68,7 +68,7 @@ impl Consumer {
         Ok(texts)
     }
 
-    /// Nothing comes.
+    /// Checks that no message comes.
     pub(super) async fn quiet(&mut self) -> Outcome {
         match self.take_within(A_WHILE).await {
             Ok(delivery) => Err(format!("{:?} came", data(&delivery))),
@@ -103,7 +103,7 @@ pub(super) async fn publish(broker: &Arc<dyn PubSub>, topic: &str, texts: &[&str
     Ok(())
 }
 
-/// Closes a component, which comes to an end.
+/// Closes a component and checks that it stops.
 pub(super) async fn settled(broker: &Arc<dyn PubSub>) -> Outcome {
     let closing = timeout(SOON, broker.close()).await;
     ensure!(closing.is_ok(), "closing does not end");

@@ -9,10 +9,10 @@ use super::{
     consumer::{A_WHILE, Consumer, data, publish, settled},
 };
 
-/// How long a broker may take until it delivers again after it was away.
+/// Deadline for redelivery after an outage.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// An outage that outlasts leases and sessions, as tests set them, unless `OUTAGE_SECONDS` says another time.
+/// An outage longer than leases and sessions in tests, unless `OUTAGE_SECONDS` is set.
 const LONG: Duration = Duration::from_secs(6);
 
 fn long() -> Duration {
@@ -21,22 +21,22 @@ fn long() -> Duration {
     given.map_or(LONG, Duration::from_secs)
 }
 
-/// How many messages a consumer may have in flight: more than are published before the outage.
+/// In-flight limit of a consumer: more than the messages published before the outage.
 const IN_FLIGHT: usize = 4;
 
-/// What an outage is like.
+/// Parameters of an outage.
 #[derive(Clone, Copy)]
 struct Outage {
     lasts: Duration,
-    /// How long it may take afterwards until publishing works.
+    /// Deadline for publishing to work again after it.
     noticed: Duration,
 }
 
-/// Runs the rules about a broker that goes away and comes back: the invariant is that what was published and not
-/// acknowledged arrives at least once. `link` is the way to the broker, or the broker itself.
+/// Runs the rules for a temporary outage of the broker. Invariant: published and unacknowledged messages
+/// arrive at least once. `link` is the connection to the broker, or the broker itself.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn pubsub_outlives(
     rules: PubSubRules,
     open: impl AsyncFn(&str) -> Result<Arc<dyn PubSub>>,
@@ -56,7 +56,7 @@ pub async fn pubsub_outlives(
         "nothing is lost",
         nothing_lost(brokers, link, outage, IN_FLIGHT).await,
     );
-    // All that may be in flight is with the app when the connection breaks.
+    // The app holds all messages in flight when the connection breaks.
     findings.note(
         "one at a time, nothing is lost",
         nothing_lost(brokers, link, outage, 1).await,
@@ -68,11 +68,11 @@ pub async fn pubsub_outlives(
     findings.finish();
 }
 
-/// The same invariant over an outage that lasts longer than leases and sessions of the broker under test may, which are
-/// 3 s at most, while somebody goes on trying to publish.
+/// Checks the same invariant over an outage longer than leases and sessions (at most 3 s in tests), with
+/// publish attempts throughout.
 ///
 /// # Panics
-/// When a message is lost.
+/// If a message is lost.
 pub async fn pubsub_outlives_long(
     rules: PubSubRules,
     open: impl AsyncFn(&str) -> Result<Arc<dyn PubSub>>,
@@ -86,7 +86,7 @@ pub async fn pubsub_outlives_long(
     };
     let outage = Outage {
         lasts: long(),
-        // Pauses between attempts to connect have grown.
+        // Backoff between connection attempts has grown.
         noticed: SOON * 2,
     };
     findings.note(
@@ -96,12 +96,11 @@ pub async fn pubsub_outlives_long(
     findings.finish();
 }
 
-/// The same rules where nobody is told of the outage: connections stay open, but carry nothing, not even afterwards. So
-/// for them it lasts longer than any timeout. Connections have to be given up by whatever they tell their peers that they
-/// are alive with, within 60 s.
+/// The same rules for an outage without notice: connections stay open but carry nothing, even after it.
+/// Heartbeats must detect the dead connections within 60 s.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn pubsub_outlives_silence(
     rules: PubSubRules,
     open: impl AsyncFn(&str) -> Result<Arc<dyn PubSub>>,
@@ -150,7 +149,7 @@ async fn nothing_lost<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
             sleep(A_WHILE).await;
         }
     };
-    // What is published meanwhile fails, or comes as well: nobody waits for it.
+    // Messages published during the outage may fail or arrive; the rule ignores them.
     timeout(outage.lasts, attempts).await.ok();
     link.restore();
     let attempts = async {
@@ -161,7 +160,7 @@ async fn nothing_lost<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
     timeout(outage.noticed, attempts)
         .await
         .step("publishing works again")?;
-    // Whether the broker still takes it or has it delivered again, it is not lost.
+    // The broker either takes it or redelivers it.
     drop(held);
     let mut missing = BTreeSet::from(["after", "held", "waiting"]);
     if !brokers.rules.keeps {
@@ -180,7 +179,8 @@ async fn nothing_lost<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
         missing.remove(data(&delivery).as_str());
         delivery.receipt.acknowledge();
     }
-    // It may say that what was acknowledged last comes again: its lease or membership may have gone with the outage.
+    // This may report that the last acknowledged messages are redelivered, because the outage ended a lease
+    // or membership.
     let _repeats = timeout(SOON, consumer.subscription.ended())
         .await
         .step("the subscription ends")?;

@@ -1,5 +1,5 @@
-//! Faults of consumers. The invariant: what was published is acknowledged by somebody in the end, whoever of a group hangs,
-//! refuses or goes.
+//! Rules for failing consumers. Invariant: every published message is eventually acknowledged, even if a
+//! consumer of the group hangs, rejects or leaves.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,19 +19,19 @@ use super::{
     consumer::{A_WHILE, Consumer, data, settled},
 };
 
-/// How long what a consumer left may take to come to another one.
+/// Deadline for another consumer to get the messages of one that left.
 const RECOVERY: Duration = Duration::from_secs(60);
-/// Messages of the rolling restart, and the keys among them.
+/// Messages of the rolling restart, and their number of keys.
 const MESSAGES: u32 = 120;
 const KEYS: u32 = 6;
-/// A consumer is restarted after so many of them, and so often in all.
+/// Messages between two restarts, and the number of restarts.
 const BETWEEN: usize = 15;
 const RESTARTS: usize = 6;
 
-/// Runs the rules about consumers that hang, refuse and go.
+/// Runs the rules for consumers that hang, reject and leave.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is broken.
 pub async fn pubsub_members(rules: PubSubRules, open: impl AsyncFn(&str) -> Result<Arc<dyn PubSub>>) {
     let mut findings = Findings::new("pub/sub with faulty consumers");
     let brokers = &PubSubs {
@@ -58,7 +58,7 @@ async fn publish(broker: &Arc<dyn PubSub>, topic: &str, key: &str, text: &str) -
         .step("publish")
 }
 
-/// One of two consumers is not done with its message while the other one works.
+/// One of two consumers holds its message while the other one works.
 async fn slow<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'_, F>) -> Outcome {
     if !brokers.rules.groups {
         return Ok(());
@@ -96,7 +96,7 @@ async fn slow<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'_,
     settled(&two).await
 }
 
-/// A message that is refused each time, between others of its key and of other keys.
+/// A message that is always rejected, among others of its key and of other keys.
 async fn poison<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'_, F>) -> Outcome {
     if !brokers.rules.redelivers {
         return Ok(());
@@ -131,7 +131,7 @@ async fn poison<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'
     while !missing.is_empty() {
         let delivery = consumer.take().await?;
         let text = data(&delivery);
-        // Where keys keep their order, what was refused is still the first of its key.
+        // If keys keep their order, the rejected message stays first of its key.
         let early = brokers.rules.keys && text == "after" && missing.contains("poison");
         ensure!(!early, "a key went on past a message that was refused");
         ensure!(missing.remove(text.as_str()), "{text:?} came again");
@@ -142,8 +142,7 @@ async fn poison<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'
     settled(&broker).await
 }
 
-/// Three consumers of a group are closed one after the other in the middle of work, each with a message in its hands, and
-/// replaced.
+/// Closes and replaces three consumers of a group in turn during work, each holding a message.
 async fn rolling<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'_, F>) -> Outcome {
     if !brokers.rules.groups || !brokers.rules.keeps {
         return Ok(());

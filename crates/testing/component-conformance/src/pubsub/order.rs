@@ -27,7 +27,7 @@ pub(super) async fn one_consumer<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
     settled(&broker).await
 }
 
-/// Two consumers of a group: a key's messages come in order, and to one of them at a time.
+/// Two consumers of a group: messages of a key arrive in order and at one consumer at a time.
 pub(super) async fn keys<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'_, F>) -> Outcome {
     if !brokers.rules.keys {
         return Ok(());
@@ -75,8 +75,8 @@ pub(super) async fn keys<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &
     settled(&two).await
 }
 
-/// One consumer that has several messages of a key: when the first is rejected with its key, all of them come again, in order, and
-/// no later one before them.
+/// One consumer holds several messages of a key and rejects the first with its key. All are redelivered in
+/// order, and no later one precedes them.
 pub(super) async fn key<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'_, F>) -> Outcome {
     if !brokers.rules.keys {
         return Ok(());
@@ -107,7 +107,7 @@ pub(super) async fn key<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &P
     );
     first.receipt.reject_key();
     second.receipt.release(true);
-    // The third one, which the engine has not let go of yet, holds the others. A later one may have been on its way.
+    // The third message, still held by the engine, blocks the others. A later one may already be in transit.
     send("4", "failing").await?;
     send("other", "fine").await?;
     loop {

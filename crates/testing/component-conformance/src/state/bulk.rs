@@ -69,7 +69,7 @@ pub(super) async fn bulk_get_ends_at_its_bound(subject: &Subject<'_>) -> Outcome
     Ok(())
 }
 
-/// Of three operations those at `expected` failed, over their ETags.
+/// Checks that exactly the operations at `expected` failed with an ETag error.
 fn failed(
     subject: &Subject<'_>,
     what: &str,

@@ -84,7 +84,7 @@ pub(super) async fn patterns_find_keys(subject: &Subject<'_>) -> Outcome {
     for name in ["apple", "apricot", "b%d", "bad", "b*d", "b[a]d"] {
         subject.put(name, name).await?;
     }
-    // The corner's name holds underscores, which match themselves too.
+    // The prefix contains underscores, which also match themselves.
     for (pattern, expected) in [
         ("ap%", &["apple", "apricot"][..]),
         ("b_d", &["b%d", "b*d", "bad"]),

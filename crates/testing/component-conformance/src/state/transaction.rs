@@ -87,7 +87,7 @@ pub(super) async fn what_has_to_be_new_is_written_once(subject: &Subject<'_>) ->
     refused("a key that is there", result, Kind::EtagMismatch)?;
     subject.holds("new", Some("1")).await?;
     subject.holds("beside", Some("1")).await?;
-    // It is a key as others are.
+    // Afterwards it is an ordinary key.
     let over = of(vec![Operation::Set(subject.write("new", "3"))]);
     subject.store.transact(&over).await.step("a plain write")?;
     subject.holds("new", Some("3")).await?;
@@ -119,7 +119,7 @@ pub(super) async fn it_may_tell_an_etag(subject: &Subject<'_>) -> Outcome {
     subject.put("old", "1").await?;
     let key = subject.key("counted");
     let mut etag = None;
-    // First of what is not there, then over what is; alone, beside others, and twice.
+    // First over absent keys, then over existing ones; alone, among others, and twice.
     for (round, more) in [
         vec![],
         vec![],
@@ -142,7 +142,7 @@ pub(super) async fn it_may_tell_an_etag(subject: &Subject<'_>) -> Outcome {
         counted.etag.clone_from(&etag);
         let mut operations = more;
         let first = usize::from(!operations.is_empty() && round % 2 == 0);
-        // The one with the ETag is first where the key comes twice, and in the midst otherwise.
+        // The ETag is on the first operation if the key occurs twice, otherwise on one in the middle.
         let at = if round == 6 { 0 } else { first };
         operations.insert(at, Operation::Set(counted));
         let returned = subject

@@ -61,7 +61,7 @@ pub(super) async fn a_write_without_ttl_stays(subject: &Subject<'_>) -> Outcome 
         };
         subject.store.set(&again).await.step("set again")?;
     }
-    // What expires in the same second shows that the second has passed.
+    // A key expiring in the same second shows that the second has passed.
     subject
         .store
         .set(&expiring(subject, "clock", "2"))
