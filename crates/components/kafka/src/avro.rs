@@ -1,7 +1,7 @@
-//! Avro's binary encoding, to and from the two forms of JSON that apps may use. No I/O.
+//! Avro's binary encoding, converted to and from the two JSON forms that apps may use. No I/O.
 //!
-//! Schemas are parsed by `apache-avro`. Values are not: its decoder follows a schema that contains itself as deep as the
-//! data say, takes values that end early for nulls, and its errors do not name the field.
+//! `apache-avro` parses the schemas, but not the values: its decoder recurses as deep as the data demands,
+//! decodes truncated values as null, and reports errors without the field.
 
 mod decode;
 mod encode;
@@ -16,45 +16,45 @@ use serde_json::Value;
 pub(crate) use self::error::ValueError;
 use self::schema::{Field, Node};
 
-/// How deep JSON may be nested. What takes events to apps reads 128 levels, an envelope among them.
+/// Maximum JSON nesting. The event reader accepts 128 levels, including the envelope.
 const MAX_DEPTH: usize = 100;
 
-/// How apps write values.
+/// JSON form of union values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// A value of a union stands for itself, and is the first of its types that it fits.
+    /// The bare value; it has the first type of the union that fits.
     Plain,
-    /// A value of a union is an object with the name of its type: the JSON encoding of Avro's specification.
+    /// An object with the type's name: the JSON encoding of the Avro specification.
     Tagged,
 }
 
-/// A schema, ready for use.
+/// A parsed schema.
 #[derive(Debug)]
 pub(crate) struct Codec {
-    /// Types refer to each other by their place here: those with a name may contain themselves.
+    /// Types refer to each other by index, because named types may be recursive.
     nodes: Vec<Node>,
     root: usize,
     weight: usize,
 }
 
 impl Codec {
-    /// Parses a schema in JSON.
+    /// Parses a JSON schema.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why the schema is invalid.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         schema::parse(text)
     }
 
-    /// About how much memory it takes, bytes.
+    /// Approximate memory size in bytes.
     pub(crate) fn weight(&self) -> usize {
         self.weight
     }
 
-    /// Appends the value that `json` is to `start`.
+    /// Encodes `json` and appends it to `start`.
     ///
     /// # Errors
-    /// It does not fit the schema, or there would be more than `most` bytes.
+    /// The value does not fit the schema, or the result exceeds `most` bytes.
     pub(crate) fn encode(
         &self,
         json: &[u8],
@@ -65,16 +65,16 @@ impl Codec {
         encode::encode(self, json, form, start, most)
     }
 
-    /// The JSON of a value.
+    /// Decodes a value to JSON.
     ///
     /// # Errors
-    /// The data are not those of a value of this schema, or the JSON would be too large.
+    /// The data does not match the schema, or the JSON would be too large.
     pub(crate) fn decode(&self, data: &[u8], form: Form) -> Result<Bytes, ValueError> {
         decode::decode(self, data, form)
     }
 }
 
-/// Whether no part of `value` is nested deeper than `most` levels.
+/// Whether `value` is nested at most `most` levels deep.
 fn is_flat(value: &Value, most: usize) -> bool {
     match value {
         Value::Array(items) => most > 0 && items.iter().all(|value| is_flat(value, most - 1)),
@@ -83,10 +83,10 @@ fn is_flat(value: &Value, most: usize) -> bool {
     }
 }
 
-/// Reads the first line as a schema, and what follows as a value and as JSON.
+/// Parses the first line as a schema, and the rest as a value and as JSON.
 ///
 /// # Panics
-/// When JSON that was encoded and decoded is not encoded alike.
+/// If JSON does not encode to the same bytes after a round trip.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_avro(input: &[u8]) {
     let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
@@ -104,7 +104,7 @@ pub fn fuzz_avro(input: &[u8]) {
     let encode = |json: &[u8], form| codec.encode(json, form, Vec::new(), 1024 * 1024).ok();
     for form in [Form::Plain, Form::Tagged] {
         let _refused = codec.decode(data, form);
-        // Plain values of unions may fit another type than before.
+        // The bare value of a union may match another type the second time.
         if let Some(made) = encode(data, form)
             && let Ok(json) = codec.decode(&made, Form::Tagged)
         {

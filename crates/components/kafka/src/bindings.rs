@@ -1,4 +1,4 @@
-//! `bindings.kafka`: publishes to `publishTopic`, and reads `topics` as a member of the consumer group.
+//! `bindings.kafka`: publishes to `publishTopic` and reads `topics` as a member of the consumer group.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Broker, LOG, NAMES};
 
 const CREATE: &str = "create";
-/// Records of a topic that the app has not finished.
+/// Maximum unfinished records of a topic.
 const IN_FLIGHT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 struct Binding {
@@ -132,11 +132,11 @@ impl InputBinding for Binding {
     }
 }
 
-/// Takes the records of one topic to the app: those of one key, and those without a key, one after another.
+/// Passes the records of one topic to the app: in order for each key and for records without a key.
 struct Reader {
     subscription: Subscription,
     handler: Arc<dyn EventHandler>,
-    /// The records of a key that wait for the one that the app is handling. At most the subscription's records in flight.
+    /// Records of a key waiting for the one in progress. Bounded by the subscription's records in flight.
     queues: HashMap<OrderingKey, VecDeque<Delivery>>,
     handling: FuturesUnordered<BoxFuture<'static, OrderingKey>>,
 }
@@ -158,7 +158,7 @@ impl Reader {
                 () = drain.cancelled(), if !ending => {
                     ending = true;
                     self.subscription.drain();
-                    // What is not begun is the next member's of the group.
+                    // Another member of the group will handle the rest.
                     self.queues.clear();
                 }
                 Some(key) = self.handling.next(), if !self.handling.is_empty() => self.continue_queue(key),
@@ -168,7 +168,7 @@ impl Reader {
                         self.queues.clear();
                     }
                     Some(Event::Message(delivery)) => self.take(delivery),
-                    // Nothing is rejected with its key here.
+                    // This reader never rejects a key.
                     Some(Event::Reopened(_)) => {}
                     Some(Event::Revoked(revoked)) => {
                         let gone = |key: &OrderingKey| key.partition.is_some_and(|it| revoked.partitions.contains(&it));

@@ -1,4 +1,4 @@
-//! Connections to the brokers, and what their errors mean.
+//! Connections to the brokers, and their errors.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use outrigger_component::{Error, Kind, Result};
 
 use super::{partition::ByKey, settings::Settings};
 
-/// How long connecting to one broker may take.
+/// Timeout of connecting to a broker.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long one request waits for its answer.
+/// Timeout of one request.
 const REQUEST: Duration = Duration::from_secs(10);
-/// How long a record is tried until the publisher is told that it failed.
+/// How long a publish is retried before it fails.
 const DELIVERY: Duration = Duration::from_secs(15);
-/// Until an idle connection is probed, unless the settings say: what Go's dialer makes of Dapr's default, 0.
+/// Default keepalive of an idle connection: Go's dialer uses this for Dapr's default, 0.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 impl Settings {
-    /// Connections of their own: on one connection a broker answers in turn, and a consumer's request for more records
-    /// may wait there.
+    /// Opens separate connections, because a broker answers the requests of one connection in order, and a
+    /// consumer's fetch may block it.
     pub(super) async fn connect(&self) -> Result<Kafka> {
         let connecting = Kafka::builder(&self.brokers)
             .client_id(&self.client_id)
@@ -36,8 +36,8 @@ impl Settings {
         Box::pin(connecting).await.map_err(|error| self.failure(&error))
     }
 
-    /// Every in-sync replica has a record before its publisher is told. Records of a partition are sent one batch after
-    /// another, so that retries keep their order.
+    /// A publish succeeds once every in-sync replica has the record. Batches of a partition are sent one at a
+    /// time, so that retries keep the order.
     pub(super) async fn producer(&self, kafka: &Kafka) -> Result<Producer> {
         let producer = kafka
             .producer()
@@ -53,13 +53,13 @@ impl Settings {
         Box::pin(producer).await.map_err(|error| self.failure(&error))
     }
 
-    /// An error of the client.
+    /// Converts an error of the client.
     pub(super) fn failure(&self, error: &KrafkaError) -> Error {
         let brokers = outrigger_redact::addresses(&self.brokers);
         Error::new(kind(error), format!("Kafka at {brokers}: {error}"))
     }
 
-    /// An error of the client about a topic.
+    /// Converts an error of the client about a topic.
     pub(super) fn failure_of(&self, topic: &str, error: &KrafkaError) -> Error {
         let brokers = outrigger_redact::addresses(&self.brokers);
         let text = format!("Kafka at {brokers}: topic {topic:?}: {error}");
@@ -78,7 +78,7 @@ fn kind(error: &KrafkaError) -> Kind {
             kind: ProtocolErrorKind::UnknownApiVersion,
             ..
         } => Kind::Unsupported,
-        // A name that no topic can have, or too many headers.
+        // An invalid topic name, or too many headers.
         KrafkaError::Protocol {
             kind: ProtocolErrorKind::InvalidValue,
             ..

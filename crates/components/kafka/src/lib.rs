@@ -1,8 +1,9 @@
-//! `pubsub.kafka` and `bindings.kafka`: topics of Apache Kafka, with records, keys, headers and consumer groups as Dapr's
-//! components have them, so that its sidecars and ours share a topic and a group.
+//! `pubsub.kafka` and `bindings.kafka`: Apache Kafka, with the records, keys, headers and consumer groups of
+//! Dapr's components, so that sidecars of both can share a topic and a group.
 //!
-//! Each subscription is a member of the component's group. The position of the group in a partition is committed once the
-//! app is done with all records before it; records of one key, and those without a key, reach the app in their order.
+//! Each subscription is a member of the component's group. The group's position in a partition is committed
+//! once the app has finished all earlier records. Records of one key, and records without a key, reach the
+//! app in order.
 
 mod avro;
 mod bindings;
@@ -43,7 +44,7 @@ use self::{member::Member, record::Encoding, settings::Settings};
 
 const LOG: &str = "dapr.contrib";
 const NAMES: &[&str] = &["kafka"];
-/// How long a look at the brokers may take.
+/// Timeout of a metadata request.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Adds the components of this crate.
@@ -57,7 +58,7 @@ pub fn add(catalog: &mut Catalog) {
         }));
 }
 
-/// What publishers and consumers of one component share.
+/// State shared by publishers and consumers of a component.
 struct BrokerInner {
     settings: Settings,
     kafka: Kafka,
@@ -70,7 +71,7 @@ struct BrokerInner {
 struct Broker(Arc<BrokerInner>);
 
 impl Broker {
-    /// `pubsub`: not for a binding.
+    /// `pubsub` is false for a binding.
     async fn open(setup: &Setup, pubsub: bool) -> Result<Self> {
         let settings = Settings::read(setup, pubsub)?;
         let kafka = settings.connect().await?;
@@ -115,7 +116,7 @@ impl Broker {
         Ok(record)
     }
 
-    /// Records are sent in the order in which this is called.
+    /// Records are sent in call order.
     async fn enqueue(&self, record: Record) -> Result<DeliveryHandle> {
         let topic = record.topic.clone();
         let queued = Box::pin(self.0.producer.enqueue(record)).await;
@@ -154,7 +155,7 @@ impl Broker {
             }
             Ok(_) => Ok(()),
             Err(error) => match self.0.settings.failure(&error) {
-                // Not every service that speaks the protocol knows the question, but it has answered.
+                // Some Kafka-compatible services do not support the request, but they have answered.
                 error if error.kind() == Kind::Unsupported => Ok(()),
                 error => Err(error.of(&self.0.component)),
             },
@@ -176,7 +177,7 @@ impl Broker {
 
     async fn end(&self) {
         self.0.closed.cancel();
-        // Members commit what was settled and leave their group.
+        // Members commit settled records and leave the group.
         self.0.members.close();
         self.0.members.wait().await;
         let options = CloseOptions::new().timeout(CALL_TIMEOUT);
@@ -186,7 +187,7 @@ impl Broker {
     }
 }
 
-/// Where it is an envelope that does not fit a schema, that is rarely what was meant.
+/// Adds a hint if an envelope does not fit a schema, because publishing one is then rarely intended.
 fn of_envelope(error: Error, data: &Bytes) -> Error {
     let json: Option<serde_json::Value> = serde_json::from_slice(data).ok();
     let is_envelope = json.is_some_and(|json| json.get("specversion").is_some());

@@ -1,4 +1,4 @@
-//! A subscription: a member of the component's consumer group, for one topic.
+//! A subscription: a member of the consumer group for one topic.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use super::{
     values::Values,
 };
 
-/// How long the engine may take to note that partitions are gone.
+/// How long the engine may take to record revoked partitions.
 const NOTE: Duration = Duration::from_secs(1);
 
 pub(super) struct Member {
@@ -22,7 +22,7 @@ pub(super) struct Member {
     session: Option<Session>,
 }
 
-/// What a member joins.
+/// Parameters of a group member.
 struct Membership {
     shared: Arc<BrokerInner>,
     topic: Arc<str>,
@@ -37,7 +37,7 @@ impl Membership {
 }
 
 impl Member {
-    /// Joins the group. When this returns, the group has its positions in this member's partitions.
+    /// Joins the group. On return, the group has its positions in this member's partitions.
     pub(super) async fn join(shared: &Arc<BrokerInner>, request: &Subscribe, values: Values) -> Result<Self> {
         let place = Membership {
             shared: Arc::clone(shared),
@@ -66,7 +66,7 @@ impl Member {
                 Ok(mut session) => match session.run(&mut feed).await {
                     Ok(()) => return session.end(true).await,
                     Err(error) => {
-                        // What is settled is committed if that still can be.
+                        // Commits settled records if still possible.
                         let _lost = session.end(false).await;
                         forget_all(&mut feed, session.assigned()).await;
                         error
@@ -89,7 +89,7 @@ impl Member {
     }
 }
 
-/// The records of a session that is over come again by the next one.
+/// The next session redelivers records of an ended session.
 async fn forget_all(feed: &mut Feed<Tracked>, partitions: Vec<u32>) {
     if !feed.is_settled() {
         let _late = timeout(NOTE, feed.revoked(partitions)).await;

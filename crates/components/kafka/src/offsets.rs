@@ -1,9 +1,10 @@
-//! What a member of a group has taken of its partitions: up to where everything is done, and what has to come again. No
-//! I/O; time comes in as an argument.
+//! A group member's progress in its partitions: commit positions and records to redeliver. No I/O; time is an
+//! argument.
 //!
-//! A position is committed once the app is done with all records before it. A record that was returned holds back the
-//! later ones of its key, and blocks no other key. Once it is done the later ones come one after another; those without a key
-//! come together where whoever takes them keeps their order, or there is none as in bulks.
+//! A position is committed once the app has finished all earlier records. A returned record blocks later
+//! records of its key, and no other key. Once it is done, the blocked records follow one by one. Records
+//! without a key follow together if the consumer keeps their order, or if order does not matter, as for bulk
+//! deliveries.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,30 +17,30 @@ use tokio::time::Instant;
 
 use super::retry::Retry;
 
-/// Records of a partition that may be between the first open one and the last one taken.
+/// Maximum distance between the first unfinished record of a partition and the last one taken.
 pub(super) const WINDOW: usize = 10_000;
-/// Records of a partition that may wait here behind one that was returned.
+/// Maximum records of a partition blocked by returned ones.
 pub(super) const MAX_BLOCKED: usize = 256;
 
-/// A record that was taken.
+/// A record taken from the client.
 #[derive(Debug, PartialEq)]
 pub(super) struct TakenRecord<R> {
     pub(super) partition: i32,
     pub(super) offset: i64,
-    /// Records of one key keep their order; those without one are a key of their own.
+    /// Records of one key keep their order; records without a key count as one key.
     pub(super) key: Option<Bytes>,
     pub(super) epoch: Option<i32>,
     pub(super) record: R,
 }
 
-/// What became of a record that was returned.
+/// Outcome of a returned record.
 #[derive(Debug, PartialEq)]
 pub(super) enum Returned {
-    /// It comes again after this time.
+    /// Redelivery after this delay.
     Redeliver(Duration),
-    /// It does not come again: the settings say so.
+    /// No redelivery, as configured.
     Skip,
-    /// Its partition is not this member's any more.
+    /// The partition belongs to another member.
     Gone,
 }
 
@@ -47,7 +48,7 @@ pub(super) enum Returned {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) partition: i32,
-    /// Of the next record.
+    /// Offset of the next record.
     pub(super) offset: i64,
     pub(super) epoch: Option<i32>,
 }
@@ -55,34 +56,34 @@ pub(super) struct Position {
 #[derive(Debug)]
 pub(super) struct Offsets<R> {
     retry: Option<Retry>,
-    /// Records without a key that waited do not wait for each other.
+    /// Blocked records without a key are released together.
     together: bool,
     partitions: BTreeMap<i32, Partition<R>>,
 }
 
 #[derive(Debug)]
 struct Partition<R> {
-    /// Taken and not passed: whether it is done, and its epoch.
+    /// Records taken but not passed by the position: whether each is done, and its epoch.
     open: BTreeMap<i64, (bool, Option<i32>)>,
-    /// Behind everything that is done.
+    /// After the last consecutive record that is done.
     position: Option<(i64, Option<i32>)>,
     committed: Option<i64>,
-    /// Failed attempts at records that were returned.
+    /// Failed attempts of returned records.
     failed: HashMap<i64, u32>,
-    /// By key, where a record was returned.
+    /// Keys with a returned record.
     blocked: HashMap<Option<Bytes>, Blocked<R>>,
 }
 
-/// The records of a key that wait for one that was returned, itself among them.
+/// A returned record and the later records of its key.
 #[derive(Debug)]
 struct Blocked<R> {
     waiting: BTreeMap<i64, Arc<TakenRecord<R>>>,
-    /// Handed out; the next one waits for it.
+    /// Offset of the record handed out; the next one waits for it.
     out: Option<i64>,
     due: Instant,
-    /// The first one was postponed.
+    /// The first record was postponed.
     postponed: bool,
-    /// Those that wait come together: what they waited for is done.
+    /// The record that blocked them is done, so they are released together.
     flows: bool,
 }
 
@@ -103,7 +104,7 @@ impl<R> Partition<R> {
         self.blocked.values().map(|blocked| blocked.waiting.len()).sum()
     }
 
-    /// Blocks the key of a record until the record is due.
+    /// Blocks the record's key until the record is due.
     fn block(&mut self, taken: Arc<TakenRecord<R>>, due: Instant, postponed: bool) {
         let blocked = self.blocked.entry(taken.key.clone());
         let blocked = blocked.or_insert_with(|| Blocked {
@@ -153,8 +154,8 @@ impl<R> Partition<R> {
 }
 
 impl<R> Offsets<R> {
-    /// `retry`: when records come again; `None`: they do not. `together`: records without a key that waited for one that was
-    /// returned come at once when it is done.
+    /// `retry`: the redelivery policy; `None` disables it. `together`: release blocked records without a key
+    /// together.
     pub(super) fn new(retry: Option<Retry>, together: bool) -> Self {
         Self {
             retry,
@@ -163,28 +164,28 @@ impl<R> Offsets<R> {
         }
     }
 
-    /// A partition becomes this member's.
+    /// Adds a partition to this member.
     pub(super) fn assign(&mut self, partition: i32) {
         self.partitions.insert(partition, Partition::default());
     }
 
-    /// It is so no more: nothing of it is committed from now on.
+    /// Removes a partition; its positions are no longer committed.
     pub(super) fn revoke(&mut self, partition: i32) {
         self.partitions.remove(&partition);
     }
 
-    /// This member's partitions.
+    /// Partitions of this member.
     pub(super) fn assigned(&self) -> impl Iterator<Item = i32> + '_ {
         self.partitions.keys().copied()
     }
 
-    /// Whether no more should be read of a partition for now.
+    /// Whether reading the partition should pause.
     pub(super) fn is_full(&self, partition: i32) -> bool {
         let found = self.partitions.get(&partition);
         found.is_some_and(|it| it.open.len() >= WINDOW || it.waiting() >= MAX_BLOCKED)
     }
 
-    /// Takes a record. It comes back if it is to be handed out now.
+    /// Takes a record. Returns it if it can be handed out now.
     pub(super) fn take(&mut self, taken: TakenRecord<R>) -> Option<Arc<TakenRecord<R>>> {
         let partition = self.partitions.get_mut(&taken.partition)?;
         partition.open.insert(taken.offset, (false, taken.epoch));
@@ -198,14 +199,14 @@ impl<R> Offsets<R> {
         }
     }
 
-    /// The app is done with a record.
+    /// The app has finished a record.
     pub(super) fn done(&mut self, taken: &TakenRecord<R>, now: Instant) {
         if let Some(partition) = self.partitions.get_mut(&taken.partition) {
             partition.done(taken.offset, &taken.key, self.together, now);
         }
     }
 
-    /// The app is not: the record comes again as the settings say.
+    /// The app failed a record, which is redelivered as configured.
     pub(super) fn returned(&mut self, taken: Arc<TakenRecord<R>>, now: Instant) -> Returned {
         let Some(partition) = self.partitions.get_mut(&taken.partition) else {
             return Returned::Gone;
@@ -220,21 +221,22 @@ impl<R> Offsets<R> {
         Returned::Redeliver(pause)
     }
 
-    /// It was not attempted, because one before it of its key was returned: it comes behind that.
+    /// The record was not attempted, because an earlier record of its key was returned. It follows that one.
     pub(super) fn behind(&mut self, taken: Arc<TakenRecord<R>>, now: Instant) {
         if let Some(partition) = self.partitions.get_mut(&taken.partition) {
             partition.block(taken, now, false);
         }
     }
 
-    /// A record cannot be handed out yet, which is no attempt at it: it comes when it is due, or [`Offsets::wake`] says so.
+    /// A record cannot be handed out yet. This counts as no attempt; it follows when due or after
+    /// [`Offsets::wake`].
     pub(super) fn postponed(&mut self, taken: Arc<TakenRecord<R>>, due: Instant) {
         if let Some(partition) = self.partitions.get_mut(&taken.partition) {
             partition.block(taken, due, true);
         }
     }
 
-    /// Of the records that were postponed, these come now.
+    /// Releases the matching postponed records.
     pub(super) fn wake(&mut self, now: Instant, which: impl Fn(&R) -> bool) {
         let all = self
             .partitions
@@ -248,7 +250,7 @@ impl<R> Offsets<R> {
         }
     }
 
-    /// The next record that is to be handed out again, and how often it was before.
+    /// The next record to hand out again, with its number of failed attempts.
     pub(super) fn next_due(&mut self, now: Instant) -> Option<(Arc<TakenRecord<R>>, u32)> {
         for partition in self.partitions.values_mut() {
             let due = partition
@@ -269,7 +271,7 @@ impl<R> Offsets<R> {
         None
     }
 
-    /// When [`Offsets::next_due`] has something.
+    /// When [`Offsets::next_due`] returns a record.
     pub(super) fn due(&self) -> Option<Instant> {
         let blocked = self
             .partitions
@@ -281,7 +283,7 @@ impl<R> Offsets<R> {
             .min()
     }
 
-    /// Positions that the broker does not know yet.
+    /// Positions not yet committed.
     pub(super) fn to_commit(&self) -> Vec<Position> {
         let moved = self.partitions.iter().filter_map(|(partition, it)| {
             let (offset, epoch) = it.position?;
@@ -294,7 +296,7 @@ impl<R> Offsets<R> {
         moved.collect()
     }
 
-    /// The broker knows them.
+    /// The broker has committed these positions.
     pub(super) fn committed(&mut self, positions: &[Position]) {
         for position in positions {
             if let Some(partition) = self.partitions.get_mut(&position.partition) {

@@ -1,5 +1,5 @@
-//! Tokens for SASL OAUTHBEARER, from an issuer of OpenID Connect: the client credentials grant (RFC 6749), by a secret or
-//! by a signed assertion (RFC 7523).
+//! Tokens for SASL OAUTHBEARER from an OpenID Connect issuer: the client credentials grant (RFC 6749), with a
+//! secret or a signed assertion (RFC 7523).
 
 use std::{
     sync::Arc,
@@ -15,11 +15,11 @@ use outrigger_component::{Metadata, MetadataError, Result};
 use outrigger_webclient::{ClientCredentials, TokenError, causes};
 use serde::Serialize;
 
-/// How long an assertion is valid, seconds.
+/// Validity of an assertion in seconds.
 const VALID: u64 = 60;
 const ASSERTION: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// Where tokens come from.
+/// A token source.
 #[derive(Clone)]
 pub(super) struct Tokens(Arc<Issuer>);
 
@@ -83,7 +83,7 @@ impl Tokens {
 }
 
 fn assertion(metadata: &Metadata) -> Result<Credential, MetadataError> {
-    // The certificate is what the issuer knows the key by.
+    // The issuer identifies the key by the certificate.
     metadata.required(&["oidcClientAssertionCert"])?;
     let key = metadata.required(&["oidcClientAssertionKey"])?;
     let owned = |name: &str| metadata.filled(&[name]).map(str::to_owned);

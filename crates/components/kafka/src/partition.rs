@@ -1,11 +1,11 @@
-//! Which partition a record goes to: the same as a publisher of Dapr's would choose, so that messages of one key keep
-//! their order whoever publishes them.
+//! Chooses the partition of a record like Dapr's publishers, so that messages of one key keep their order
+//! across publishers.
 
 use krafka::producer::Partitioner;
 use rand::RngExt as _;
 
-/// The hash of the client that Dapr uses (Sarama's hash partitioner): FNV-1a of the key as a signed number, modulo the
-/// partitions, without its sign. Records without a key go anywhere.
+/// The hash partitioner of Sarama, Dapr's client: the absolute value of signed FNV-1a of the key modulo the
+/// partitions. Records without a key go to any partition.
 #[derive(Debug)]
 pub(super) struct ByKey;
 

@@ -1,4 +1,4 @@
-//! Where a group is in its partitions, and which partitions there are: what is asked of the brokers besides records.
+//! Positions of a group and partitions of a topic: requests to brokers besides records.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -11,15 +11,15 @@ use tokio::time::{Instant, sleep};
 
 use super::{CALL_TIMEOUT, offsets::Position, settings::Settings};
 
-/// Between attempts of what the cluster may not be ready for.
+/// Pause between attempts while the cluster is not ready.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// A commit under way.
+/// A commit in progress.
 pub(super) type Committing = Pin<Box<dyn Future<Output = (Vec<Position>, krafka::Result<()>)> + Send>>;
 
-/// Gives a group that begins with the newest record its position in partitions where it has none. Without it a group would
-/// begin anew with each member that comes after a while. Partitions that the topic has got since, beyond the `first` ones,
-/// begin with their oldest record: it is newer than the subscription.
+/// Commits the newest position for partitions where a group starting at the newest record has none. Without
+/// it, the group would start anew with each member that joins after a gap. Partitions beyond the `first` ones
+/// were added later, so they start at their oldest record.
 pub(super) async fn begin(
     settings: &Settings,
     consumer: &Arc<Consumer>,
@@ -61,12 +61,12 @@ pub(super) async fn begin(
     committing(consumer, topic, beginnings).await.1
 }
 
-/// Whether polling again cannot help.
+/// Whether polling again is useless.
 pub(super) fn lasting(error: &KrafkaError) -> bool {
     !error.is_retriable() && !matches!(error, KrafkaError::Wakeup)
 }
 
-/// A batch that the client cannot read, which stands in the way of its partition.
+/// A batch that the client cannot decode, which blocks its partition.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Undecodable {
     pub(super) partition: i32,
@@ -74,7 +74,7 @@ pub(super) struct Undecodable {
     pub(super) why: String,
 }
 
-/// The batch of `topic` that an error of polling is about, if it is one. The client tells it by the text alone.
+/// The undecodable batch of `topic` in a polling error, if any. The client reports it only in the error text.
 pub(super) fn undecodable(error: &KrafkaError, topic: &str) -> Option<Undecodable> {
     let KrafkaError::Protocol { message, .. } = error else {
         return None;
@@ -91,7 +91,7 @@ pub(super) fn undecodable(error: &KrafkaError, topic: &str) -> Option<Undecodabl
     })
 }
 
-/// Commits positions, however often that is tried.
+/// Commits positions, with retries.
 pub(super) fn committing(consumer: &Arc<Consumer>, topic: &Arc<str>, positions: Vec<Position>) -> Committing {
     let (consumer, topic) = (Arc::clone(consumer), Arc::clone(topic));
     Box::pin(async move {
@@ -108,7 +108,7 @@ pub(super) fn committing(consumer: &Arc<Consumer>, topic: &Arc<str>, positions: 
     })
 }
 
-/// Ends with the commit that is under way; without one, never.
+/// Waits for the commit in progress; without one, waits forever.
 pub(super) async fn committed(committing: &mut Option<Committing>) -> (Vec<Position>, krafka::Result<()>) {
     match committing {
         Some(committing) => committing.await,
@@ -116,13 +116,13 @@ pub(super) async fn committed(committing: &mut Option<Committing>) -> (Vec<Posit
     }
 }
 
-/// How many partitions a topic has.
+/// Number of partitions of a topic.
 pub(super) async fn count(consumer: &Arc<Consumer>, topic: &str) -> krafka::Result<usize> {
     let found = Box::pin(consumer.fetch_metadata(Some(topic))).await?;
     Ok(found.topics.iter().map(|topic| topic.partition_count()).sum())
 }
 
-/// Waits until the cluster has a topic, which it may have to make first; the number of its partitions.
+/// Waits until the topic exists, which the cluster may create now. Returns its number of partitions.
 pub(super) async fn known(settings: &Settings, consumer: &Arc<Consumer>, topic: &str) -> Result<usize> {
     let deadline = Instant::now() + CALL_TIMEOUT;
     loop {
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// As the client writes it: the test on a server would tell of another text.
+    /// As the client writes it; the server test would report a different text.
     #[test]
     fn a_batch_that_cannot_be_read_is_found_in_the_text_of_the_client() {
         let told = |text: &str| KrafkaError::protocol_kind(ProtocolErrorKind::Malformed, text);

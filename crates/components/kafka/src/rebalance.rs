@@ -1,29 +1,29 @@
-//! Changes of a member's partitions. The client waits with each until the member has taken note.
+//! Changes of a member's partitions. The client waits until the member has recorded each change.
 
 use krafka::consumer::{ConsumerRebalanceListener, TopicPartition};
 use tokio::sync::{mpsc, oneshot};
 
-/// What happened to partitions.
+/// A change of partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartitionChange {
-    /// They are this member's from now on.
+    /// Assigned to this member.
     Assigned,
-    /// They will be another member's; this one can still commit.
+    /// Being reassigned; this member can still commit.
     Revoked,
-    /// They are another member's already.
+    /// Already assigned to another member.
     Lost,
 }
 
-/// Partitions that come or go.
+/// Partitions that were assigned or removed.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) what: PartitionChange,
     pub(super) partitions: Vec<i32>,
-    /// Dropped when the member has taken note.
+    /// Dropped once the member has recorded the change.
     pub(super) noted: oneshot::Sender<()>,
 }
 
-/// Notifies a member of changes to its partitions.
+/// Notifies a member of changes of its partitions.
 pub(super) struct Listener(pub(super) mpsc::Sender<Change>);
 
 impl Listener {
@@ -34,7 +34,7 @@ impl Listener {
             partitions: partitions.iter().map(TopicPartition::partition).collect(),
             noted,
         };
-        // A member that has gone needs not know.
+        // Fails if the member has ended, which needs no notification.
         if self.0.send(change).await.is_ok() {
             let _noted = note.await;
         }

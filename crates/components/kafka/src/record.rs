@@ -1,4 +1,4 @@
-//! Messages as records of Kafka, and back, in the form of Dapr's components.
+//! Converts messages to Kafka records and back, in the form of Dapr's components.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -12,29 +12,29 @@ use url::form_urlencoded::byte_serialize;
 
 use super::settings::Headers;
 
-/// The key, in metadata of both directions.
+/// Metadata name of the key, in both directions.
 const KEY: &str = "__key";
 
-/// What a payload is encoded by, in metadata of requests and of subscriptions.
+/// Metadata of requests and subscriptions: the schema type of payloads.
 const SCHEMA: &str = "valueSchemaType";
 
-/// The payload of a record without value.
+/// Payload of a record without a value.
 const NOTHING: &[u8] = b"null";
 
-/// How payloads are encoded.
+/// Encoding of payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
-    /// They go as they come.
+    /// Unchanged.
     None,
-    /// By a schema of the registry.
+    /// Avro with a schema of the registry.
     Avro,
 }
 
 impl Encoding {
-    /// What the metadata say.
+    /// The encoding named by the metadata.
     ///
     /// # Errors
-    /// `InvalidRequest` for what is no type of schema.
+    /// `InvalidRequest` for an unknown schema type.
     pub(super) fn of(metadata: &Pairs) -> Result<Self> {
         match property(metadata, SCHEMA).map(str::to_lowercase).as_deref() {
             None | Some("none") => Ok(Self::None),
@@ -46,12 +46,13 @@ impl Encoding {
     }
 }
 
-/// Whether a payload is published as a record without value, which is read as the same payload.
+/// Whether a payload is published as a record without a value, which reads as the same payload.
 pub(super) fn is_nothing(payload: &[u8]) -> bool {
     payload == NOTHING
 }
 
-/// A record for `topic`; `None`: a tombstone. Every entry of the metadata is a header, the one with the key too.
+/// A record for `topic`; a tombstone if `value` is `None`. Every metadata entry becomes a header, including
+/// the key.
 pub(super) fn outgoing(topic: &str, value: Option<Bytes>, metadata: &Pairs, headers: &Headers) -> Record {
     let mut record = Record::new(topic, value.clone().unwrap_or_default());
     record.value = value;
@@ -66,12 +67,12 @@ pub(super) fn outgoing(topic: &str, value: Option<Bytes>, metadata: &Pairs, head
     record
 }
 
-/// The payload; a record without one is a tombstone.
+/// The payload; `null` for a tombstone.
 pub(super) fn payload(record: &ConsumerRecord) -> Bytes {
     record.value.clone().unwrap_or(Bytes::from_static(NOTHING))
 }
 
-/// What apps are told of a record.
+/// Metadata of a record for the app.
 pub(super) fn metadata(record: &ConsumerRecord, headers: &Headers) -> Pairs {
     let shown = |bytes: &[u8]| -> String {
         if headers.escape {
@@ -97,7 +98,7 @@ pub(super) fn metadata(record: &ConsumerRecord, headers: &Headers) -> Pairs {
     metadata
 }
 
-/// A record as a message with the payload `data`.
+/// Converts a record to a message with the payload `data`.
 pub(super) fn incoming(
     topic: &Arc<str>,
     record: &ConsumerRecord,
@@ -118,7 +119,7 @@ pub(super) fn incoming(
     }
 }
 
-/// Go's query escaping: that of forms, but for the asterisk and the tilde.
+/// Go's query escaping: that of forms, except for the asterisk and the tilde.
 fn byte_serialize_go(bytes: &[u8]) -> String {
     let parts = byte_serialize(bytes).map(|part| match part {
         "*" => Cow::Borrowed("%2A"),

@@ -1,8 +1,7 @@
-//! Schemas of payloads, from a registry that speaks the protocol of Confluent's, as Dapr's component uses it: the latest
-//! schema of a topic's subject for what is published, and schemas by their ids for what is read.
+//! Schemas from a registry with Confluent's protocol, used like Dapr's component does: the latest schema of a
+//! topic's subject for publishing, and schemas by id for reading.
 //!
-//! A payload is a zero byte, the id of its schema in four bytes, the most significant first, and the value in Avro's binary
-//! encoding.
+//! A payload is a zero byte, the schema id as four big-endian bytes, and the value in Avro's binary encoding.
 
 mod cache;
 
@@ -24,17 +23,17 @@ use url::Url;
 use self::cache::{Cache, Key};
 use super::avro::{Codec, Form};
 
-/// How long a schema may take to come, the wait for other questions to the registry included.
+/// Timeout of fetching a schema, including the wait for other requests.
 const SCHEMA_TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest answer of the registry, bytes.
+/// Maximum response size in bytes.
 const ANSWER: usize = 2 * 1024 * 1024;
-/// Questions to the registry at once.
+/// Maximum concurrent requests to the registry.
 const MAX_CONCURRENT_REQUESTS: usize = 8;
-/// How long it is remembered that the registry has no answer.
+/// How long a failed request is cached.
 const FAILED: Duration = Duration::from_secs(1);
-/// How long the latest schema of a subject is used, unless the settings say.
+/// Default time to cache the latest schema of a subject.
 const LATEST: Duration = Duration::from_secs(5 * 60);
-/// Of a payload, before the value: a zero byte and the id.
+/// Length of the payload header: a zero byte and the id.
 const HEAD: usize = 5;
 const ACCEPTED: &str = "application/vnd.schemaregistry.v1+json, application/json";
 
@@ -60,7 +59,7 @@ impl Failure {
         }
     }
 
-    /// Whether it is the registry that failed, or who asks it: the payload may be right.
+    /// Whether the failure is the registry's or the client's, so that the payload may be valid.
     pub(super) fn may_pass(&self) -> bool {
         matches!(self.kind, Kind::Unavailable | Kind::Timeout | Kind::Denied)
     }
@@ -78,12 +77,12 @@ impl From<Failure> for Error {
     }
 }
 
-/// The registry, and what is known of it.
+/// The registry and its cache.
 pub(super) struct Registry {
     client: Client,
     base: Url,
     account: Option<(String, String)>,
-    /// How long the latest schema of a subject is used; `None`: for one message.
+    /// How long to cache the latest schema of a subject; `None` disables caching.
     latest: Option<Duration>,
     form: Form,
     places: Semaphore,
@@ -92,7 +91,7 @@ pub(super) struct Registry {
 
 #[derive(Deserialize)]
 struct Answer {
-    /// With a subject's schema only.
+    /// Only in responses for a subject.
     id: Option<u32>,
     schema: String,
     /// Absent for Avro.
@@ -113,7 +112,7 @@ struct Refusal {
 }
 
 impl Registry {
-    /// `None`: the settings name none.
+    /// `None` if no registry is configured.
     pub(super) fn read(metadata: &Metadata) -> Result<Option<Self>, MetadataError> {
         let name = &["schemaRegistryURL"];
         let url = metadata.filled(name);
@@ -142,7 +141,7 @@ impl Registry {
         }))
     }
 
-    /// The payload for a JSON text, of at most `most` bytes, by the latest schema of the topic.
+    /// Encodes JSON by the topic's latest schema, in at most `most` bytes.
     ///
     /// # Errors
     /// There is no schema, or the text does not fit it.
@@ -161,10 +160,10 @@ impl Registry {
             .map_err(|text| Error::invalid_request(format!("the message does not fit {text}")))
     }
 
-    /// The JSON of a payload, by its schema.
+    /// Decodes a payload to JSON.
     ///
     /// # Errors
-    /// What is wrong with the payload.
+    /// Why the payload is invalid.
     pub(super) fn decode(&self, schema: &Schema, payload: &[u8]) -> Result<Bytes, String> {
         let value = payload.get(HEAD..).unwrap_or_default();
         let decoded = schema.codec.decode(value, self.form);
@@ -178,7 +177,7 @@ impl Registry {
         self.find(key, &path, self.latest).await
     }
 
-    /// A schema by its id, which never means another one.
+    /// The schema with this id; ids are never reused.
     ///
     /// # Errors
     /// [`Failure`].
@@ -187,7 +186,7 @@ impl Registry {
         self.find(Key::Id(id), &path, Some(Duration::MAX)).await
     }
 
-    /// What is known of an id, or that it was not found lately; `None`: nothing.
+    /// The cached schema or failure for an id; `None` if not cached.
     pub(super) fn known(&self, id: u32) -> Option<Result<Arc<Schema>, Failure>> {
         self.lock().get(&Key::Id(id), Instant::now())
     }
@@ -196,7 +195,7 @@ impl Registry {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `keep`: how long a schema is used; `None`: once.
+    /// `keep`: how long to cache the schema; `None` to use it once.
     async fn find(&self, key: Key, path: &[&str], keep: Option<Duration>) -> Result<Arc<Schema>, Failure> {
         if let Some(known) = self.lock().get(&key, Instant::now()) {
             return known;
@@ -204,7 +203,7 @@ impl Registry {
         let asking = async {
             // The semaphore is never closed.
             let _place = self.places.acquire().await;
-            // Whoever had the place before may have asked the same.
+            // An earlier holder of the permit may have fetched the same schema.
             if let Some(known) = self.lock().get(&key, Instant::now()) {
                 return known;
             }
@@ -227,7 +226,7 @@ impl Registry {
 
     fn url(&self, path: &[&str]) -> Url {
         let mut url = self.base.clone();
-        // URLs with a host have a path.
+        // A URL with a host always has a path.
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
         }
@@ -254,7 +253,7 @@ impl Registry {
             let (kind, why) = refused(key, status, &body);
             return Err(failed(kind, &why));
         }
-        // Its text is not repeated: it may have anything in it.
+        // The body is not shown, because it is untrusted.
         let answer: Answer = serde_json::from_slice(&body)
             .map_err(|_| failed(Kind::Unavailable, "its answer is not one about a schema"))?;
         let unusable = |why: &str| failed(Kind::InvalidRequest, why);
@@ -281,12 +280,12 @@ impl Registry {
     }
 }
 
-/// What a schema says, read where it keeps nobody waiting.
+/// Parses a schema, offloaded if large.
 async fn parsed(schema: String) -> Result<Codec, String> {
     offload(schema.len(), move || Codec::parse(&schema)).await
 }
 
-/// What an answer that is none means.
+/// Kind and text of an error response.
 fn refused(key: &Key, status: StatusCode, body: &[u8]) -> (Kind, String) {
     let code = serde_json::from_slice::<Refusal>(body).ok();
     let code = code.map(|refusal| format!(" (error_code {})", refusal.error_code));
@@ -308,10 +307,10 @@ fn refused(key: &Key, status: StatusCode, body: &[u8]) -> (Kind, String) {
     }
 }
 
-/// The id of the schema of a payload.
+/// The schema id of a payload.
 ///
 /// # Errors
-/// It is not one that a schema was used for.
+/// The payload has no schema id.
 pub(super) fn schema_id(payload: &[u8]) -> Result<u32, &'static str> {
     match payload {
         [0, a, b, c, d, ..] => Ok(u32::from_be_bytes([*a, *b, *c, *d])),

@@ -1,15 +1,15 @@
-//! When a record that the app failed comes again: the `backOff*` properties.
+//! Redelivery of records that the app failed: the `backOff*` properties.
 
 use std::time::Duration;
 
 use outrigger_component::{GoDuration, Metadata, MetadataError, Unit};
 use rand::RngExt as _;
 
-/// Pauses between the attempts at one record.
+/// Delays between attempts at a record.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Retry {
     pauses: Pauses,
-    /// Attempts after the first; `None`: without end.
+    /// Maximum retries; `None` for no limit.
     most: Option<u32>,
 }
 
@@ -20,13 +20,13 @@ enum Pauses {
         first: Duration,
         factor: f64,
         longest: Duration,
-        /// Each pause is up to this part shorter or longer.
+        /// Random variation of each delay, as a fraction.
         spread: f64,
     },
 }
 
 impl Retry {
-    /// The defaults are those of Dapr: every 5 s, without end.
+    /// Dapr's default: every 5 s, without limit.
     pub(super) fn read(metadata: &Metadata) -> Result<Self, MetadataError> {
         let span = |name: &str, default: Duration| -> Result<Duration, MetadataError> {
             let given = metadata.duration(&[name], Unit::Seconds)?;
@@ -49,7 +49,7 @@ impl Retry {
             longest: span("backOffMaxInterval", Duration::from_secs(60))?,
             spread: number("backOffRandomizationFactor", 0.5, 0.0..=1.0)?,
         };
-        // Dapr stops an exponential policy after this time; here the number of attempts alone ends one.
+        // Dapr ends an exponential policy after this time; here only the number of attempts ends it.
         let _elapsed = metadata.duration(&["backOffMaxElapsedTime"], Unit::Seconds)?;
         let pauses = match metadata.filled(&["backOffPolicy"]) {
             None => Pauses::Constant(constant),
@@ -64,7 +64,7 @@ impl Retry {
         })
     }
 
-    /// The pause before the next attempt after `failed` of them, at least 1; `None`: it was the last.
+    /// The delay before the next attempt after `failed` of them (at least 1); `None` after the last attempt.
     pub(super) fn pause(&self, failed: u32) -> Option<Duration> {
         if self.most.is_some_and(|most| failed > most) {
             return None;

@@ -1,4 +1,4 @@
-//! Who the brokers must be, and who this is: `authType` and what belongs to it.
+//! TLS and authentication: `authType` and its properties.
 
 use krafka::auth::{AuthConfig, TlsConfig};
 use outrigger_component::{Metadata, MetadataError, Result};
@@ -6,7 +6,7 @@ use outrigger_tls::{AnyCertificate, Verifier};
 
 use super::oidc::Tokens;
 
-/// How connections are protected and what they say about this client.
+/// TLS and credentials of connections.
 #[derive(Clone)]
 pub(super) struct Security {
     tls: Option<Tls>,
@@ -54,7 +54,7 @@ impl Security {
                 match metadata.filled(&["saslMechanism"]) {
                     Some("SHA-256") => Sasl::Sha256(user, password),
                     Some("SHA-512") => Sasl::Sha512(user, password),
-                    // Anything else is PLAIN, as in Dapr.
+                    // Like in Dapr, other values mean PLAIN.
                     _ => Sasl::Plain(user, password),
                 }
             }
@@ -90,7 +90,7 @@ impl Security {
         Ok(Self { tls, sasl })
     }
 
-    /// The same in the client's terms.
+    /// Converts to the client's configuration.
     pub(super) fn config(&self) -> AuthConfig {
         let config = match &self.sasl {
             Sasl::None => AuthConfig::plaintext(),
@@ -107,7 +107,7 @@ impl Security {
 }
 
 impl Tls {
-    /// The client reads certificates when it connects; what is wrong with them is to be told before.
+    /// Validates certificates early, because the client reads them only when it connects.
     fn check(&self, metadata: &Metadata) -> Result<()> {
         let identity = self.identity.as_ref();
         let identity = identity.map(|(chain, key)| (chain.as_str(), key.as_str()));
@@ -132,7 +132,7 @@ impl Tls {
     }
 }
 
-/// What `authRequired`, the old property, says.
+/// Interprets the deprecated property `authRequired`.
 fn of_old(metadata: &Metadata, required: &str) -> Result<&'static str, MetadataError> {
     match required.to_lowercase().as_str() {
         "true" | "t" | "1" if metadata.filled(&["saslPassword"]).is_some() => Ok("password"),
@@ -142,7 +142,7 @@ fn of_old(metadata: &Metadata, required: &str) -> Result<&'static str, MetadataE
     }
 }
 
-/// For the issuer of tokens.
+/// TLS settings for the token issuer.
 fn issuer_tls(metadata: &Metadata, root: Option<&str>, skip_verify: bool) -> Result<rustls::ClientConfig> {
     let mut config = metadata.client_tls_of(root, None)?;
     if skip_verify {
@@ -228,7 +228,7 @@ mod tests {
             let error = with(name, damaged).unwrap_err();
             assert_eq!(error.property(), Some(name), "{error}");
         }
-        // PEM of what is no certificate, and the key of another one.
+        // PEM without a certificate, and the key of another certificate.
         let nothing = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         let error = with("clientCert", nothing).unwrap_err();
         assert_eq!(error.property(), Some("clientCert"), "{error}");

@@ -1,7 +1,7 @@
 //! One membership in a consumer group, from joining to leaving.
 //!
-//! The client's `poll` brings records and keeps the membership; it is never abandoned half-way. Where there is no room for
-//! more records its partitions are paused.
+//! The client's `poll` returns records and maintains the membership; it is never cancelled. If there is no
+//! capacity, partitions are paused.
 
 mod hand_out;
 
@@ -34,55 +34,55 @@ use super::{
     values::{Reader, Values},
 };
 
-/// A record that the engine has, or that comes again.
+/// A record held by the engine or waiting for redelivery.
 pub(super) type Tracked = Arc<TakenRecord<ConsumerRecord>>;
 
 type Polling = Pin<Box<dyn Future<Output = krafka::Result<Vec<ConsumerRecord>>> + Send>>;
 
-/// How long the client waits for records until it looks after its membership again.
+/// How long a poll waits for records before it maintains the membership.
 const POLL: Duration = Duration::from_millis(500);
-/// How long the client waits where all partitions are paused.
+/// How long a poll waits while all partitions are paused.
 const PAUSED: Duration = Duration::from_millis(20);
-/// Records that are taken from the client at once.
+/// Maximum records per poll.
 const BATCH: usize = 500;
-/// Most bytes of a compressed batch once it is unpacked; the client unpacks it as a whole.
+/// Maximum uncompressed size of a batch in bytes; the client decompresses it as a whole.
 const MAX_UNPACKED: usize = 32 * 1024 * 1024;
-/// Before a batch that cannot be read is read again.
+/// Pause before an undecodable batch is read again.
 const UNREADABLE_PAUSE: Duration = Duration::from_secs(10);
-/// How long joining the group may take: its other members have to notice.
+/// Timeout of joining the group: its other members must rejoin.
 const JOIN: Duration = Duration::from_secs(60);
-/// How long settlements are gathered until they are committed.
+/// How long settlements are collected before a commit.
 const GATHER: Duration = Duration::from_millis(100);
-/// How long a rebalance waits for records that the app is handling.
+/// How long a rebalance waits for records in progress.
 const GRACE: Duration = Duration::from_secs(3);
 
 pub(super) struct Session {
     shared: Arc<BrokerInner>,
     topic: Arc<str>,
     consumer: Leaving,
-    /// Partitions that were paused are read again.
+    /// Paused partitions were resumed.
     resumed: Arc<Notify>,
     changes: mpsc::Receiver<Change>,
     polling: Polling,
     committing: Option<Committing>,
-    /// When what was settled is to be committed.
+    /// Time of the next commit.
     commit_at: Option<Instant>,
-    /// Taken from the client while there was no room.
+    /// Polled records without capacity.
     ahead: VecDeque<ConsumerRecord>,
     offsets: Offsets<ConsumerRecord>,
     values: Reader,
     paused: BTreeSet<i32>,
-    /// Partitions that stand still, and when they are read again.
+    /// Blocked partitions, with the time of the next read.
     stuck: BTreeMap<i32, Instant>,
-    /// Of the topic, when the group was joined.
+    /// Number of the topic's partitions when the session joined.
     partitions: usize,
-    /// Of the topic, when the subscription began.
+    /// Number of the topic's partitions when the subscription began.
     first_partitions: usize,
-    /// Errors of the client in a row.
+    /// Consecutive client errors.
     failures: u32,
 }
 
-/// Leaves the group even where its owner is dropped; the component's end waits for that.
+/// Leaves the group even if the owner is dropped; closing the component waits for that.
 struct Leaving {
     client: Arc<Consumer>,
     members: TaskTracker,
@@ -96,7 +96,7 @@ impl Drop for Leaving {
             let client = Arc::clone(&self.client);
             let leaving = async move {
                 let options = CloseOptions::new().timeout(CALL_TIMEOUT);
-                // Where that fails the brokers notice after the session's time.
+                // If this fails, the brokers notice after the session timeout.
                 let _left = Box::pin(client.close_with(options)).await;
             };
             self.members.spawn_on(leaving, &runtime);
@@ -104,7 +104,7 @@ impl Drop for Leaving {
     }
 }
 
-/// A consumer that has not joined the group; what a rebalance changes is sent to `changes`.
+/// A consumer that has not joined yet; it sends rebalance changes to `changes`.
 async fn consumer(settings: &Settings, in_flight: usize, changes: mpsc::Sender<Change>) -> Result<Consumer> {
     let kafka = settings.connect().await?;
     let wanted = &settings.consumer;
@@ -130,18 +130,18 @@ async fn consumer(settings: &Settings, in_flight: usize, changes: mpsc::Sender<C
     building.await.map_err(|error| settings.failure(&error))
 }
 
-/// What may be published can be read, in a batch with others.
+/// Any message that can be published must be readable within a batch.
 fn max_unpacked(settings: &Settings) -> usize {
     MAX_UNPACKED.max(settings.max_message.saturating_mul(2))
 }
 
-/// `resumed`: partitions that were paused are read again.
+/// `resumed` signals that paused partitions were resumed.
 fn poll(consumer: &Arc<Consumer>, resumed: &Arc<Notify>) -> Polling {
     let (consumer, resumed) = (Arc::clone(consumer), Arc::clone(resumed));
     Box::pin(async move {
         let began = Instant::now();
         let polled = consumer.poll(POLL).await;
-        // With its buffer full of records of paused partitions the client does not wait at all.
+        // If its buffer is full of records of paused partitions, the client does not wait.
         if polled.as_ref().is_ok_and(Vec::is_empty) {
             tokio::select! {
                 () = sleep_until(began + PAUSED) => {}
@@ -152,7 +152,7 @@ fn poll(consumer: &Arc<Consumer>, resumed: &Arc<Notify>) -> Polling {
     })
 }
 
-/// Polls after a pause; meanwhile whoever waits for it goes on with everything else.
+/// Polls after a delay; the caller continues other work until then.
 fn poll_after(pause: Duration, consumer: &Arc<Consumer>, resumed: &Arc<Notify>) -> Polling {
     let polling = poll(consumer, resumed);
     Box::pin(async move {
@@ -162,7 +162,7 @@ fn poll_after(pause: Duration, consumer: &Arc<Consumer>, resumed: &Arc<Notify>) 
 }
 
 impl Session {
-    /// `before`: how many partitions the topic had when the subscription began, if it did.
+    /// `before`: number of the topic's partitions when the subscription began, if it did.
     pub(super) async fn open(
         shared: &Arc<BrokerInner>,
         topic: &Arc<str>,
@@ -211,7 +211,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Waits until the group has given this member its partitions.
+    /// Waits for the group to assign partitions to this member.
     async fn join(&mut self) -> Result<()> {
         loop {
             tokio::select! {
@@ -227,12 +227,12 @@ impl Session {
         }
     }
 
-    /// How many partitions the topic had when the subscription began.
+    /// Number of the topic's partitions when the subscription began.
     pub(super) fn first_partitions(&self) -> usize {
         self.first_partitions
     }
 
-    /// The partitions of this member.
+    /// Partitions of this member.
     pub(super) fn assigned(&self) -> Vec<u32> {
         self.offsets
             .assigned()
@@ -240,7 +240,7 @@ impl Session {
             .collect()
     }
 
-    /// Takes records until nothing more is wanted. An error: the group has to be joined anew.
+    /// Takes records until draining ends. After an error, the caller must rejoin the group.
     pub(super) async fn run(&mut self, feed: &mut Feed<Tracked>) -> Result<()> {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
         let refresh = self.shared.settings.refresh;
@@ -282,12 +282,12 @@ impl Session {
         }
     }
 
-    /// Commits what is settled, and leaves the group.
+    /// Commits settled records and leaves the group.
     ///
     /// # Errors
-    /// A settlement did not reach the brokers; only if `report_errors`.
+    /// A commit failed; only with `report_errors`.
     pub(super) async fn end(&mut self, report_errors: bool) -> Result<()> {
-        // The client does not wait for this member any more.
+        // The client no longer waits for this member.
         self.changes.close();
         while self.changes.try_recv().is_ok() {}
         self.polling = Box::pin(std::future::pending());
@@ -307,7 +307,7 @@ impl Session {
         }
     }
 
-    /// Reads of those partitions alone for whose records there is room, and which do not stand still.
+    /// Reads only from partitions that have capacity and are not blocked.
     async fn pause(&mut self, draining: bool) {
         let all = draining || !self.ahead.is_empty();
         let now = Instant::now();
@@ -333,7 +333,7 @@ impl Session {
         self.paused = wanted;
     }
 
-    /// Takes what the client brought, and sets it going again.
+    /// Takes the polled records and starts the next poll.
     fn polled(&mut self, polled: krafka::Result<Vec<ConsumerRecord>>) -> Result<()> {
         match polled {
             Ok(records) => {
@@ -346,7 +346,7 @@ impl Session {
             }
             Err(error) if undecodable(&error, &self.topic).is_some() => {
                 self.stands_still(&error);
-                // The others are not to wait for it.
+                // Polls soon, so that other partitions continue.
                 self.polling = poll_after(PAUSED, &self.consumer.client, &self.resumed);
             }
             Err(error) if lasting(&error) => return Err(self.shared.settings.failure(&error)),
@@ -406,7 +406,7 @@ impl Session {
                 }
             }
             Err(error) => {
-                // In a rebalance that is usual: what can be committed in the end is committed then.
+                // Expected during a rebalance; a final commit follows.
                 tracing::debug!(
                     target: LOG,
                     "component {}: topic {}: positions cannot be committed: {error}",
@@ -418,7 +418,7 @@ impl Session {
         }
     }
 
-    /// Commits all there is, and waits for it.
+    /// Commits all positions and waits for the result.
     async fn commit_now(&mut self) -> Result<()> {
         if let Some(under_way) = self.committing.take()
             && let Ok((positions, outcome)) = timeout(CALL_TIMEOUT, under_way).await
@@ -466,7 +466,7 @@ impl Session {
         drop(noted);
     }
 
-    /// Takes partitions. A group that begins now begins here, even if it has no member for a while.
+    /// Adds partitions. A new group commits its start here, so that it keeps its position without members.
     async fn begin(&mut self, partitions: &[i32]) {
         for partition in partitions {
             self.offsets.assign(*partition);
@@ -495,8 +495,8 @@ impl Session {
         );
     }
 
-    /// Gives partitions away. Records that the app is handling have a while to be finished, and are committed then; what
-    /// waits for its turn or for its next attempt does not.
+    /// Gives up partitions. Records in progress may finish within the grace period and are committed; queued
+    /// records and retries are not.
     async fn give_up(&mut self, what: PartitionChange, partitions: &[i32], feed: Option<&mut Feed<Tracked>>) {
         let gone: BTreeSet<i32> = partitions.iter().copied().collect();
         self.ahead.retain(|record| !gone.contains(&record.partition));
@@ -523,7 +523,7 @@ impl Session {
             feed.forget(is_gone);
         }
         if what == PartitionChange::Revoked {
-            // Where that fails, it comes again.
+            // If this fails, the records are redelivered.
             let _lost = self.commit_now().await;
         }
         for partition in &gone {
@@ -533,7 +533,7 @@ impl Session {
         }
     }
 
-    /// A topic that has got more partitions needs the group to share them out anew.
+    /// If the topic has more partitions, rejoins the group to distribute them.
     async fn look(&mut self, feed: &mut Feed<Tracked>) -> Result<()> {
         let Ok(Ok(found)) = timeout(CALL_TIMEOUT, count(&self.consumer.client, &self.topic)).await else {
             return Ok(());

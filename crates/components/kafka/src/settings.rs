@@ -11,31 +11,31 @@ use regex::Regex;
 
 use super::{LOG, registry::Registry, retry::Retry, security::Security};
 
-/// The client id of Dapr's sidecars.
+/// Client id of Dapr's sidecars.
 const CLIENT_ID: &str = "sarama";
-/// The largest message, bytes, unless the settings say.
+/// Default maximum message size in bytes.
 const MESSAGE: usize = 1024 * 1024;
-/// The most that one fetch brings, bytes, unless `consumerFetchDefault` is more.
+/// Maximum bytes of a fetch, unless `consumerFetchDefault` is larger.
 const FETCH: i32 = 16 * 1024 * 1024;
 
-/// What publishers and consumers of one component share.
+/// Settings shared by publishers and consumers of a component.
 pub(super) struct Settings {
     pub(super) brokers: String,
     pub(super) client_id: String,
     pub(super) security: Security,
     pub(super) group: String,
-    /// Bytes of key, value and headers.
+    /// Maximum size of key, value and headers, bytes.
     pub(super) max_message: usize,
     pub(super) compression: Compression,
     pub(super) refresh: Duration,
     pub(super) keep_alive: Option<Duration>,
     pub(super) headers: Headers,
-    /// Of schemas; `None`: there is none.
+    /// Schema registry, if configured.
     pub(super) registry: Option<Arc<Registry>>,
     pub(super) consumer: ConsumerSettings,
 }
 
-/// Which metadata are headers, and how headers are told to the app.
+/// Which metadata become headers, and the form of header values for the app.
 #[derive(Default)]
 pub(super) struct Headers {
     pub(super) escape: bool,
@@ -43,7 +43,7 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// Whether a header goes between the records and the app.
+    /// Whether a header is passed between records and app.
     pub(super) fn passes(&self, name: &str) -> bool {
         self.exclude
             .as_ref()
@@ -60,19 +60,19 @@ pub(super) struct ConsumerSettings {
     pub(super) fetch_min: i32,
     pub(super) fetch_partition: i32,
     pub(super) fetch_most: i32,
-    /// Records that the client reads ahead.
+    /// Records that the client prefetches.
     pub(super) buffer: i32,
-    /// Before the group is joined again after an error.
+    /// Delay before rejoining the group after an error.
     pub(super) rejoin: Duration,
-    /// When a record that was returned comes again; `None`: never.
+    /// Redelivery policy of returned records; `None` disables redelivery.
     pub(super) retry: Option<Retry>,
-    /// Whoever takes records without a key keeps their order where it matters: one that fails comes back with those behind it.
+    /// The consumer keeps the order of records without a key: a failed one is returned with the later ones.
     pub(super) returns_keys: bool,
 }
 
 impl Settings {
-    /// `pubsub`: records are taken by the engine of subscriptions, and those that the app failed come again, unless the
-    /// settings say; else by a binding.
+    /// `pubsub`: the engine takes the records, and failed ones are redelivered by default. Otherwise a
+    /// binding takes them.
     pub(super) fn read(setup: &Setup, pubsub: bool) -> Result<Self> {
         let metadata = &setup.metadata;
         let group = metadata.filled(&["consumerGroup"]);
@@ -81,7 +81,7 @@ impl Settings {
             let given = metadata.duration(&[name], Unit::Seconds)?;
             Ok(given.and_then(GoDuration::positive).unwrap_or(default))
         };
-        // Known, and without effect: versions are negotiated with the broker.
+        // Accepted without effect: versions are negotiated with the broker.
         let _version = metadata.filled(&["version"]);
         let max_message = metadata.number::<usize>(&["maxMessageBytes"])?;
         Ok(Self {
@@ -107,15 +107,15 @@ impl Settings {
             },
             registry: Registry::read(metadata)?.map(Arc::new),
             consumer: consumer(metadata, span, pubsub)?,
-            // Last: without authType nothing more could be read, and all that is wrong is told together.
+            // Last, because without authType reading stops, and all errors are reported together.
             security: Security::read(metadata)?,
         })
     }
 
-    /// Where schemas are.
+    /// The schema registry.
     ///
     /// # Errors
-    /// The settings do not say.
+    /// No registry is configured.
     pub(super) fn registry(&self) -> Result<&Arc<Registry>> {
         self.registry.as_ref().ok_or_else(|| {
             let text = "valueSchemaType Avro needs a schema registry: set schemaRegistryURL";
@@ -191,7 +191,7 @@ fn compression(metadata: &Metadata) -> Result<Compression, MetadataError> {
     }
 }
 
-/// Like Dapr, an unknown one is told and is `range`.
+/// Like in Dapr, an unknown strategy is logged and means `range`.
 fn strategy(metadata: &Metadata) -> PartitionAssignmentStrategy {
     let given = metadata.filled(&["consumerGroupRebalanceStrategy"]);
     match given.map(str::to_lowercase).as_deref() {

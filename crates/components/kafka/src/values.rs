@@ -1,5 +1,5 @@
-//! Payloads of records that were read: as they are, or by their schemas. While a registry is asked, and while a large
-//! payload is decoded, other records go on.
+//! Payloads of read records, raw or decoded by schema. Other records continue while a schema is fetched or a
+//! large payload is decoded.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,25 +19,25 @@ use super::{
     settings::Settings,
 };
 
-/// Schemas that a subscription asks for at once; records with others wait.
+/// Maximum schemas that a subscription fetches at once; other records wait.
 const MAX_ASKED: usize = 4;
-/// Large payloads that a subscription decodes at once, and those that wait decoded.
+/// Maximum large payloads per subscription being decoded or waiting decoded.
 const MAX_DECODED: usize = 2;
-/// How long a record waits for a registry that has no answer.
+/// Delay of a record if the registry does not respond.
 pub(super) const REGISTRY_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// How a subscription reads payloads.
 #[derive(Clone)]
 pub(super) enum Values {
-    /// As they are.
+    /// Raw.
     Plain,
-    /// By schemas.
+    /// Decoded by schema.
     Encoded(Arc<Registry>),
 }
 
 impl Settings {
     /// # Errors
-    /// They do not say where schemas are.
+    /// No registry is configured.
     pub(super) fn values(&self, encoding: Encoding) -> Result<Values> {
         match encoding {
             Encoding::None => Ok(Values::Plain),
@@ -46,20 +46,20 @@ impl Settings {
     }
 }
 
-/// What there is of a payload.
+/// Result of reading a payload.
 pub(super) enum Read {
     Done(Bytes),
-    /// Its schema is on its way, or it is being decoded, or the registry has no answer now.
+    /// Pending: the schema is being fetched, the payload is being decoded, or the registry does not respond.
     Later,
-    /// It cannot be read, as far as anybody knows; why.
+    /// The payload cannot be read, with the reason.
     Failed(String),
 }
 
-/// What a record may have waited for.
+/// An event that records wait for.
 pub(super) enum Answer {
-    /// A schema: its id, and why it cannot be used.
+    /// A schema id, and why the schema is unusable, if it is.
     Schema(u32, Option<Failure>),
-    /// The payload of a record; its partition and offset.
+    /// The decoded payload of a record, by partition and offset.
     Payload(i32, i64),
 }
 
@@ -91,7 +91,7 @@ impl Reader {
         }
     }
 
-    /// Reads a payload, or begins what that needs: [`Reader::answer`].
+    /// Reads a payload, or starts what it needs: see [`Reader::answer`].
     pub(super) fn read(&mut self, record: &ConsumerRecord) -> Read {
         let (Values::Encoded(registry), Some(value)) = (&self.values, &record.value) else {
             return Read::Done(payload(record));
@@ -119,7 +119,7 @@ impl Reader {
         }
     }
 
-    /// `None`: it is large, and on its way.
+    /// `None` if the payload is large and being decoded.
     fn decode(
         &mut self,
         registry: Arc<Registry>,
@@ -145,7 +145,7 @@ impl Reader {
         None
     }
 
-    /// Waits until something is there that records wait for. `None`: they wait for nothing.
+    /// Waits for an event that records wait for; `None` if no record waits.
     pub(super) async fn answer(&mut self) -> Option<Answer> {
         Some(match self.work.next().await? {
             Work::Asked(id, failure) => {
@@ -154,7 +154,7 @@ impl Reader {
             }
             Work::Decoded(place, decoded) => {
                 self.decoding.remove(&place);
-                // Those of partitions that are gone are not fetched. Where it was another, it is decoded again.
+                // Payloads of revoked partitions are never fetched. An evicted payload is decoded again.
                 while self.decoded.len() >= MAX_DECODED {
                     self.decoded.pop_first();
                 }
@@ -165,7 +165,7 @@ impl Reader {
     }
 }
 
-/// Whether a record was encoded by this schema.
+/// Whether a record has this schema id.
 pub(super) fn is_of(id: u32, record: &ConsumerRecord) -> bool {
     record.value.as_deref().map(schema_id) == Some(Ok(id))
 }

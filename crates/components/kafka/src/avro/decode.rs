@@ -9,7 +9,7 @@ use super::{
     *,
 };
 
-/// The largest JSON, bytes: of some types a few bytes say how many thousand there are.
+/// Maximum JSON size in bytes: for some types, a few bytes can encode thousands of items.
 const MAX_JSON: usize = 32 * 1024 * 1024;
 
 struct Decoder<'c, 'd> {
@@ -38,7 +38,7 @@ pub(super) fn decode(codec: &Codec, data: &[u8], form: Form) -> Result<Bytes, Va
 }
 
 impl<'d> Decoder<'_, 'd> {
-    /// `depth`: how deep the JSON is nested so far.
+    /// `depth` is the current JSON nesting.
     fn value(&mut self, node: usize, depth: usize) -> Result<(), ValueError> {
         if self.out.len() > MAX_JSON {
             return Err(ValueError::new(format!(
@@ -162,7 +162,7 @@ impl<'d> Decoder<'_, 'd> {
         Ok(())
     }
 
-    /// The items of an array or a map, with commas between them.
+    /// The items of an array or map, separated by commas.
     fn blocks(
         &mut self,
         mut item: impl FnMut(&mut Self, usize) -> Result<(), ValueError>,
@@ -174,7 +174,7 @@ impl<'d> Decoder<'_, 'd> {
                 return Ok(());
             }
             if count < 0 {
-                // The size of the block in bytes, for those who skip it.
+                // Block size in bytes, for readers that skip it.
                 let _size = self.long()?;
             }
             for _ in 0..count.unsigned_abs() {
@@ -203,7 +203,7 @@ impl<'d> Decoder<'_, 'd> {
                 break;
             };
             let part = u64::from(byte & 0x7f);
-            // Of the tenth byte one bit has room.
+            // Only one bit of the tenth byte is valid.
             if place == 9 && part > 1 {
                 break;
             }
@@ -232,15 +232,15 @@ impl<'d> Decoder<'_, 'd> {
     fn floating(&mut self, number: f64, digits: &impl Serialize) {
         if number.is_infinite() {
             let sign = if number < 0.0 { "-" } else { "" };
-            // A Vec takes everything.
+            // Writing to a Vec cannot fail.
             let _ = write!(self.out, "{sign}1e999");
         } else {
-            // What is no number becomes null.
+            // NaN becomes null.
             self.json(digits);
         }
     }
 
-    /// Texts and numbers can be written, and a Vec takes everything.
+    /// Serialising texts and numbers to a Vec cannot fail.
     fn json<T: Serialize + ?Sized>(&mut self, value: &T) {
         let _ = serde_json::to_writer(&mut self.out, value);
     }

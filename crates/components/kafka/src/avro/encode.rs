@@ -8,17 +8,17 @@ use super::{
     *,
 };
 
-/// How often values are looked at for each byte of JSON: a value of a union may be tried as several types, with all there
-/// is in it.
+/// Maximum visits of values per byte of JSON: a union value may be tried as several types, with everything it
+/// contains.
 const MAX_TRIES: usize = 16;
-/// Looks at values that are free.
+/// Value visits granted to any input.
 const FREE: usize = 4096;
 
-/// How a value of a union says its type.
+/// How the type of a union value is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
     Form(Form),
-    /// As in defaults, which the specification writes without names of types.
+    /// For defaults, which the specification writes without type names.
     FirstThatFits,
 }
 
@@ -27,7 +27,7 @@ struct Encoder<'c> {
     choice: Choice,
     out: Vec<u8>,
     most: usize,
-    /// Looks at values that are left.
+    /// Remaining value visits.
     tries: usize,
 }
 
@@ -56,12 +56,12 @@ pub(super) fn encode(
     encoder.finish()
 }
 
-/// Looks at values for JSON of this length.
+/// Value visits granted for JSON of this length.
 fn tries(json: usize) -> usize {
     FREE.saturating_add(json.saturating_mul(MAX_TRIES))
 }
 
-/// The default of a field; `most` bytes.
+/// Encodes the default of a field in at most `most` bytes.
 pub(super) fn default_value(
     codec: &Codec,
     node: usize,
@@ -95,7 +95,7 @@ impl Encoder<'_> {
         Ok(self.out)
     }
 
-    /// `depth`: of records that are in each other by their defaults.
+    /// `depth` counts records nested through their defaults.
     fn value(&mut self, node: usize, json: &Value, depth: usize) -> Result<(), ValueError> {
         self.check_size()?;
         self.tries = self.tries.checked_sub(1).ok_or_else(|| {
@@ -249,7 +249,7 @@ impl Encoder<'_> {
             return self.tagged(union, json, depth);
         }
         let codec = self.codec;
-        // Like the component of Dapr: numbers and objects go by the names of the types, all else by their order.
+        // Like Dapr's component: numbers and objects try types by name, other values in schema order.
         let by_name = self.choice == Choice::Form(Form::Plain) && (json.is_number() || json.is_object());
         let places = (0..union.types.len()).map(|place| if by_name { union.sorted[place] } else { place });
         let mut candidates: Vec<usize> = places
@@ -275,7 +275,7 @@ impl Encoder<'_> {
             }
         }
         match last {
-            // What is wrong inside says more.
+            // The inner error is more specific.
             Some(error) if candidates.len() == 1 => Err(error),
             _ => Err(ValueError::new(format!(
                 "{} fits none of {}",
@@ -335,7 +335,7 @@ impl Encoder<'_> {
     }
 }
 
-/// Whether a value of this kind can be one of the type at all.
+/// Whether a JSON value of this kind can have the type at all.
 fn suits(node: &Node, json: &Value) -> bool {
     match json {
         Value::Null => matches!(node, Node::Null | Node::Float | Node::Double),
@@ -349,7 +349,7 @@ fn suits(node: &Node, json: &Value) -> bool {
 
 fn whole(number: &Number, expected: &str) -> Result<i64, ValueError> {
     number.as_i64().ok_or_else(|| {
-        // Numbers of more than 64 bits are read as floating ones too.
+        // Integers beyond 64 bits also parse as floating-point numbers.
         let small = number
             .as_f64()
             .is_some_and(|number| number.abs() < 2_f64.powi(63));
@@ -362,12 +362,12 @@ fn whole(number: &Number, expected: &str) -> Result<i64, ValueError> {
     })
 }
 
-/// What is no number in Avro is null in JSON.
+/// NaN is null in JSON.
 fn floating(json: &Value) -> f64 {
     json.as_f64().unwrap_or(f64::NAN)
 }
 
-/// The bytes that a text stands for: a character is one.
+/// The bytes of a text with one byte per character.
 fn latin_1(text: &str) -> Result<Vec<u8>, ValueError> {
     let bytes = text.chars().map(|char| u8::try_from(u32::from(char)));
     bytes.collect::<Result<_, _>>().map_err(|_| {

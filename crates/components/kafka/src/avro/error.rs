@@ -1,15 +1,15 @@
 use std::fmt;
 
-/// The longest name that errors repeat, characters: names may come from outside.
+/// Maximum length of a name in errors, characters: names may come from untrusted data.
 const NAME: usize = 64;
 
-/// What is wrong with a value, and in which part of it.
+/// An invalid value, with the path to it.
 #[derive(Debug)]
 pub(crate) struct ValueError {
-    /// From the inside.
+    /// Innermost step first.
     path: Vec<Step>,
     text: String,
-    /// No other type of a union can cure it.
+    /// No other union type can help.
     is_final: bool,
 }
 
@@ -28,7 +28,7 @@ impl ValueError {
         }
     }
 
-    /// Whatever type it is taken for.
+    /// An error that applies to every type.
     pub(super) fn in_the_end(text: impl Into<String>) -> Self {
         Self {
             is_final: true,
@@ -40,13 +40,13 @@ impl ValueError {
         self.is_final
     }
 
-    /// It is in a field, or in the value of a key.
+    /// Prepends a field or map key to the path.
     pub(super) fn of(mut self, name: &str) -> Self {
         self.path.push(Step::Name(shortened(name)));
         self
     }
 
-    /// It is in an item of an array.
+    /// Prepends an array index to the path.
     pub(super) fn of_item(mut self, number: usize) -> Self {
         self.path.push(Step::Item(number));
         self
@@ -70,7 +70,7 @@ impl fmt::Display for ValueError {
     }
 }
 
-/// A name as errors repeat it.
+/// A name shortened for errors.
 pub(super) fn shortened(name: &str) -> String {
     cut(name, NAME)
 }

@@ -1,17 +1,17 @@
-//! Schemas as `apache-avro` parses them, in a form that needs no look-ups by name.
+//! Schemas parsed by `apache-avro`, in a form without lookups by name.
 
 use apache_avro::schema::{Aliases, InnerDecimalSchema, Name, RecordSchema, Schema, UuidSchema};
 
 use super::{encode::default_value, *};
 
-/// How deep the JSON of a schema may be nested: the parser calls itself.
+/// Maximum nesting of a schema's JSON, because the parser is recursive.
 const MAX_SCHEMA_DEPTH: usize = 64;
-/// Bytes of all defaults of a schema together, encoded.
+/// Maximum total size of a schema's encoded defaults, bytes.
 const MAX_DEFAULTS: usize = 1024 * 1024;
-/// Of the parser's reasons, characters: some repeat the schema.
+/// Maximum length of the parser's error text, characters: some errors repeat the schema.
 const REASON: usize = 300;
 
-/// A type. Logical types are those they are made of: nothing else is on the wire, and in JSON.
+/// A type. Logical types are replaced by their base type, which determines both encodings.
 #[derive(Debug)]
 pub(super) enum Node {
     Null,
@@ -26,32 +26,32 @@ pub(super) enum Node {
     Map(usize),
     Union(Union),
     Record(Record),
-    /// Its symbols.
+    /// The symbols.
     Enum(Vec<String>),
-    /// Its size, bytes.
+    /// Size in bytes.
     Fixed(usize),
 }
 
 #[derive(Debug)]
 pub(super) struct Union {
     pub(super) types: Vec<Member>,
-    /// The places in `types`, by the names of the types.
+    /// Indices into `types`, sorted by type name.
     pub(super) sorted: Vec<usize>,
 }
 
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) node: usize,
-    /// What Dapr names it in JSON: other than in the specification, a logical type has a name of its own.
+    /// Type name used by Dapr in JSON: unlike in the specification, logical types have their own.
     pub(super) tag: String,
-    /// What the specification names it.
+    /// Type name of the specification.
     pub(super) name: String,
 }
 
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) fields: Vec<Field>,
-    /// Places in `fields`.
+    /// Indices into `fields`.
     pub(super) by_name: HashMap<String, usize>,
 }
 
@@ -64,14 +64,14 @@ pub(super) struct Field {
 
 #[derive(Debug)]
 pub(super) enum Default {
-    /// As the schema has it: only until the schema is complete.
+    /// As written in the schema; only until the schema is complete.
     Json(Value),
     /// Encoded.
     Ready(Vec<u8>),
 }
 
 impl Node {
-    /// As in errors.
+    /// Name for errors.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -112,7 +112,7 @@ pub(super) fn parse(text: &str) -> Result<Codec, String> {
 #[derive(Default)]
 struct Building {
     nodes: Vec<Node>,
-    /// By full name, aliases among them: the type, and its own full name.
+    /// Type index and full name by full name or alias.
     names: HashMap<String, (usize, String)>,
 }
 
@@ -174,7 +174,7 @@ impl Building {
     }
 
     fn record(&mut self, record: &RecordSchema) -> Result<Member, String> {
-        // Its fields may refer to it.
+        // Registered first, because its fields may refer to it.
         let member = self.named(&record.name, &record.aliases, Node::Null);
         let mut fields = Vec::with_capacity(record.fields.len());
         for field in &record.fields {
@@ -192,7 +192,7 @@ impl Building {
         Ok(member)
     }
 
-    /// A type that was defined before.
+    /// A type defined earlier.
     fn known(&self, name: &str) -> Result<Member, String> {
         let known = self.names.get(name);
         let (node, name) =
@@ -229,10 +229,10 @@ impl Building {
     }
 }
 
-/// Encodes the defaults of all fields: one that does not fit its field is a mistake of the schema.
+/// Encodes the defaults of all fields. A default that does not fit its field makes the schema invalid.
 fn prepare_defaults(codec: &mut Codec) -> Result<(), String> {
     let mut left = MAX_DEFAULTS;
-    // Types within others come after them, and their defaults are ready then.
+    // Inner types come later in the list, so their defaults are encoded first.
     for node in (0..codec.nodes.len()).rev() {
         let Node::Record(Record { fields, .. }) = &codec.nodes[node] else {
             continue;

@@ -32,7 +32,7 @@ fn decoded(codec: &Codec, data: &[u8], form: Form) -> Result<Value, String> {
     Ok(serde_json::from_slice(&json).unwrap())
 }
 
-/// What another implementation reads.
+/// Decodes with another implementation.
 fn read(schema: &str, data: &[u8]) -> Avro {
     let schema = Schema::parse_str(schema).unwrap();
     let reader = GenericDatumReader::builder(&schema).build().unwrap();
@@ -80,7 +80,7 @@ fn values_of_every_type_are_written_and_read() {
             &[2, 2, b'k', 0, 0],
         ),
         (r#"{"type":"record","name":"R","fields":[]}"#, json!({}), &[]),
-        // Logical types are what they are made of.
+        // Logical types use their base type.
         (
             r#"{"type":"int","logicalType":"date"}"#,
             json!(19000),
@@ -140,7 +140,7 @@ fn values_of_unions_are_plain_or_have_the_name_of_their_type() {
         (many, json!(true), json!({"boolean": true}), &[2, 1]),
         (many, json!("x"), json!({"string": "x"}), &[4, 2, b'x']),
         (many, json!([1]), json!({"array": [1]}), &[14, 2, 2, 0]),
-        // Objects and numbers go by the names of the types: "map" is before "n.R", "double" before "int.date".
+        // Objects and numbers try types by name: "map" before "n.R", "double" before "int.date".
         (
             many,
             json!({"a": 1}),
@@ -179,10 +179,10 @@ fn values_of_unions_are_plain_or_have_the_name_of_their_type() {
             assert_eq!(decoded(&codec, bytes, form).as_ref(), Ok(json), "{schema}");
         }
     }
-    // The names of the specification are understood as well.
+    // The specification's names work too.
     let made = encoded(&codec(stamp), "{\"long\":1}", Form::Tagged);
     assert_eq!(made.as_deref(), Ok(&[2, 2][..]));
-    // The first that fits, and it has to fit as a whole.
+    // The first type that fits completely.
     let two = r#"[{"type":"record","name":"A","fields":[{"name":"x","type":"int"}]},
         {"type":"record","name":"B","fields":[{"name":"x","type":"string"}]}]"#;
     let made = encoded(&codec(two), "{\"x\":\"1\"}", Form::Plain);
@@ -409,7 +409,7 @@ fn what_is_no_value_is_refused() {
 #[test]
 fn arrays_and_maps_may_come_in_blocks() {
     let array = codec(r#"{"type":"array","items":"int"}"#);
-    // One of one, one of two with its size in bytes.
+    // A block of one item, then a block of two with its size in bytes.
     let value = decoded(&array, &[2, 2, 3, 4, 4, 6, 0], Form::Plain);
     assert_eq!(value, Ok(json!([1, 2, 3])));
 }
@@ -430,7 +430,7 @@ fn a_few_bytes_are_not_gigabytes_of_json_nor_the_end_of_the_stack() {
 
 #[test]
 fn unions_that_fit_too_often_do_not_take_for_ever() {
-    // At each level both types fit until the innermost value, which fits neither.
+    // At each level both types fit, except for the innermost value.
     let schema = r#"{"type":"record","name":"A","fields":[{"name":"n","type":[{"type":"record","name":"B","fields":[
         {"name":"n","type":["null","A","B"]}]},"A","int"]}]}"#;
     let json = format!("{}true{}", "{\"n\":".repeat(60), "}".repeat(60));
@@ -488,8 +488,8 @@ fn schemas_that_cannot_be_used_are_refused() {
     assert!(Codec::parse(&nested(64)).is_ok());
 }
 
-/// A schema, and a value of it in plain JSON. Unions have at most one type of a kind of JSON, so that there is one way to
-/// read the JSON.
+/// A schema and a value in bare JSON. Unions have at most one type per JSON kind, so that the JSON is
+/// unambiguous.
 fn any_typed() -> impl Strategy<Value = (Value, Value)> {
     let leaf = prop_oneof![
         Just((json!("null"), json!(null))),
@@ -529,7 +529,7 @@ fn any_typed() -> impl Strategy<Value = (Value, Value)> {
                 (json!({"type": "map", "values": schema}), Value::Object(entries))
             }),
             proptest::collection::vec(inner.clone(), 0..4).prop_map(|fields| {
-                // Names of types have to differ.
+                // Type names must differ.
                 static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
                 let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 let (mut schemas, mut values) = (Vec::new(), serde_json::Map::new());
@@ -564,7 +564,7 @@ proptest! {
         prop_assert_eq!(&decoded(&codec, &made, Form::Plain).unwrap(), &value);
         let tagged = decoded(&codec, &made, Form::Tagged).unwrap();
         prop_assert_eq!(&encoded(&codec, &tagged.to_string(), Form::Tagged).unwrap(), &made);
-        // Another implementation reads it, and writes the same values, if not in the same order.
+        // Another implementation decodes it and encodes the same values, possibly in another order.
         let other = read(&schema, &made);
         let parsed = Schema::parse_str(&schema).unwrap();
         let writer = GenericDatumWriter::builder(&parsed).build().unwrap();

@@ -34,7 +34,7 @@ fn positions(offsets: &Offsets<()>) -> Vec<(i32, i64)> {
         .collect()
 }
 
-/// What is handed out again at `now`: offsets, and failed attempts.
+/// Offsets and failed attempts of the records handed out at `now`.
 fn again(offsets: &mut Offsets<()>, now: Instant) -> Vec<(i64, u32)> {
     std::iter::from_fn(|| offsets.next_due(now))
         .map(|(taken, failed)| (taken.offset, failed))
@@ -121,7 +121,7 @@ fn records_that_were_out_come_again_in_their_order() {
         let (taken, failed) = offsets.next_due(now).unwrap();
         assert_eq!((taken.offset, failed), (offset, 1));
         if offset == 1 {
-            // Fails once more.
+            // Fails again.
             offsets.returned(taken, now);
             assert_eq!(again(&mut offsets, now), []);
             now += SECOND;
@@ -149,7 +149,7 @@ fn what_waits_without_a_key_comes_together_once_the_first_is_done() {
     offsets.done(&poison, now);
     let (first, _) = offsets.next_due(now).unwrap();
     let (second, _) = offsets.next_due(now).unwrap();
-    // One that fails holds up those that there was no room for.
+    // A failing record delays those that exceeded the limit.
     offsets.returned(second, now);
     offsets.done(&first, now);
     assert!(offsets.take(record(0, 5, None)).is_none());

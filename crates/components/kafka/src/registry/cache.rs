@@ -1,4 +1,4 @@
-//! What is known of a registry. No I/O; time comes in as an argument.
+//! Cache of registry responses. No I/O; time is an argument.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -6,34 +6,34 @@ use tokio::time::Instant;
 
 use super::{Failure, Schema};
 
-/// Schemas that are known at once, and questions without an answer.
+/// Maximum cached schemas and failures.
 const MAX_KNOWN: usize = 1000;
-/// Bytes that they take together.
+/// Maximum bytes of cached entries.
 const MAX_BYTES: usize = 32 * 1024 * 1024;
-/// Beside its schema or the text of its error, bytes.
+/// Overhead of an entry beyond its schema or error text, bytes.
 const ENTRY: usize = 256;
 
-/// What a schema is asked for by.
+/// Cache key of a schema.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     Id(u32),
-    /// The latest one of a subject.
+    /// The latest schema of a subject.
     Subject(String),
 }
 
-/// Answers of a registry. Where there is no room, the one that was not used for the longest time goes.
+/// A cache that evicts the least recently used entry.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     answers: HashMap<Key, CacheEntry>,
     bytes: usize,
-    /// Counts what is used.
+    /// Use counter for eviction.
     clock: u64,
 }
 
 #[derive(Debug)]
 struct CacheEntry {
     answer: Result<Arc<Schema>, Failure>,
-    /// `None`: without end.
+    /// Expiry; `None` for none.
     until: Option<Instant>,
     bytes: usize,
     used: u64,
@@ -52,7 +52,7 @@ impl Cache {
         Some(held.answer.clone())
     }
 
-    /// `keep`: how long it is an answer; [`Duration::MAX`]: without end.
+    /// `keep`: time to live; [`Duration::MAX`] for none.
     pub(super) fn insert(
         &mut self,
         key: Key,

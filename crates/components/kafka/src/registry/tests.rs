@@ -4,7 +4,7 @@ use outrigger_offload::{INLINE, done_at_once};
 use super::*;
 
 const RECORD: &str = r#"{"type":"record","name":"Order","fields":[{"name":"id","type":"int"}]}"#;
-/// Of `key` and `secret`.
+/// Credentials `key` and `secret`.
 const AUTHORIZATION: &str = "Basic a2V5OnNlY3JldA==";
 
 fn registry(url: &str, more: &[(&str, &str)]) -> Registry {
@@ -179,7 +179,7 @@ async fn a_registry_that_hangs_does_not_hold_up_a_message_for_ever() {
     let server = SchemaRegistry::start(None).await;
     server.trouble(Some(Trouble::Hang));
     let registry = Arc::new(registry(&server.url(), &[]));
-    // More than may ask at once: the others wait for a place, and no longer than it takes.
+    // More than the concurrency limit: the others wait for a permit, within the timeout.
     let asking: Vec<_> = (1..=MAX_CONCURRENT_REQUESTS + 4)
         .map(|id| {
             let registry = Arc::clone(&registry);

@@ -1,4 +1,4 @@
-//! How records get to the engine, and what becomes of those that cannot be read or come back.
+//! Hands records to the engine; handles undecodable and returned records.
 
 use krafka::{ConsumerRecord, KrafkaError};
 use outrigger_component::pubsub::Feed;
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Session {
-    /// Hands out what there is room for: first what comes again.
+    /// Hands out as many records as there is capacity for, redeliveries first.
     pub(super) fn offer(&mut self, feed: &mut Feed<Tracked>) {
         let now = Instant::now();
         while feed.free_capacity() > 0 {
@@ -23,7 +23,7 @@ impl Session {
                     None => return,
                     Some(record) => match self.offsets.take(taken_record(record)) {
                         Some(taken_record) => (taken_record, None),
-                        // It waits for one before it, or is another member's.
+                        // An earlier record blocks it, or another member owns the partition.
                         None => continue,
                     },
                 },
@@ -46,7 +46,7 @@ impl Session {
         }
     }
 
-    /// Like a record that the app failed, it comes again as the settings say: somebody may mend the registry.
+    /// Redelivers the record like a failed one, because the registry may be repaired.
     fn unreadable(&mut self, taken_record: Tracked, why: &str, now: Instant) {
         let (partition, offset) = (taken_record.partition, taken_record.offset);
         match self.offsets.returned(taken_record, now) {
@@ -69,8 +69,8 @@ impl Session {
         self.commit_soon(now);
     }
 
-    /// Leaves the partition out for a while whose next batch the client cannot read. Nothing of it is lost: it goes on behind
-    /// the batch when somebody moves the group there, or when the batch is gone.
+    /// Pauses a partition whose next batch the client cannot decode. No record is lost: reading continues
+    /// after the batch is deleted, or after an operator moves the group past it.
     pub(super) fn stands_still(&mut self, error: &KrafkaError) {
         let Some(place) = undecodable(error, &self.topic) else {
             return;
@@ -91,7 +91,7 @@ impl Session {
         }
     }
 
-    /// Records that waited for it go on.
+    /// Releases the records that waited for `answer`.
     pub(super) fn answered(&mut self, answer: Answer) {
         let now = Instant::now();
         match answer {

@@ -1,4 +1,4 @@
-//! Payloads by schemas of a registry.
+//! Payloads with schemas of a registry.
 
 use outrigger_component::pubsub::{BulkEntry, BulkPublish};
 use outrigger_components_testing::registry::{SchemaRegistry, Trouble};
@@ -7,7 +7,7 @@ use super::{form::records, group::positions, *};
 
 const ORDER: &str = r#"{"type":"record","name":"Order","fields":[
     {"name":"id","type":"int"},{"name":"note","type":["null","string"],"default":null}]}"#;
-/// Of `key` and `secret`.
+/// Credentials `key` and `secret`.
 const AUTHORIZATION: &str = "Basic a2V5OnNlY3JldA==";
 const AVRO: (&str, &str) = ("valueSchemaType", "Avro");
 
@@ -29,7 +29,7 @@ async fn send(broker: &Arc<dyn PubSub>, topic: &str, key: &str, json: &str) -> R
     broker.publish(&message).await
 }
 
-/// What another producer writes.
+/// A record of another producer.
 async fn write(address: &str, topic: &str, key: &str, value: &'static [u8]) {
     let producer = client(address).await.producer().build().await.unwrap();
     let record = krafka::Record::new(topic, value).key(key.to_owned());
@@ -91,7 +91,7 @@ pub(super) async fn payloads_follow_the_schemas_of_the_registry(address: &str) {
     registry.register("else", "{\"type\":\"array\",\"items\":\"string\"}");
     write(address, "avro", "b", b"\0\0\0\0\x02\x02\x02z\0").await;
     assert_eq!(receive(&mut first).await, "[\"z\"]");
-    // A large one is decoded elsewhere, and keeps its place.
+    // A large payload is offloaded and keeps its place.
     let large = format!("{{\"id\":1,\"note\":\"{}\"}}", "x".repeat(200_000));
     let small = "{\"id\":2,\"note\":null}";
     for json in [&large, small, &large] {
@@ -163,7 +163,7 @@ pub(super) async fn what_cannot_be_read_holds_back_its_key_alone(address: &str) 
     let broker = open(address, "unreadable", &more).await.unwrap();
     let mut subscription = subscribe_avro(&broker, "unreadable").await;
     write(address, "unreadable", "bad", b"{\"id\":1}").await;
-    // Schema 2 comes later.
+    // Schema 2 is registered later.
     write(address, "unreadable", "late", b"\0\0\0\0\x02\x08").await;
     send(&broker, "unreadable", "good", "{\"id\":1}").await.unwrap();
     assert_eq!(receive(&mut subscription).await, "{\"id\":1,\"note\":null}");
@@ -177,7 +177,7 @@ pub(super) async fn what_cannot_be_read_holds_back_its_key_alone(address: &str) 
     );
     subscription.ended().await.unwrap();
     broker.close().await;
-    // Where the settings say so it is passed over.
+    // With this setting the record is skipped.
     let more = [&more[..], &[("consumeRetryEnabled", "false")]].concat();
     let broker = open(address, "unreadable", &more).await.unwrap();
     let mut subscription = subscribe_avro(&broker, "unreadable").await;
@@ -197,7 +197,7 @@ pub(super) async fn nothing_is_lost_while_the_registry_is_down(address: &str) {
     let registry = SchemaRegistry::start(None).await;
     registry.register("down-value", ORDER);
     let url = registry.url();
-    // Even where what fails does not come again: it is not the record that failed.
+    // Even without redelivery, because the record did not fail.
     let more = [
         ("schemaRegistryURL", url.as_str()),
         ("consumeRetryEnabled", "false"),
@@ -221,7 +221,7 @@ pub(super) async fn nothing_is_lost_while_the_registry_is_down(address: &str) {
     for expected in ["4", "{\"id\":2,\"note\":null}"] {
         assert_eq!(receive(&mut subscription).await, expected, "in their order");
     }
-    // A schema that does not come holds up neither other keys nor the end.
+    // A schema that never arrives delays neither other keys nor the shutdown.
     registry.trouble(Some(Trouble::Hang));
     write(address, "down", "a", b"\0\0\0\0\x03\x08").await;
     send(&broker, "down", "b", "{\"id\":4}").await.unwrap();

@@ -1,4 +1,4 @@
-//! More records than the client buffers, on a runtime that has one thread for everything, as a sidecar's.
+//! More records than the client buffers, on a single-threaded runtime as in a sidecar.
 
 use std::thread;
 
@@ -10,7 +10,7 @@ use super::*;
 /// Several times `channelBufferSize`.
 const RECORDS: usize = 2000;
 
-/// Invariant: while records wait for an app that is busy, other tasks of the thread run, and all records come.
+/// Invariant: while records wait for a busy app, other tasks of the thread run, and all records arrive.
 pub(super) async fn what_waits_leaves_time_for_others(address: &str) {
     let broker = open(address, "backlog", &[("initialOffset", "oldest")])
         .await
@@ -30,21 +30,21 @@ pub(super) async fn what_waits_leaves_time_for_others(address: &str) {
     broker.close().await;
     let (done, finished) = oneshot::channel();
     let address = address.to_owned();
-    // Not joined: where the invariant is broken its thread never ends.
+    // Not joined: if the invariant is broken, the thread never ends.
     let _thread = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
         let came = runtime.block_on(consume(&address));
-        // Whoever waits may have given up.
+        // The receiver may have given up.
         let _told = done.send(came);
     });
     let came = tokio::time::timeout(SOON, finished).await;
     assert_eq!(came.expect("the thread has time for its tasks").unwrap(), RECORDS);
 }
 
-/// Takes all records with an app that answers later; how many there were.
+/// Consumes all records with an app that answers later; returns their number.
 async fn consume(address: &str) -> usize {
     let broker = open(address, "backlog", &[("initialOffset", "oldest")])
         .await
@@ -53,7 +53,7 @@ async fn consume(address: &str) -> usize {
     for _ in 0..RECORDS {
         let delivery = next(&mut subscription).await;
         tokio::spawn(async move {
-            // What a busy thread sees last: its timers, and what comes from the network.
+            // A busy thread sees timers and network events last.
             tokio::time::sleep(Duration::from_millis(1)).await;
             delivery.receipt.acknowledge();
         });

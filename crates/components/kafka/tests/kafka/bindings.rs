@@ -4,7 +4,7 @@ use outrigger_components_testing::call;
 
 use super::*;
 
-/// Publishes what the input binding reads.
+/// Publishes the events of the input binding.
 struct Publisher(Arc<dyn PubSub>);
 
 #[async_trait]

@@ -1,8 +1,9 @@
-//! Members that vanish. The invariant: what was not acknowledged arrives, and what was acknowledged too late is nobody's.
+//! Vanished members. Invariant: unacknowledged records are redelivered, and late acknowledgements have no
+//! effect.
 
 use super::{group::positions, *};
 
-/// The network swallows everything: for the brokers the member is dead, while the app is still at work.
+/// The network drops everything: for the brokers the member is dead while the app still works.
 pub(super) async fn a_silent_connection_loses_nothing(through: &str, proxy: &mut Proxy) {
     let one = open(through, "silent", &[]).await.unwrap();
     let mut first = subscribe(&one, "silent", 8).await;
@@ -11,7 +12,7 @@ pub(super) async fn a_silent_connection_loses_nothing(through: &str, proxy: &mut
     let held = next(&mut first).await;
     assert_eq!(text(&held), "2");
     proxy.lose();
-    // Over new connections, which the proxy lets pass.
+    // Uses new connections, which the proxy lets pass.
     let two = open(through, "silent", &[]).await.unwrap();
     let mut second = subscribe(&two, "silent", 8).await;
     let again = next_until(&mut second, "2").await;
@@ -27,7 +28,7 @@ pub(super) async fn a_silent_connection_loses_nothing(through: &str, proxy: &mut
     two.close().await;
 }
 
-/// Its task is aborted while the app has a record.
+/// The member's task is aborted while the app has a record.
 pub(super) async fn a_killed_consumer_loses_nothing(address: &str) {
     let one = open(address, "killed", &[]).await.unwrap();
     let mut first = subscribe(&one, "killed", 8).await;
@@ -46,7 +47,7 @@ pub(super) async fn a_killed_consumer_loses_nothing(address: &str) {
     one.close().await;
 }
 
-/// The first may have been acknowledged in vain.
+/// The first acknowledgement may not have arrived.
 async fn next_until(subscription: &mut Subscription, expected: &str) -> Delivery {
     loop {
         let delivery = next(subscription).await;

@@ -1,4 +1,4 @@
-//! What is in a topic: the same as from Dapr's components.
+//! Records in the topic equal those of Dapr's components.
 
 use krafka::{Record, admin::AdminClient, consumer::AutoOffsetReset};
 use outrigger_component::pubsub::{BulkEntry, BulkPublish};
@@ -167,7 +167,7 @@ pub(super) async fn settings_are_kept(address: &str, admin: &AdminClient) {
     broker.close().await;
 }
 
-/// Of transactions, `readCommitted` gives the app what was committed.
+/// With `readCommitted`, the app gets only committed records of transactions.
 pub(super) async fn transactions_are_isolated_as_the_settings_say(address: &str, admin: &AdminClient) {
     make_topic(admin, "isolated", 1).await;
     let writer = client(address).await.producer();

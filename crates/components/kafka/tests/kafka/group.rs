@@ -1,4 +1,4 @@
-//! What members of a consumer group do to each other and to its positions.
+//! Interaction of group members, and the group's positions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// Where a group is, by partition.
+/// Positions of a group by partition.
 pub(super) async fn positions(address: &str, group: &str, topic: &str) -> BTreeMap<i32, i64> {
     let admin = client(address).await.admin();
     let options = ListConsumerGroupOffsetsOptions::default();
@@ -32,7 +32,7 @@ async fn until_position(address: &str, group: &str, topic: &str, partition: i32,
     assert!(waited.is_ok(), "{:?}", positions(address, group, topic).await);
 }
 
-/// A broker tells of a partition a moment after it has made it, and a producer has what it was told first.
+/// A broker reports a new partition with a delay, and a producer caches the earlier report.
 async fn produce(address: &str, topic: &str, records: &[(i32, &str)]) {
     let made = async || {
         let producer = client(address).await.producer();
@@ -70,7 +70,7 @@ pub(super) async fn positions_are_committed_when_the_app_is_done(address: &str, 
     let first = next(&mut subscription).await;
     let second = next(&mut subscription).await;
     second.receipt.acknowledge();
-    // What is acknowledged later, in another partition, is committed.
+    // An acknowledgement in another partition is committed later.
     produce(address, "done", &[(1, "beside")]).await;
     let beside = next(&mut subscription).await;
     assert_eq!(text(&beside), "beside");
@@ -83,7 +83,7 @@ pub(super) async fn positions_are_committed_when_the_app_is_done(address: &str, 
     );
     first.receipt.acknowledge();
     until_position(address, "done", "done", 0, 2).await;
-    // What the app does not finish before the end comes to the next member.
+    // The next member gets records that the app has not finished.
     produce(address, "done", &[(0, "3")]).await;
     let third = next(&mut subscription).await;
     assert_eq!(text(&third), "3");
@@ -108,7 +108,7 @@ pub(super) async fn poison_holds_back_its_key_alone(address: &str) {
     while came.len() < 5 {
         let delivery = next(&mut subscription).await;
         let text = text(&delivery);
-        // Thrice it fails.
+        // It fails three times.
         if text == "poison" && came.iter().filter(|it| *it == "poison").count() < 2 {
             delivery.receipt.reject();
         } else {
@@ -124,7 +124,7 @@ pub(super) async fn poison_holds_back_its_key_alone(address: &str) {
     broker.close().await;
 }
 
-/// A batch of some kilobytes may be gigabytes of zeros.
+/// A batch of a few kilobytes may decompress to gigabytes of zeros.
 pub(super) async fn a_batch_that_is_too_large_holds_back_its_partition_alone(
     address: &str,
     admin: &AdminClient,
@@ -201,7 +201,7 @@ pub(super) async fn a_rebalance_loses_and_repeats_nothing(address: &str, admin: 
             came.push(text(&delivery));
             delivery.receipt.acknowledge();
         }
-        // The app is handling these while the other one joins, and finishes them then.
+        // The app handles these while the other member joins, then finishes them.
         let mut handling = Vec::new();
         for _ in 0..3 {
             let delivery = next(&mut first).await;
@@ -218,14 +218,14 @@ pub(super) async fn a_rebalance_loses_and_repeats_nothing(address: &str, admin: 
                         handling.drain(..).for_each(|receipt| receipt.acknowledge());
                         return;
                     }
-                    // What waits for its turn is given back by the engine when it hears of the rebalance.
+                    // The engine returns queued messages during the rebalance.
                     Some(Event::Message(delivery)) => drop(delivery),
                     None => panic!("the subscription ended"),
                 }
             }
         };
         let (mut second, ()) = tokio::join!(subscribe(&two, topic, 64), async {
-            // The sticky strategy may move nothing that is being handled.
+            // The sticky strategy may keep all partitions in progress.
             let _quiet = tokio::time::timeout(Duration::from_secs(5), finishing).await;
         });
         handling.drain(..).for_each(|receipt| receipt.acknowledge());
@@ -239,7 +239,7 @@ pub(super) async fn a_rebalance_loses_and_repeats_nothing(address: &str, admin: 
             came.push(text(&delivery));
             delivery.receipt.acknowledge();
         }
-        // Members that go on while they join may be taken for gone, and get their records once more.
+        // Members that join concurrently may be considered gone; then their records are redelivered.
         assert!(came.len() == 40 || strategy == "sticky", "{strategy}: {came:?}");
         first.ended().await.unwrap();
         second.ended().await.unwrap();
@@ -250,7 +250,7 @@ pub(super) async fn a_rebalance_loses_and_repeats_nothing(address: &str, admin: 
     }
 }
 
-/// A record that waits for its next attempt goes to whom its partition is given.
+/// A record that waits for a retry goes to the new owner of its partition.
 pub(super) async fn a_rebalance_does_not_wait_for_a_retry(address: &str, admin: &AdminClient) {
     make_topic(admin, "retry", 1).await;
     let more = [("backOffDuration", "10m")];
@@ -302,8 +302,8 @@ pub(super) async fn a_topic_may_get_more_partitions(address: &str, admin: &Admin
     broker.close().await;
 }
 
-/// Three members under load, each of which is replaced by another one. Every record arrives, those of a key in their
-/// order, and in the end the group has no record left.
+/// Replaces three members under load. Every record arrives, in order for each key, and the group ends without
+/// lag.
 pub(super) async fn rolling_restarts_lose_nothing(address: &str, admin: &AdminClient) {
     const RECORDS: usize = 600;
     make_topic(admin, "rolling", 6).await;
@@ -361,7 +361,7 @@ pub(super) async fn rolling_restarts_lose_nothing(address: &str, admin: &AdminCl
         broker.close().await;
     }
     for (key, numbers) in seen.lock().unwrap().iter() {
-        // A record may come twice: it is the first time that counts.
+        // Records may be duplicated; only the first delivery counts.
         let mut first = Vec::new();
         for number in numbers {
             if !first.contains(number) {
@@ -375,7 +375,7 @@ pub(super) async fn rolling_restarts_lose_nothing(address: &str, admin: &AdminCl
     publisher.close().await;
 }
 
-/// An app that takes a few milliseconds for a record, one at a time.
+/// An app that takes a few milliseconds per record, one at a time.
 async fn work(
     mut subscription: Subscription,
     seen: Arc<Mutex<BTreeMap<String, Vec<usize>>>>,

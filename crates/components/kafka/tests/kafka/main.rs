@@ -1,4 +1,4 @@
-//! Publish/subscribe and bindings on a real Kafka, which is started once: it takes long.
+//! Pub/sub and bindings on a real Kafka, started once because it is slow.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod avro;
@@ -29,10 +29,10 @@ const RULES: PubSubRules = PubSubRules {
 };
 /// Generous: other builds and tests share the machine.
 const SOON: Duration = Duration::from_secs(30);
-/// How long to watch for something that must not happen.
+/// How long to wait for events that must not happen.
 const A_WHILE: Duration = Duration::from_millis(700);
 
-/// With timers that tests can wait for.
+/// With short timers.
 async fn open(address: &str, group: &str, more: &[(&str, &str)]) -> Result<Arc<dyn PubSub>> {
     let mut properties = vec![
         ("brokers", address),
@@ -79,7 +79,7 @@ async fn subscribe(broker: &Arc<dyn PubSub>, topic: &str, in_flight: usize) -> S
     broker.subscribe(request).await.unwrap()
 }
 
-/// The next message; revocations are noted.
+/// The next message; revocations are recorded.
 async fn next(subscription: &mut Subscription) -> Delivery {
     next_within(subscription, SOON).await.expect("a message comes")
 }
@@ -106,7 +106,7 @@ fn text(delivery: &Delivery) -> String {
     String::from_utf8(delivery.message.data.to_vec()).unwrap()
 }
 
-/// What a publisher or consumer of another make would see.
+/// A client independent of the component.
 async fn client(address: &str) -> krafka::Kafka {
     krafka::Kafka::builder(address).connect().await.unwrap()
 }
@@ -116,12 +116,12 @@ async fn make_topic(admin: &AdminClient, topic: &str, partitions: i32) {
     let made = admin
         .create_topics(vec![topic], CreateTopicsOptions::default())
         .await;
-    // Another component of the same test may have made it.
+    // Another component of the test may have created it.
     let _made = made.unwrap();
 }
 
-/// Opens components for the conformance suite. What its rules want to be shared has several partitions, all else one:
-/// order is of a partition.
+/// Opens components for the conformance suite. Topics for shared groups have several partitions, all others
+/// one, because order is per partition.
 async fn open_for_rules(admin: &AdminClient, address: &str, group: &str) -> Result<Arc<dyn PubSub>> {
     if group.starts_with("share-") || group.starts_with("keys-") {
         make_topic(admin, group, 4).await;
@@ -129,7 +129,7 @@ async fn open_for_rules(admin: &AdminClient, address: &str, group: &str) -> Resu
     open(address, group, &[]).await
 }
 
-/// One server for all: each part has topics of its own, and those that cut it come last.
+/// One server for all parts. Each part has its own topics; parts that cut connections come last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kafka_keeps_the_rules() {
     let certificates = Certificates::new();

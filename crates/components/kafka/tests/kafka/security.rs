@@ -1,4 +1,4 @@
-//! Who is let in by the broker, and whom this client lets the broker be.
+//! Authentication of the client by the broker, and of the broker by the client.
 
 use outrigger_components_testing::server::kafka::{PASSWORD, USER};
 use tokio::{
@@ -37,7 +37,7 @@ pub(super) async fn passwords_let_in(kafka: &Kafka) {
     }
 }
 
-/// Answers every request with the token; the requests.
+/// Answers every request with the token; returns the requests.
 async fn issuer(token: &'static str) -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("http://{}/token", listener.local_addr().unwrap());
@@ -46,7 +46,7 @@ async fn issuer(token: &'static str) -> (String, tokio::sync::mpsc::UnboundedRec
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
-            // The body is a form that ends with the last of its fields.
+            // The body is a form whose last field is the scope.
             while !String::from_utf8_lossy(&request).contains("scope=") {
                 let count = stream.read(&mut buffer).await.unwrap();
                 request.extend_from_slice(&buffer[..count]);
@@ -65,7 +65,7 @@ async fn issuer(token: &'static str) -> (String, tokio::sync::mpsc::UnboundedRec
 }
 
 pub(super) async fn tokens_let_in(kafka: &Kafka) {
-    // {"alg":"none"}, {"sub":"app","iat":1,"exp":9999999999}: the broker of the test believes it.
+    // {"alg":"none"}, {"sub":"app","iat":1,"exp":9999999999}: the test broker accepts it.
     let token = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhcHAiLCJpYXQiOjEsImV4cCI6OTk5OTk5OTk5OX0.";
     let (url, mut requests) = issuer(token).await;
     let properties = [
@@ -110,11 +110,11 @@ pub(super) async fn certificates_let_in(kafka: &Kafka, certificates: &Certificat
     unchecked.retain(|(name, _)| *name != "caCert");
     unchecked.push(("skipVerify", "true"));
     works(&address, &unchecked).await;
-    // Nobody vouches for the broker.
+    // No authority vouches for the broker.
     unchecked.pop();
     let error = open(&address, "secured", &unchecked).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), Kind::Denied, "{error}");
-    // And this client shows nothing.
+    // The client presents no certificate.
     let nobody = [
         ("authType", "certificate"),
         ("caCert", certificates.root.as_str()),
