@@ -1,4 +1,4 @@
-//! `middleware.http.bearer`: only requests with a token of an OpenID Connect issuer are let through.
+//! `middleware.http.bearer`: passes only requests with a token of an OpenID Connect issuer.
 
 mod keys;
 
@@ -23,11 +23,11 @@ const LOG: &str = "dapr.contrib";
 const ISSUER: &[&str] = &["issuer", "issuerURL"];
 const JWKS_URL: &[&str] = &["jwksURL"];
 const PREFIX: &str = "bearer ";
-/// What is shorter cannot be a token.
+/// Shorter texts cannot be tokens.
 const SHORTEST: usize = 10;
-/// How far clocks may be apart, seconds.
+/// Tolerated clock skew in seconds.
 const CLOCK_SKEW: u64 = 5 * 60;
-/// Times from here on, in seconds of Unix, are more than Dapr can count: to it they lie in the past.
+/// Larger Unix times overflow in Dapr, which treats them as past.
 const BEYOND_TIME: f64 = 9.22e18;
 
 pub(super) fn add(catalog: &mut Catalog) {
@@ -41,7 +41,7 @@ pub(super) fn add(catalog: &mut Catalog) {
                 audience: metadata.required(&["audience", "clientID"])?.to_owned(),
             };
             let url = metadata.filled(JWKS_URL);
-            // The issuer is not asked in place of a URL that is wrong.
+            // If the URL is invalid, do not fall back to the issuer's discovery.
             let (names, asked) = if metadata.is_given(JWKS_URL) {
                 (JWKS_URL, url.unwrap_or_default())
             } else {
@@ -65,7 +65,7 @@ struct Bearer {
     keys: KeyCache,
 }
 
-/// What a token must say.
+/// Requirements for a token.
 struct Rules {
     issuer: String,
     audience: String,
@@ -98,7 +98,7 @@ impl Middleware for Bearer {
     }
 }
 
-/// The token in the header, if there can be one.
+/// The header's token, if it can be one.
 fn token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (prefix, token) = value.split_at_checked(PREFIX.len())?;
@@ -122,10 +122,10 @@ enum TokenError {
 }
 
 impl Rules {
-    /// Whether a token is signed with one of `keys`, is of this issuer, for this audience, and valid now.
+    /// Checks signature, issuer, audience and validity of a token.
     fn check(&self, token: &str, keys: &Keys) -> Result<(), TokenError> {
         let header = decode_header(token)?;
-        // An empty one names no key, even where one has an empty id.
+        // An empty id names no key, even if a key has an empty id.
         let Some(id) = header.kid.filter(|id| !id.is_empty()) else {
             return Err(TokenError::NoKeyId);
         };
@@ -147,7 +147,7 @@ impl Rules {
         result
     }
 
-    /// What the library leaves open: claims of another type than theirs, and tokens from the future.
+    /// Checks that the library omits: types of claims, and tokens issued in the future.
     fn check_claims(&self, claims: &Value) -> Result<(), TokenError> {
         if claims["iss"].as_str() != Some(&self.issuer) {
             return Err(TokenError::Claim("iss"));
@@ -178,7 +178,7 @@ impl Rules {
         let mut validation = Validation::new(algorithm);
         validation.leeway = CLOCK_SKEW;
         validation.validate_nbf = true;
-        // A token without end is as valid as its key; these two are what it is for.
+        // A token without expiry is valid as long as its key; issuer and audience are required.
         validation.set_required_spec_claims(&["iss", "aud"]);
         validation.set_issuer(&[&self.issuer]);
         validation.set_audience(&[&self.audience]);
@@ -186,8 +186,8 @@ impl Rules {
     }
 }
 
-/// Refuses headers with extensions that must be understood, as there are none that we do, and those that say that the
-/// claims are not in Base64: a sender that forgot `crit` means it even so.
+/// Rejects headers with critical extensions, because none is supported, and headers that say the claims are
+/// not in Base64, even without `crit`.
 fn check_extensions(token: &str) -> Result<(), TokenError> {
     let header = token
         .split('.')
@@ -204,7 +204,7 @@ fn check_extensions(token: &str) -> Result<(), TokenError> {
     }
 }
 
-/// Whether a key may verify signatures: one for encryption must not.
+/// Whether a key may verify signatures, rather than encrypt.
 fn is_for_signatures(key: &Jwk) -> bool {
     let for_it = key.common.public_key_use.as_ref();
     let for_it = for_it.is_none_or(|for_what| *for_what == PublicKeyUse::Signature);
@@ -212,8 +212,8 @@ fn is_for_signatures(key: &Jwk) -> bool {
     for_it && operations.is_none_or(|listed| listed.contains(&KeyOperations::Verify))
 }
 
-/// What a key can verify: what it says, else everything its kind can. Shared secrets verify nothing: whoever knows
-/// one could sign with it.
+/// Algorithms a key can verify: the declared one, or all of its type. Shared secrets are excluded, because
+/// anyone with the secret could sign.
 fn algorithms(key: &Jwk) -> Vec<Algorithm> {
     let possible = match &key.algorithm {
         AlgorithmParameters::RSA(_) => &[

@@ -1,4 +1,4 @@
-//! `middleware.http.*`: what stands between clients and the HTTP API, or between the sidecar and its app.
+//! `middleware.http.*`: middleware between clients and the HTTP API, or between the sidecar and its app.
 
 mod bearer;
 mod rate_limit;
@@ -19,12 +19,12 @@ pub fn add(catalog: &mut Catalog) {
     uppercase::add(catalog);
 }
 
-/// A property that cannot be used.
+/// An invalid property.
 fn wrong(message: String) -> Error {
     Error::new(Kind::Configuration, message)
 }
 
-/// Path and query of a request; `/` where there is none.
+/// Path and query of a request; `/` if absent.
 fn target(uri: &Uri) -> &str {
     match uri.path_and_query() {
         Some(target) if !target.as_str().is_empty() => target.as_str(),

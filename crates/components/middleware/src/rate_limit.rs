@@ -1,4 +1,4 @@
-//! `middleware.http.ratelimit`: so many requests a second from one client to one path.
+//! `middleware.http.ratelimit`: limits requests per second by client and path.
 
 mod buckets;
 mod client;
@@ -18,7 +18,7 @@ use super::wrong;
 const DEFAULT_RATE: f64 = 100.0;
 const REFUSAL: &str = "You have reached maximum request limit.";
 
-/// Stands for a client without address.
+/// Label of a client without an address.
 const NOBODY: &str = "0.0.0.0";
 
 pub(super) fn add(catalog: &mut Catalog) {
@@ -52,7 +52,7 @@ struct RateLimit {
 }
 
 impl RateLimit {
-    /// What every answer says about the limit.
+    /// Rate limit headers of every response.
     fn describe(&self, headers: &mut HeaderMap, request: &RequestSource, left: u64) {
         let mut set = |name: &'static str, value: String| {
             if let Ok(value) = HeaderValue::try_from(value) {
@@ -71,7 +71,7 @@ impl RateLimit {
     }
 }
 
-/// Where a request came from.
+/// Source of a request.
 struct RequestSource {
     forwarded: Option<String>,
     remote: String,

@@ -1,4 +1,4 @@
-//! `middleware.http.routeralias`: other names for paths.
+//! `middleware.http.routeralias`: aliases for paths.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use regex::Regex;
 use super::{with_target, wrong};
 
 const LOG: &str = "dapr.contrib";
-/// What may not stand in a path as it is.
+/// Characters escaped in a path.
 const IN_PATH: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -36,7 +36,7 @@ pub(super) fn add(catalog: &mut Catalog) {
         }));
 }
 
-/// Patterns and what they stand for: `routes` as JSON or YAML or, the old way, a property each.
+/// Patterns and aliases from `routes` as JSON or YAML, or from one property each (deprecated).
 fn routes(metadata: &Metadata) -> Result<Vec<(String, String)>, Error> {
     let all: Vec<_> = metadata.iter().collect();
     let given = metadata.text(&["routes"]).unwrap_or_default();
@@ -70,14 +70,14 @@ fn routes(metadata: &Metadata) -> Result<Vec<(String, String)>, Error> {
 }
 
 struct RouterAlias {
-    /// Paths without variables.
+    /// Routes without variables.
     exact: HashMap<String, PathAndQuery>,
     patterns: Vec<Pattern>,
 }
 
 struct Pattern {
     path: Regex,
-    /// The variable of each group.
+    /// Variable of each group.
     names: Vec<String>,
     alias: PathAndQuery,
 }
@@ -103,7 +103,7 @@ impl RouterAlias {
         Ok(Self { exact, patterns })
     }
 
-    /// What a path stands for, and the query that its variables make.
+    /// The alias of a path, and the query from its variables.
     fn find(&self, path: &str) -> Option<(&PathAndQuery, String)> {
         if let Some(alias) = self.exact.get(path) {
             return Some((alias, String::new()));
@@ -120,13 +120,13 @@ impl RouterAlias {
     }
 }
 
-/// The name of the group of a variable: its own may be none that a regular expression allows.
+/// Generated group name, because a variable's name may be invalid in a regular expression.
 fn group(index: usize) -> String {
     format!("v{index}")
 }
 
 impl Pattern {
-    /// `{name}` stands for one segment, `{name:expression}` for what matches.
+    /// `{name}` matches one segment, `{name:expression}` a regular expression.
     fn new(path: &str, alias: PathAndQuery) -> Result<Self, Error> {
         let (mut expression, mut names) = ("^".to_owned(), Vec::new());
         let mut left = path;
@@ -157,7 +157,7 @@ impl Pattern {
     }
 }
 
-/// Where the brace that `text` begins with is closed.
+/// Index of the brace that closes the one `text` begins with.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     for (index, letter) in text.char_indices() {
@@ -191,7 +191,7 @@ impl Middleware for RouterAlias {
             } else {
                 format!("{}?{query}", alias.path()).parse::<PathAndQuery>()
             };
-            // Both parts were legal before; a target that is too long stays what it was.
+            // Both parts were valid; a target that is too long stays unchanged.
             if let Ok(target) = target
                 && let Ok(uri) = with_target(uri, target)
             {

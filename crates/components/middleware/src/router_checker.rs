@@ -1,5 +1,5 @@
-//! `middleware.http.routerchecker`: only targets that match a rule are let through, and only where they match it however a
-//! server may read them.
+//! `middleware.http.routerchecker`: passes only targets that match a rule under every reading a server may
+//! apply.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use regex::Regex;
 
 use super::{target, wrong};
 
-/// What is escaped in a path (RFC 3986 section 3.3): rules are written for targets as they are sent.
+/// Characters escaped in a path (RFC 3986 section 3.3): rules match targets as sent.
 const IN_PATH: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -62,7 +62,7 @@ impl RouterChecker {
         let Some(mut readings) = readings::others(&decoded) else {
             return false;
         };
-        // Of a parameter that has slashes, escaped: who decodes it may resolve them.
+        // From a parameter with escaped slashes, which a decoding server may resolve.
         if decoded.split('/').any(|segment| segment == "..") {
             readings.push(clean(&decoded).trim_start_matches('/').to_owned());
         }

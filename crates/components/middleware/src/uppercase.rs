@@ -1,4 +1,4 @@
-//! `middleware.http.uppercase`: bodies in capitals, to try pipelines with.
+//! `middleware.http.uppercase`: uppercases bodies, for testing pipelines.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) fn add(catalog: &mut Catalog) {
         .middleware
         .add(Entry::new(&["uppercase"], Version::Only, |setup| async move {
             let direction = setup.metadata.text(&["direction"]).unwrap_or_default();
-            // Any other word means the request, as in Dapr.
+            // Like in Dapr, any other word means the request.
             let (request, response) = match direction.to_lowercase().as_str() {
                 "response" => (false, true),
                 "both" => (true, true),
@@ -50,11 +50,11 @@ impl Middleware for Uppercase {
     }
 }
 
-/// Bytes of a body that is taken whole, so that its length stays known.
+/// Maximum body size that is buffered to keep its length known.
 const WHOLE: u64 = 4 * 1024 * 1024;
 
-/// A body in capitals; without one there is none. A capital may take more bytes than its letter, or fewer: of a body that
-/// is announced as large the length is not known before its end.
+/// Uppercases a body, if any. Uppercasing may change the number of bytes, so the length of a large body is
+/// unknown until its end.
 async fn in_capitals(headers: &mut HeaderMap, body: Body) -> Result<Body, BoxError> {
     let announced = headers
         .get(CONTENT_LENGTH)
@@ -80,7 +80,7 @@ async fn in_capitals(headers: &mut HeaderMap, body: Body) -> Result<Body, BoxErr
     }
 }
 
-/// Data in capitals as it comes; trailers as they are.
+/// Uppercases data frames; trailers stay unchanged.
 fn capitals(body: Body) -> Body {
     let start = (Some(body), Vec::new(), None);
     let frames = stream::try_unfold(start, |(mut body, mut rest, mut trailers)| async move {
@@ -96,14 +96,14 @@ fn capitals(body: Body) -> Body {
                 Some(frame) => match frame?.into_data() {
                     Ok(data) => Frame::data(convert(&mut rest, &data)),
                     Err(frame) if rest.is_empty() => frame,
-                    // What is left over of the data goes before them.
+                    // Leftover data precedes them.
                     Err(frame) => {
                         trailers = Some(frame);
                         Frame::data(Bytes::from(std::mem::take(&mut rest)))
                     }
                 },
             };
-            // Of the beginning of a letter there is nothing to say yet.
+            // The start of a split letter produces no output yet.
             if frame.data_ref().is_none_or(|data| !data.is_empty()) {
                 return Ok(Some((frame, (body, rest, trailers))));
             }
@@ -113,8 +113,7 @@ fn capitals(body: Body) -> Body {
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// Capitals of what was left over and `piece`; the beginning of a letter at the end is left over. Bytes that are no
-/// text stay as they are.
+/// Uppercases the leftover and `piece`, and keeps the start of a split letter. Invalid UTF-8 stays unchanged.
 fn convert(rest: &mut Vec<u8>, piece: &[u8]) -> Bytes {
     rest.extend_from_slice(piece);
     let given = std::mem::take(rest);
@@ -144,7 +143,7 @@ fn convert(rest: &mut Vec<u8>, piece: &[u8]) -> Bytes {
     Bytes::from(out)
 }
 
-/// The one capital of a letter; a letter whose capital is several stays.
+/// The uppercase letter; letters that expand to several stay unchanged.
 fn capital(letter: char) -> char {
     let mut capitals = letter.to_uppercase();
     match (capitals.next(), capitals.next()) {

@@ -1,4 +1,4 @@
-//! The HTTP middlewares, by the rules that hold for each.
+//! The HTTP middlewares against their conformance suite.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{net::SocketAddr, sync::Arc};
@@ -24,7 +24,7 @@ fn components() -> Components {
     Components::of(outrigger_components_middleware::add)
 }
 
-/// A request of a client whose address is known.
+/// A request with a known remote address.
 fn request(target: &str) -> Request<()> {
     let mut request = Request::new(());
     *request.method_mut() = Method::PATCH;
@@ -39,7 +39,7 @@ async fn open(kind: &str, properties: &[(&str, &str)]) -> Arc<dyn Middleware> {
     components().middleware(&kind, "v1", properties).await.unwrap()
 }
 
-/// A property's name, and properties where its value is wrong.
+/// A property's name, and properties with an invalid value for it.
 type Wrong<'a> = (&'a str, &'a [(&'a str, &'a str)]);
 
 async fn refuses_settings(kind: &str, wrong: &[Wrong<'_>]) {
@@ -110,7 +110,7 @@ async fn routerchecker_judges_every_reading_of_a_path() {
     ] {
         conformance::middleware(&middleware, &method(path)).await;
     }
-    // Rules are written for what is sent.
+    // Rules match targets as sent.
     let middleware = open("routerchecker", &[("rule", "^/a%20b(;x)?/c$")]).await;
     conformance::middleware(&middleware, &request("/a%20b;x/c")).await;
 }
@@ -135,7 +135,7 @@ async fn ratelimit_keeps_the_rules() {
     refuses_settings("ratelimit", wrong).await;
 }
 
-/// How many of some requests, each with another forwarded address, are let through.
+/// Number of passed requests, each with a different forwarded address.
 async fn admitted(properties: &[(&str, &str)]) -> usize {
     let middleware = open("ratelimit", properties).await;
     let mut admitted = 0;
@@ -158,7 +158,7 @@ async fn ratelimit_believes_only_proxies_it_knows() {
     assert_eq!(admitted(&[rate, ("trustedProxies", "192.0.2.0/24")]).await, 20);
 }
 
-/// Answers every request with `text`; the address.
+/// Answers every request with `text`; returns the address.
 async fn serve(text: String) -> (String, AbortOnDropHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}/", listener.local_addr().unwrap());
@@ -173,7 +173,7 @@ async fn serve(text: String) -> (String, AbortOnDropHandle<()>) {
     (address, AbortOnDropHandle::new(task))
 }
 
-/// A key set, and a token that one of its keys signed.
+/// A key set, and a token signed by one of its keys.
 fn signed(claims: &Value) -> (String, String) {
     let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
     let point = pair.public_key().as_ref();

@@ -1,4 +1,4 @@
-//! The keys of an issuer: found, fetched, kept fresh.
+//! Discovers, fetches and refreshes an issuer's keys.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,19 +14,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::LOG;
 
-/// Longest wait for an answer of the issuer.
+/// Timeout of a request to the issuer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How old keys get.
+/// Refresh interval.
 const REFRESH: Duration = Duration::from_secs(15 * 60);
-/// How soon a fetch that failed is tried again.
+/// Delay before a failed fetch is retried.
 const RETRY: Duration = Duration::from_secs(60);
-/// Largest document read, bytes.
+/// Maximum document size in bytes.
 const MAX_DOCUMENT: usize = 1024 * 1024;
 
-/// The keys that can verify something.
+/// Keys that can verify signatures.
 pub(super) type Keys = Vec<Jwk>;
 
-/// What an issuer tells about itself; the rest is of no interest.
+/// An issuer's discovery document, reduced to the field used.
 #[derive(Deserialize)]
 struct Discovery {
     issuer: String,
@@ -34,7 +34,7 @@ struct Discovery {
     jwks_uri: String,
 }
 
-/// Keys that are fetched again from time to time.
+/// Keys with a periodic refresh.
 pub(super) struct KeyCache {
     keys: Arc<Mutex<Arc<Keys>>>,
     stop: CancellationToken,
@@ -42,7 +42,7 @@ pub(super) struct KeyCache {
 }
 
 impl KeyCache {
-    /// Fetches the keys at `url`, or where the issuer says they are.
+    /// Fetches the keys from `url`, or from the address the issuer publishes.
     pub(super) async fn start(issuer: &str, url: Option<&str>) -> Result<Self, Error> {
         let url = match url {
             Some(url) => url.to_owned(),
@@ -72,7 +72,7 @@ impl KeyCache {
         self.stop.cancel();
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(task) = task {
-            // A task that panicked has ended too.
+            // A panicked task has ended too.
             let _ended = task.await;
         }
     }
@@ -110,7 +110,7 @@ fn parse(url: &str) -> Result<Url, Error> {
         .map_err(|error| unavailable(format!("the issuer's keys: {error}; a URL is expected")))
 }
 
-/// Where the issuer's keys are, by its own word.
+/// The address of the issuer's keys from its discovery document.
 async fn discover(issuer: &str) -> Result<String, Error> {
     let slash = issuer.strip_suffix('/').unwrap_or(issuer);
     let url = parse(&format!("{slash}/.well-known/openid-configuration"))?;
@@ -135,7 +135,7 @@ async fn discover(issuer: &str) -> Result<String, Error> {
     Ok(found.jwks_uri)
 }
 
-/// An issuer that is asked over TLS does not send on to where anyone on the way could give keys of their own.
+/// An issuer reached over TLS must not redirect to plain HTTP, where an attacker could substitute keys.
 pub(super) fn check_scheme(issuer: &Url, jwks_uri: &str) -> Result<(), String> {
     let is_https = |url: &Url| url.scheme() == "https";
     if is_https(issuer) && Url::parse(jwks_uri).is_ok_and(|url| !is_https(&url)) {
@@ -152,7 +152,7 @@ async fn fetch(client: &Client, url: &Url) -> Result<Keys, Error> {
     Ok(set.known())
 }
 
-/// A set where keys of kinds to come may stand beside those that are known.
+/// A key set that may contain keys of unknown types.
 #[derive(Deserialize)]
 struct LenientKeySet {
     keys: Vec<serde_json::Value>,

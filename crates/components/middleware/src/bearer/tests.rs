@@ -38,7 +38,7 @@ impl Signer {
         encode(&header, claims, &self.key).unwrap()
     }
 
-    /// A token with a header of its own, rightly signed.
+    /// A correctly signed token with a custom header.
     fn token_with(&self, header: &Value, claims: &Value) -> String {
         let part = |json: &Value| URL_SAFE_NO_PAD.encode(json.to_string());
         let message = format!("{}.{}", part(header), part(claims));
@@ -208,7 +208,7 @@ fn the_header_has_a_prefix_in_any_case_and_a_token() {
     assert_eq!(token(&HeaderMap::new()), None);
 }
 
-/// A server that answers each path with a text; its address.
+/// A server with one text per path; returns its address.
 async fn issuer(documents: impl Fn(&str, &str) -> Option<String> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -229,7 +229,7 @@ async fn issuer(documents: impl Fn(&str, &str) -> Option<String> + Send + 'stati
     address
 }
 
-/// The issuer, whose name is no URL here, is neither asked for its keys nor wrong.
+/// The issuer, whose name is no URL here, is neither queried nor reported.
 #[tokio::test]
 async fn a_wrong_address_of_the_keys_is_told_alone() {
     let asked = Arc::<AtomicUsize>::default();
@@ -290,7 +290,7 @@ async fn keys_are_found_through_the_issuer() {
     }
 }
 
-/// The check alone: an issuer with TLS needs a certificate that the system trusts.
+/// Tests only the check: an HTTPS issuer would need a trusted certificate.
 #[test]
 fn keys_of_an_https_issuer_come_over_https() {
     let issuer = |url: &str| url.parse::<Url>().unwrap();

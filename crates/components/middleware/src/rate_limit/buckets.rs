@@ -1,4 +1,4 @@
-//! What each client may still ask for. However many clients there are, and whatever they ask for, little is kept.
+//! Token buckets per client, with bounded memory.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -6,16 +6,16 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Clients and paths that are told apart; beyond them all others share.
+/// Maximum separate buckets; further clients share one.
 pub(super) const MAX_BUCKETS: usize = 65_536;
-/// Stands for all the others.
+/// Id of the shared bucket.
 const SHARED: u64 = 0;
-/// How often buckets that are full again are thrown away: they are as good as none.
+/// Interval of removing full buckets, which are the same as none.
 const SWEEP: Duration = Duration::from_secs(10);
-/// The same while there is no room for more.
+/// The interval while the table is full.
 const SWEEP_WHEN_FULL: Duration = Duration::from_secs(1);
 
-/// Buckets by client and path. What identifies one is a hash with a key of its own, which nobody outside can aim at.
+/// Buckets by client and path, identified by a keyed hash that attackers cannot predict.
 pub(super) struct Buckets {
     rate: f64,
     hasher: RandomState,
@@ -27,7 +27,7 @@ struct BucketTable {
     swept: Instant,
 }
 
-/// Fills up with the rate; a request takes one token.
+/// Fills at the configured rate; a request takes one token.
 struct Bucket {
     tokens: f64,
     at: Instant,
@@ -50,7 +50,7 @@ impl Buckets {
         self.rate.floor().max(1.0)
     }
 
-    /// Whether a request may pass, and how many more could now.
+    /// Whether a request may pass, and how many more could pass now.
     pub(super) fn take(&self, client: Option<IpAddr>, path: &str, now: Instant) -> (bool, u64) {
         let mut key = self.hasher.hash_one((client, path));
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Who a request comes from: the other end of the connection, unless that is a proxy which may say so.
+//! Identifies the client of a request: the remote address, or the address forwarded by a trusted proxy.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -6,10 +6,10 @@ use http::{HeaderMap, HeaderName};
 
 pub(super) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-/// Stands for whoever connects to a Unix socket.
+/// Stands for clients on a Unix socket.
 const UNIX: &str = "unix";
 
-/// Whose word counts about where a request comes from.
+/// Proxies whose forwarded addresses are trusted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Proxies {
     networks: Vec<Network>,
@@ -19,15 +19,16 @@ pub(super) struct Proxies {
 #[derive(Debug, PartialEq, Eq)]
 struct Network {
     address: IpAddr,
-    /// Bits that are the same in all of its addresses.
+    /// Prefix length in bits.
     prefix: u32,
 }
 
 impl Proxies {
-    /// From addresses and networks (`10.0.0.0/8`), separated by commas; `unix` for whoever connects to a Unix socket.
+    /// Parses comma-separated addresses and networks (`10.0.0.0/8`); `unix` stands for clients on a Unix
+    /// socket.
     ///
     /// # Errors
-    /// What is expected in place of what.
+    /// The invalid part and the expected form.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut proxies = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -51,15 +52,15 @@ impl Proxies {
         self.networks.iter().any(|network| network.contains(address))
     }
 
-    /// The address a client is known by: of those that proxies wrote down the last that is no proxy itself, else that
-    /// of the connection. `None` for whoever has no address.
+    /// The client's address: the last forwarded address that is not a proxy, or else the remote address.
+    /// `None` for a client without an address.
     pub(super) fn client(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr> {
         let trusted = peer.map_or(self.unix, |peer| self.contain(peer));
         let named = if trusted { self.forwarded(headers) } else { None };
         named.or(peer).map(known_as)
     }
 
-    /// What is no address ends the list: whoever wrote it could have written the rest too.
+    /// An invalid address ends the list, because its author could have forged the rest.
     fn forwarded(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let values: Vec<_> = headers.get_all(FORWARDED_FOR).iter().collect();
         let mut nearest = None;
@@ -80,7 +81,7 @@ impl Proxies {
     }
 }
 
-/// Some proxies write the port too.
+/// Some proxies append the port.
 fn address(text: &str) -> Option<IpAddr> {
     let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
     text.parse().ok().or_else(with_port)
@@ -105,7 +106,7 @@ impl Network {
     }
 }
 
-/// A network of IPv6 addresses belongs to one client.
+/// An IPv6 network belongs to one client.
 fn known_as(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
