@@ -1,9 +1,9 @@
-//! `pubsub.mqtt3` and `pubsub.mqtt5`: one connection for publishing and for all subscriptions, as Dapr has it. The broker
-//! keeps the session of its client id.
+//! `pubsub.mqtt3` and `pubsub.mqtt5`: one connection for publishing and all subscriptions, as in Dapr. The
+//! broker keeps the session of its client id.
 //!
-//! A message is acknowledged when the app is done with it. What is returned stays here, unacknowledged, and comes again
-//! after a pause; what was not acknowledged when the connection ended is sent again by the broker, and is not delivered
-//! twice as long as the app still has it.
+//! A message is acknowledged when the app has handled it. A returned message stays here unacknowledged and is
+//! redelivered after a delay. After a reconnect the broker resends unacknowledged messages; those the app
+//! still holds are not delivered twice.
 
 mod consumer;
 mod filter;
@@ -43,18 +43,18 @@ use super::{
     settings::{PubSubSettings, Version},
 };
 
-/// Before a message that was returned comes again.
+/// Delay before a returned message is redelivered.
 const REDELIVERY_DELAY: Duration = Duration::from_secs(1);
-/// Messages that are with subscriptions or wait for them; beyond it the connection is not read.
+/// Maximum messages held or queued by subscriptions; beyond it the connection is not read.
 const MAX_IN_FLIGHT: usize = 8192;
-/// What they take in memory, bytes. What comes beyond it is left to the broker, which sends it again.
+/// Their maximum memory in bytes. Further messages stay at the broker, which resends them.
 const MAX_IN_FLIGHT_BYTES: usize = 32 << 20;
 
-/// What publishers and consumers of one component share.
+/// State shared by publishers and consumers of a component.
 struct BrokerInner {
     sender: Sender,
     commands: mpsc::UnboundedSender<Command>,
-    /// Clients of this name share subscriptions.
+    /// Clients with this name share subscriptions.
     group: Option<String>,
     next_route: AtomicU64,
     closed: CancellationToken,
@@ -90,7 +90,7 @@ pub(super) async fn open(settings: PubSubSettings) -> Result<MqttBroker> {
         shared: Arc::new(shared),
         session: Mutex::new(Some(tokio::spawn(session.run(events)))),
     };
-    // Whom the broker does not let in is told at once.
+    // Reports a rejected login at once.
     let connected = broker.shared.sender.persist(|| broker.shared.sender.connected());
     if let Err(error) = connected.await {
         broker.close().await;
@@ -113,7 +113,7 @@ impl MqttBroker {
 }
 
 impl BrokerInner {
-    /// Asks the broker for a topic, and waits for its word.
+    /// Subscribes and waits for the broker's answer.
     async fn ask(&self, filter: &Filter, options: SubscribeOptions) -> Result<()> {
         let limits = self.sender.connected().await?;
         limits.check_filter(&filter.asked)?;
@@ -127,7 +127,7 @@ impl BrokerInner {
         asked.map_err(|failure| self.sender.failed(&what, failure))
     }
 
-    /// What to ask for a topic with: by groups, where replicas share.
+    /// The filter for a topic; shared by a group if replicas share.
     fn filter(&self, topic: &str) -> Filter {
         match &self.group {
             Some(group) if !topic.starts_with("$share/") => Filter::new(&format!("$share/{group}/{topic}")),
@@ -136,7 +136,7 @@ impl BrokerInner {
     }
 }
 
-/// Which retained messages a subscription wants.
+/// Which retained messages a subscription gets.
 fn retained(request: &Subscribe) -> Result<Retained> {
     Ok(match property(&request.metadata, "retainHandling") {
         None | Some("new") => Retained::New,
@@ -211,10 +211,10 @@ impl PubSub for MqttBroker {
             unsubscribe: forget.then(|| filter.clone()),
             incoming,
         };
-        // What comes as soon as the broker knows has a place to go.
+        // Registered first, so that the earliest messages have a route.
         let (added, taken) = oneshot::channel();
         let _gone = self.shared.commands.send(Command::Add(route, added));
-        // The session may be about to end another subscription to the same at the broker: that is asked before this one.
+        // The session may be about to unsubscribe the same filter; that request must come first.
         let _ended = taken.await;
         let under_way = self.shared.consumers.token();
         let asking = self.shared.sender.persist(|| self.shared.ask(&filter, options));
@@ -232,13 +232,13 @@ impl PubSub for MqttBroker {
 
     async fn close(&self) {
         self.shared.closed.cancel();
-        // Acknowledgements are written before the connection ends.
+        // Acknowledgements are written before disconnecting.
         self.shared.consumers.close();
         self.shared.consumers.wait().await;
         self.shared.sender.stop.cancel();
         let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(session) = session {
-            // It ends by itself; how does not matter any more.
+            // The session ends by itself; its result is irrelevant here.
             let _ended = session.await;
         }
     }

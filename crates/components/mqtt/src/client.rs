@@ -1,5 +1,4 @@
-//! MQTT 3.1.1 and MQTT 5 behind one client: what publishers and readers need of either. What a version lacks is left out
-//! on the way.
+//! One client for MQTT 3.1.1 and MQTT 5. Features missing in a version are left out when sending.
 
 mod v3;
 mod v5;
@@ -13,7 +12,7 @@ use tokio::time::Instant;
 
 use super::settings::{Connection, MAX_MESSAGE, Version};
 
-/// User properties of a message that is published, or kept of one that comes.
+/// Maximum user properties of a published or received message.
 pub(crate) const MAX_USER_PROPERTIES: usize = 256;
 
 /// Sends on a connection.
@@ -23,68 +22,68 @@ pub(crate) enum Client {
     V5(v5::Client),
 }
 
-/// Keeps a connection, making it anew when it breaks, and tells what comes.
+/// Maintains a connection, reconnects, and reports events.
 pub(crate) enum Events {
     V3(Box<v3::Events>),
     V5(Box<v5::Events>),
 }
 
-/// What happened on a connection.
+/// An event of a connection.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The broker has accepted this client.
+    /// The broker accepted this client.
     Connected {
-        /// It kept the session.
+        /// The broker kept the session.
         resumed: bool,
         limits: Limits,
     },
     Received(Received),
-    /// The answer to a subscription.
+    /// Answer to a subscription.
     Subscribed(Result<(), Refusal>),
-    /// The answer to the end of one.
+    /// Answer to an unsubscription.
     Unsubscribed,
     /// An acknowledgement was written.
     Acknowledged,
     Other,
 }
 
-/// Why a connection ended, or was not made.
+/// Why a connection ended or failed.
 #[derive(Debug)]
 pub(crate) struct Lost {
     pub(crate) text: String,
-    /// The broker's own word.
+    /// The broker's reason.
     pub(crate) refusal: Option<Refusal>,
-    /// It ended on purpose.
+    /// Disconnected on purpose.
     pub(crate) done: bool,
 }
 
-/// A broker's no, with its reason and what to do about it.
+/// A rejection by the broker, with reason and remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) kind: Kind,
     pub(crate) text: String,
 }
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The topic cannot be one.
+    /// The topic is invalid.
     Topic,
     Refused(Refusal),
-    /// With the connection.
+    /// The connection was lost.
     Lost(Box<dyn StdError + Send + Sync>),
 }
 
-/// What a broker takes.
+/// Limits announced by a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// The largest packet, bytes.
+    /// Maximum packet size in bytes.
     pub(crate) packet: usize,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
     pub(crate) wildcards: bool,
     pub(crate) shared: bool,
-    /// Subscriptions may have numbers.
+    /// Whether subscription identifiers are supported.
     pub(crate) numbers: bool,
 }
 
@@ -95,16 +94,16 @@ pub(crate) struct Received {
     pub(crate) payload: Bytes,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
-    /// It was sent before.
+    /// Whether it was sent before.
     pub(crate) again: bool,
-    /// Which packet of its connection it is; 0 where no acknowledgement is wanted.
+    /// Packet identifier; 0 if no acknowledgement is needed.
     pub(crate) packet: u16,
-    /// When nobody wants it any more.
+    /// Expiry of the message.
     pub(crate) expires: Option<Instant>,
     pub(crate) properties: Option<Box<Properties>>,
 }
 
-/// A message for the broker.
+/// A message to the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outgoing {
     pub(crate) topic: String,
@@ -114,42 +113,42 @@ pub(crate) struct Outgoing {
     pub(crate) properties: Option<Box<Properties>>,
 }
 
-/// What MQTT 5 says of a message beside its payload.
+/// MQTT 5 properties of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Properties {
     pub(crate) content_type: Option<String>,
-    /// Seconds until it is dropped.
+    /// Expiry in seconds.
     pub(crate) expiry: Option<u32>,
     pub(crate) response_topic: Option<String>,
     pub(crate) correlation: Option<Bytes>,
     pub(crate) user: Vec<(String, String)>,
-    /// The numbers of the subscriptions that it came by.
+    /// Identifiers of the matching subscriptions.
     pub(crate) subscriptions: Vec<u32>,
 }
 
-/// Options of a subscription; only MQTT 5 has them.
+/// Options of a subscription; only MQTT 5 supports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SubscribeOptions {
-    /// Comes back with each message; more than 0.
+    /// Returned with each message; greater than 0.
     pub(crate) number: Option<u32>,
     pub(crate) retained: Retained,
 }
 
-/// When a subscription gets the messages that the broker retains.
+/// When a subscription gets retained messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Retained {
     Always,
-    /// When the broker has no such subscription of this client yet.
+    /// If the client has no such subscription yet.
     #[default]
     New,
     Never,
 }
 
-/// A client named `name`, which connects when its events are polled. A broker ends the connection of another client of
+/// A client named `name`, which connects when its events are polled. The broker disconnects other clients of
 /// this name.
 ///
 /// # Errors
-/// `Configuration`: the library does not take the settings.
+/// `Configuration`: the library rejects the settings.
 pub(crate) fn open(connection: &Connection, name: &str) -> Result<(Client, Events)> {
     match connection.version {
         Version::V3 { clean } => {
@@ -168,7 +167,7 @@ fn unusable(error: impl StdError + Send + Sync + 'static) -> Error {
 }
 
 impl Client {
-    /// How large the packet of a message is, bytes.
+    /// Packet size of a message in bytes.
     pub(crate) fn size(&self, message: &Outgoing) -> usize {
         match self {
             Self::V3(_) => v3::size(message),
@@ -176,7 +175,7 @@ impl Client {
         }
     }
 
-    /// Sends a message, and waits until the broker has it.
+    /// Publishes a message and waits for the broker's acknowledgement.
     pub(crate) async fn publish(&self, message: Outgoing) -> Result<(), Failure> {
         match self {
             Self::V3(client) => client.publish(message).await,
@@ -184,7 +183,7 @@ impl Client {
         }
     }
 
-    /// Subscribes, and waits for the broker's word.
+    /// Subscribes and waits for the broker's answer.
     pub(crate) async fn subscribe(
         &self,
         filter: &str,
@@ -197,7 +196,7 @@ impl Client {
         }
     }
 
-    /// Subscribes; the answer is an event. Whether that was possible.
+    /// Subscribes; the answer is an event. Returns false if the client cannot send.
     pub(crate) fn try_subscribe(&self, filter: &str, qos: QoS, options: SubscribeOptions) -> bool {
         match self {
             Self::V3(client) => client.try_subscribe(filter, qos),
@@ -205,7 +204,7 @@ impl Client {
         }
     }
 
-    /// Ends a subscription. Whether that was possible.
+    /// Unsubscribes. Returns false if the client cannot send.
     pub(crate) fn try_unsubscribe(&self, filter: &str) -> bool {
         match self {
             Self::V3(client) => client.try_unsubscribe(filter),
@@ -213,7 +212,7 @@ impl Client {
         }
     }
 
-    /// Acknowledges a message of this connection. Whether that was possible, and wanted.
+    /// Acknowledges a message of this connection. Returns false if that is impossible or unnecessary.
     pub(crate) fn try_acknowledge(&self, message: &Received) -> bool {
         match self {
             Self::V3(client) => client.try_acknowledge(message.qos, message.packet),
@@ -221,8 +220,8 @@ impl Client {
         }
     }
 
-    /// Ends the connection on purpose, once what is under way has been answered or `limit` is over. Whether that was
-    /// possible.
+    /// Disconnects once pending requests are answered, or after `limit`. Returns false if the client cannot
+    /// send.
     pub(crate) fn try_disconnect(&self, limit: Duration) -> bool {
         match self {
             Self::V3(client) => client.try_disconnect(limit),
@@ -232,10 +231,10 @@ impl Client {
 }
 
 impl Events {
-    /// What happens next. Can be abandoned.
+    /// The next event. Cancel-safe.
     ///
     /// # Errors
-    /// The connection ended, or was not made; polled again, it is made anew.
+    /// The connection ended or failed; the next call reconnects.
     pub(crate) async fn poll(&mut self) -> Result<Event, Lost> {
         match self {
             Self::V3(events) => events.poll().await,
@@ -243,7 +242,7 @@ impl Events {
         }
     }
 
-    /// Ends the connection without a word; polled again, it is made anew.
+    /// Drops the connection without a disconnect packet; the next poll reconnects.
     pub(crate) fn cut(&mut self) {
         match self {
             Self::V3(events) => events.cut(),
@@ -266,7 +265,7 @@ impl Default for Limits {
 }
 
 impl Refusal {
-    /// Whether trying again is in vain until somebody changes something.
+    /// Whether a retry is useless without intervention.
     pub(crate) fn lasts(&self) -> bool {
         matches!(self.kind, Kind::Denied | Kind::Configuration)
     }
@@ -277,7 +276,7 @@ impl Received {
         self.expires.is_some_and(|expires| expires <= Instant::now())
     }
 
-    /// What it takes in memory, about; bytes.
+    /// Approximate memory size in bytes.
     pub(crate) fn size(&self) -> usize {
         let properties = self.properties.as_deref();
         self.topic.len() + self.payload.len() + properties.map_or(0, Properties::size)

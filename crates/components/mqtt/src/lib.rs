@@ -1,5 +1,5 @@
-//! MQTT 3.1.1: `pubsub.mqtt3`, and `bindings.mqtt3`, whose messages come and go at least once. MQTT 5: `pubsub.mqtt5`,
-//! which is a component of our own. All of them stand on one client (`client.rs`) that speaks either.
+//! MQTT 3.1.1: `pubsub.mqtt3` and `bindings.mqtt3`, with at-least-once delivery. MQTT 5: `pubsub.mqtt5`,
+//! which Dapr does not have. All use one client (`client.rs`) for both versions.
 
 mod broker;
 mod client;
@@ -29,7 +29,7 @@ const LOG: &str = "dapr.contrib";
 const NAMES: &[&str] = &["mqtt3", "mqtt"];
 const NAMES_5: &[&str] = &["mqtt5"];
 const TOPIC: &str = "topic";
-/// How long a call waits for the broker.
+/// Timeout of calls to the broker.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Adds the components of this crate.
@@ -62,9 +62,9 @@ pub fn add(catalog: &mut Catalog) {
 
 struct Mqtt {
     settings: Settings,
-    /// A broker knows one connection of each name: there is one reader at a time.
+    /// A broker allows one connection per name, so there is one reader at a time.
     reading: Mutex<()>,
-    /// Connects when first used.
+    /// Connected on first use.
     publisher: Mutex<Option<Arc<Publisher>>>,
     closed: CancellationToken,
 }

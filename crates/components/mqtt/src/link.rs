@@ -1,4 +1,4 @@
-//! Whether there is a connection, when the next one is made, and what the broker takes on it.
+//! Connection state, reconnects, and the broker's limits.
 
 use std::time::Duration;
 
@@ -10,29 +10,31 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{Limits, Lost, Outgoing, Refusal};
 
-/// A text of MQTT, bytes.
+/// Maximum length of an MQTT string in bytes.
 const MAX_TEXT: usize = 65_535;
 
-/// Pauses before connecting again, from failure to failure.
+/// Backoff between connection attempts.
 const RECONNECT_PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
-/// A connection that ends sooner was brief. Two clients that end each other's connections pause 10 s at most.
+/// A shorter connection counts as brief. Two clients that take over each other's connection pause 10 s at
+/// most.
 const BRIEF: Duration = Duration::from_secs(20);
-/// Brief connections in a row from which on pauses grow: the broker accepts this client each time, so it is not away.
+/// Brief connections in a row before the backoff grows: the broker accepts the client each time, so it is not
+/// down.
 const TAKEOVERS: u32 = 3;
 
-/// When to connect again.
+/// Schedules reconnects.
 pub(super) struct Reconnect {
     client: String,
     pauses: Backoff,
     wait_until: Instant,
     /// When the broker accepted the client.
     accepted: Option<Instant>,
-    /// Brief connections in a row.
+    /// Consecutive brief connections.
     brief: u32,
 }
 
 impl Reconnect {
-    /// For the client of this id.
+    /// For the client with this id.
     pub(super) fn new(client: String) -> Self {
         Self {
             client,
@@ -43,17 +45,17 @@ impl Reconnect {
         }
     }
 
-    /// When to connect.
+    /// Time of the next connection attempt.
     pub(super) fn wait_until(&self) -> Instant {
         self.wait_until
     }
 
-    /// Waits before the connection that is made next.
+    /// Delays the next connection attempt.
     pub(super) fn pause(&mut self, pause: Duration) {
         self.wait_until = Instant::now() + pause;
     }
 
-    /// The broker has accepted the client.
+    /// The broker accepted the client.
     pub(super) fn accepted(&mut self) {
         self.accepted = Some(Instant::now());
         if self.brief < TAKEOVERS {
@@ -61,7 +63,7 @@ impl Reconnect {
         }
     }
 
-    /// The connection ended, or was not made: the reason, for the log.
+    /// Records a lost or failed connection; returns the reason for the log.
     pub(super) fn lost(&mut self, lost: &Lost) -> String {
         match self.accepted.take() {
             Some(accepted) if accepted.elapsed() < BRIEF => self.brief = self.brief.saturating_add(1),
@@ -84,10 +86,10 @@ impl Reconnect {
     }
 }
 
-/// The state of a connection.
+/// State of a connection.
 #[derive(Debug, Clone)]
 pub(super) enum Link {
-    /// There is none; what the broker said to that.
+    /// Disconnected, with the broker's last rejection.
     Down(Option<Refusal>),
     Up(Limits),
 }
@@ -97,7 +99,7 @@ impl Link {
         matches!(self, Self::Up(_))
     }
 
-    /// The broker's last no.
+    /// The broker's last rejection.
     pub(super) fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Down(refusal) => refusal.as_ref(),
@@ -109,7 +111,7 @@ impl Link {
 /// Waits for a connection.
 ///
 /// # Errors
-/// What the broker says where it will not let this client in; `None` once `stop` is cancelled.
+/// The broker's permanent rejection; `None` once `stop` is cancelled.
 pub(super) async fn connected(
     link: &watch::Receiver<Link>,
     stop: &CancellationToken,
@@ -128,8 +130,8 @@ pub(super) async fn connected(
 }
 
 impl Limits {
-    /// Whether a message of `size` bytes can be sent. One that cannot must not be: the broker would end the connection,
-    /// and the next one, on which it is sent again.
+    /// Checks that a message of `size` bytes can be sent. Otherwise the broker would disconnect, and
+    /// disconnect again when the message is resent.
     ///
     /// # Errors
     /// `InvalidRequest`, or `Configuration` for the QoS.
@@ -154,7 +156,7 @@ impl Limits {
         check_qos(qos, message.qos)
     }
 
-    /// Whether a topic can be subscribed to.
+    /// Checks that a topic can be subscribed to.
     ///
     /// # Errors
     /// `InvalidRequest`, `Unsupported`, or `Configuration` for the QoS.
@@ -186,7 +188,7 @@ fn check_qos(most: QoS, wanted: QoS) -> Result<()> {
     Ok(())
 }
 
-/// Whether brokers take it as a text: with another one some end the connection.
+/// Whether brokers accept it as a string; some disconnect otherwise.
 pub(super) fn is_text(text: &str) -> bool {
     let odd = |c: char| {
         c.is_control() || matches!(u32::from(c), 0xFDD0..=0xFDEF) || u32::from(c) & 0xFFFE == 0xFFFE
@@ -287,7 +289,7 @@ mod tests {
         }
     }
 
-    /// The time until the connection after this loss, and the reason.
+    /// Delay before the connection after this loss, and the reason.
     async fn after_loss(reconnect: &mut Reconnect) -> (Duration, String) {
         let text = reconnect.lost(&lost());
         let wait = reconnect.wait_until() - Instant::now();
@@ -301,7 +303,7 @@ mod tests {
         let (mut waits, mut texts) = (Vec::new(), Vec::new());
         for _ in 0..12 {
             reconnect.accepted();
-            // The other one connects.
+            // The other client connects.
             tokio::time::sleep(Duration::from_secs(10)).await;
             let (wait, text) = after_loss(&mut reconnect).await;
             waits.push(wait.as_millis());
@@ -313,7 +315,7 @@ mod tests {
         for part in ["another client", "\"twin\"", "consumerID"] {
             assert!(texts[2].contains(part), "{}", texts[2]);
         }
-        // The other one is gone.
+        // The other client is gone.
         reconnect.accepted();
         tokio::time::sleep(BRIEF).await;
         let (wait, text) = after_loss(&mut reconnect).await;

@@ -18,10 +18,10 @@ use super::{
     settings::Connection,
 };
 
-/// Attempts at one message: a connection that breaks takes what is under way with it.
+/// Attempts at a message: a broken connection loses requests in flight.
 const ATTEMPTS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(200);
-/// Time to tell the broker that the connection ends on purpose; twice that for it to end the connection.
+/// Time for sending a disconnect packet; the broker then has twice that to close the connection.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The sending side of a client.
@@ -33,12 +33,12 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Sends a message and waits until the broker has it.
+    /// Publishes a message and waits for the broker's acknowledgement.
     pub(super) async fn publish(&self, message: Outgoing) -> Result<()> {
         self.persist(|| self.once(message.clone())).await
     }
 
-    /// Does something that a lost connection may take with it.
+    /// Runs a request, retrying it after a lost connection.
     pub(super) async fn persist<T, F: Future<Output = Result<T>>>(
         &self,
         mut attempt: impl FnMut() -> F,
@@ -59,7 +59,8 @@ impl Sender {
         Err(error)
     }
 
-    /// Waits for a connection: without one nothing is queued, as it would be sent after the caller gave up.
+    /// Waits for a connection. Nothing is queued without one, because it would be sent after the caller gave
+    /// up.
     pub(super) async fn connected(&self) -> Result<Limits> {
         let connected = link::connected(&self.link, &self.stop).await;
         connected.map_err(|refusal| match refusal {
@@ -68,7 +69,7 @@ impl Sender {
         })
     }
 
-    /// What came of something that was asked of the broker. `what`: in plural or without an article.
+    /// The error of a failed request. `what` is a plural or has no article.
     pub(super) fn failed(&self, what: &str, failure: Failure) -> Error {
         match failure {
             Failure::Topic => Error::invalid_request(format!("{what}: the topic is not a valid one")),
@@ -82,7 +83,7 @@ impl Sender {
         Error::new(refusal.kind, text)
     }
 
-    /// An error about a broker that nothing came of in time, with its last word.
+    /// The error of a timeout, with the broker's last rejection.
     fn late(&self) -> Error {
         let error = self.connection.unreachable(Kind::Timeout);
         match self.link.borrow().refusal() {
@@ -100,7 +101,7 @@ impl Sender {
     }
 }
 
-/// The connection that a binding sends messages on.
+/// A binding's connection for sending.
 pub(super) struct Publisher {
     sender: Sender,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -131,7 +132,7 @@ impl Publisher {
         })
     }
 
-    /// Sends a message and waits until the broker has it.
+    /// Publishes a message and waits for the broker's acknowledgement.
     pub(super) async fn publish(&self, message: Outgoing) -> Result<()> {
         self.sender.publish(message).await
     }
@@ -140,13 +141,13 @@ impl Publisher {
         self.sender.stop.cancel();
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(task) = task {
-            // It ends by itself; how does not matter any more.
+            // The task ends by itself; its result is irrelevant here.
             let _ended = task.await;
         }
     }
 }
 
-/// Keeps the connection.
+/// Maintains the connection.
 struct Driver {
     client: Client,
     link: watch::Sender<Link>,
@@ -194,12 +195,12 @@ impl Driver {
     }
 }
 
-/// Tells the broker that the connection ends on purpose.
+/// Sends a disconnect packet.
 pub(super) async fn disconnect(client: &Client, events: &mut Events) {
     if !client.try_disconnect(DISCONNECT_TIMEOUT) {
         return;
     }
     let leaving = async { while events.poll().await.is_ok() {} };
-    // A broker that does not listen finds out by itself.
+    // An unresponsive broker notices by itself.
     let _late = timeout(DISCONNECT_TIMEOUT * 2, leaving).await;
 }

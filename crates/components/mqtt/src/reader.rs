@@ -18,37 +18,37 @@ use super::{
     settings::Settings,
 };
 
-/// Events with the app at once; beyond it the connection is not read.
+/// Maximum events in flight to the app; beyond it the connection is not read.
 const MAX_HANDLING: usize = 1024;
-/// Pause before an event that was refused is tried again.
+/// Delay before a refused event is retried.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Refused events that the broker is asked for again by connecting anew: each takes a place in its window.
+/// Refused events before a reconnect makes the broker resend them: each occupies its window.
 const REFUSED: usize = 10;
 
-/// One reading of the topic.
+/// One run of reading the topic.
 struct Reader<'a> {
     settings: &'a Settings,
     handler: Arc<dyn EventHandler>,
     drain: CancellationToken,
     client: Client,
     handling: JoinSet<Attempted>,
-    /// Which connection this is: a message can only be acknowledged on the one it came by.
+    /// Number of this connection: a message can be acknowledged only on the connection that delivered it.
     connection: u64,
     online: bool,
-    /// Acknowledgements that were not written yet.
+    /// Acknowledgements not yet written.
     unsent: usize,
     refused: usize,
     reconnect: Reconnect,
 }
 
-/// A message that the app answered, or refused for good.
+/// A message that the app accepted, or refused finally.
 struct Attempted {
     message: Received,
     connection: u64,
     accepted: bool,
 }
 
-/// Reads until `drain` or `closed`, connecting again whenever the connection breaks.
+/// Reads until `drain` or `closed`, reconnecting as needed.
 pub(super) async fn read(
     settings: &Settings,
     handler: Arc<dyn EventHandler>,
@@ -73,7 +73,7 @@ pub(super) async fn read(
     };
     tokio::select! {
         result = reader.run(&mut events) => result?,
-        // Closing is draining for this reader.
+        // Closing means draining here.
         () = closed.cancelled() => {
             drain.cancel();
             reader.run(&mut events).await?;
@@ -160,7 +160,7 @@ impl Reader<'_> {
         if std::mem::take(&mut self.online) || self.connection == 0 {
             self.say(&format!("no connection to the broker: {text}; connecting again"));
         }
-        // The next one says so once more, not each attempt.
+        // Logged once per connection, not per attempt.
         self.connection = self.connection.max(1);
     }
 
@@ -193,10 +193,10 @@ impl Reader<'_> {
     }
 
     fn done(&mut self, done: Attempted, events: &mut Events) {
-        // A broker that forgets would not send it again: then it should not take a place either.
+        // A broker that forgets does not resend it, so it should not occupy the window.
         let dropped = !done.accepted && self.settings.connection.forgetful();
         if done.accepted || dropped {
-            // Messages sent at most once want no acknowledgement.
+            // QoS 0 messages need no acknowledgement.
             if self.online && done.connection == self.connection && self.client.try_acknowledge(&done.message)
             {
                 self.unsent += 1;

@@ -14,31 +14,31 @@ pub(super) use self::pubsub::PubSubSettings;
 use super::{CALL_TIMEOUT, LOG};
 
 const URL: &[&str] = &["url"];
-/// Between two pings, seconds: a broker that leaves one without an answer until the next is gone.
+/// Ping interval in seconds; a broker that does not answer before the next ping is considered dead.
 pub(crate) const KEEP_ALIVE: u16 = 10;
-/// Largest message either way, bytes.
+/// Maximum message size in both directions, bytes.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
 
-/// Messages that are sent without the broker's answer to the ones before.
+/// Maximum unacknowledged publishes.
 const AHEAD: u16 = 100;
-/// The same with QoS 2: Mosquitto loses those beyond its own limit, which is 20.
+/// The same with QoS 2: Mosquitto loses messages beyond its own limit of 20.
 const AHEAD_EXACTLY_ONCE: u16 = 16;
 
-/// The broker, and who is there.
+/// The broker's address and the client's identity.
 #[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) broker: Broker,
-    /// The client id, or what those of a binding begin with.
+    /// Client id, or the prefix of those of a binding.
     pub(crate) client: String,
     pub(crate) version: Version,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
-    /// Messages that are sent without the broker's answer to the ones before.
+    /// Maximum unacknowledged publishes.
     pub(crate) ahead: u16,
     pub(crate) component: Arc<str>,
 }
 
-/// Which MQTT is spoken, and what the broker keeps of a client.
+/// Protocol version and session of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     /// 3.1.1. `clean`: the session ends with the connection.
@@ -51,22 +51,22 @@ pub(crate) enum Version {
 /// The session of an MQTT 5 client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Session {
-    /// The first connection begins a new one.
+    /// The first connection starts a new session.
     pub(crate) clean_start: bool,
-    /// Seconds that it outlives a connection; `u32::MAX`: for ever.
+    /// Session expiry after a disconnect in seconds; `u32::MAX` for none.
     pub(crate) expiry: u32,
-    /// Messages that the broker sends without an acknowledgement; more than 0.
+    /// Unacknowledged messages the broker may send; greater than 0.
     pub(crate) window: u16,
-    /// It ends when the component is closed.
+    /// Closing the component ends the session.
     pub(crate) forget: bool,
 }
 
-/// What a binding does there.
+/// Settings of a binding.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) connection: Connection,
     pub(super) topic: String,
-    /// How often an event that the app refused is tried again; `None` = for ever.
+    /// Maximum retries of a refused event; `None` for no limit.
     pub(super) retries: Option<u32>,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Settings {
 pub(crate) struct Broker {
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// User and password; the latter may be empty.
+    /// User and password, which may be empty.
     pub(crate) account: Option<(String, String)>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
@@ -107,8 +107,7 @@ fn v3(metadata: &Metadata) -> Version {
 }
 
 impl Connection {
-    /// After all other properties: without the broker's `url` nothing more could be read, and all that is wrong is told
-    /// together.
+    /// Called last: an error in `url` ends the reading, and all errors are reported together.
     fn read(metadata: &Metadata, url: &str, client: &str, version: Version, qos: QoS) -> Result<Self> {
         Ok(Self {
             client: client.to_owned(),
@@ -124,7 +123,7 @@ impl Connection {
         })
     }
 
-    /// Whether the broker forgets what this client did not acknowledge when the connection ends.
+    /// Whether the broker discards unacknowledged messages on disconnect.
     pub(super) fn forgetful(&self) -> bool {
         match self.version {
             Version::V3 { clean } => clean,
@@ -132,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// Whether the broker can be reached.
+    /// Checks that the broker is reachable.
     pub(super) async fn reach(&self) -> Result<()> {
         match tokio::time::timeout(CALL_TIMEOUT, self.broker.connect()).await {
             Ok(Ok(_)) => Ok(()),
@@ -145,7 +144,7 @@ impl Connection {
         Error::new(kind, self.place()).of(&self.component)
     }
 
-    /// The broker, for errors.
+    /// The broker's address for errors.
     pub(super) fn place(&self) -> String {
         format!("mqtt broker at {}:{}", self.broker.host, self.broker.port)
     }
@@ -256,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Also where the address is missing or wrong.
+    /// Including a missing or invalid address.
     #[tokio::test]
     async fn all_that_is_wrong_is_told_together() {
         let components = || Components::of(crate::add);

@@ -19,16 +19,16 @@ use super::{
 };
 use crate::{client::Received, settings::Version};
 
-/// Takes what comes for one subscription.
+/// Consumes the messages of one subscription.
 pub(super) struct Consumer {
     pub(super) shared: Arc<BrokerInner>,
     pub(super) route: u64,
-    /// What the broker is to forget at the end.
+    /// Filter to unsubscribe at the end.
     pub(super) unsubscribe: Option<Filter>,
     pub(super) incoming: mpsc::UnboundedReceiver<Incoming>,
 }
 
-/// A message with the app, and how often it was before.
+/// A message held by the app, with its earlier attempts.
 pub(super) struct Offered {
     incoming: Incoming,
     before: u32,
@@ -52,13 +52,13 @@ impl Consumer {
     pub(super) async fn run(mut self, mut feed: Feed<Offered>) -> Result<()> {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
         let connection = &self.shared.sender.connection;
-        // It is for all subscriptions together: one that has it all gets no more.
+        // The window is shared by all subscriptions: one that uses it up blocks the others.
         if let Version::V5(session) = connection.version
             && connection.qos != QoS::AtMostOnce
         {
             feed.set_window(session.window.into());
         }
-        // What was returned, by when it is due.
+        // Returned messages by due time.
         let mut again: VecDeque<(Instant, Offered)> = VecDeque::new();
         let mut draining = false;
         loop {
@@ -90,7 +90,7 @@ impl Consumer {
                 }
                 incoming = self.incoming.recv(), if !draining && feed.free_capacity() > 0 => match incoming {
                     Some(incoming) => offer(&mut feed, Offered { incoming, before: 0 }),
-                    // The connection is gone for good.
+                    // The connection has ended permanently.
                     None => break,
                 },
             }
@@ -101,7 +101,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Nothing more comes; what did is somebody else's.
+    /// Stops receiving; queued messages pass to other subscriptions.
     fn retire(&mut self) {
         let _gone = self.shared.commands.send(Command::Remove(self.route));
         self.incoming.close();
@@ -114,7 +114,7 @@ impl Consumer {
         }
         let (written, flushed) = oneshot::channel();
         let _gone = self.shared.commands.send(Command::Flush(written));
-        // Ends with an error: that is the word.
+        // Ends with an error when dropped, which is the signal.
         let _dropped = flushed.await;
     }
 }

@@ -1,14 +1,14 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// How many numbers there are for subscriptions of MQTT 5, from 1 on.
+/// Number of subscription identifiers in MQTT 5, starting at 1.
 const NUMBERS: u64 = 268_435_455;
 
-/// What a subscription matches: a topic, with `+` for one level and a last `#` for all that are left.
+/// A topic filter, with `+` for one level and a final `#` for all remaining ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Filter {
-    /// As the broker is asked.
+    /// The filter sent to the broker.
     pub(super) asked: String,
-    /// Where the name of a shared subscription begins with `$share/<group>/`, what comes after that.
+    /// The filter without a `$share/<group>/` prefix.
     topic: String,
 }
 
@@ -23,25 +23,25 @@ impl Filter {
         }
     }
 
-    /// Its number at the broker, which keeps it beyond this process: the same for the same filter.
+    /// Subscription identifier. The broker stores it across restarts, so it depends only on the filter.
     pub(super) fn number(&self) -> u32 {
         let mut hasher = DefaultHasher::new();
         self.asked.hash(&mut hasher);
         u32::try_from(hasher.finish() % NUMBERS + 1).unwrap_or(1)
     }
 
-    /// Whether a group shares what matches.
+    /// Whether it is a shared subscription.
     pub(super) fn is_shared(&self) -> bool {
         self.topic.len() < self.asked.len()
     }
 
-    /// Whether it is this very topic.
+    /// Whether it equals this topic.
     pub(super) fn is(&self, topic: &str) -> bool {
         self.topic == topic
     }
 
     pub(super) fn matches(&self, topic: &str) -> bool {
-        // Topics of the broker itself are not meant by wildcards at the front.
+        // A leading wildcard does not match the broker's own topics.
         if topic.starts_with('$') && self.topic.starts_with(['+', '#']) {
             return false;
         }

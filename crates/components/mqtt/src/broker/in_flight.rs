@@ -7,34 +7,35 @@ use rumqttc::QoS;
 
 use crate::client::Received;
 
-/// Messages that the broker was not told to be settled, by the order they came in.
+/// Messages not acknowledged to the broker, in order of arrival.
 #[derive(Default)]
 pub(super) struct InFlight {
     messages: BTreeMap<u64, Message>,
     by_packet: HashMap<u16, u64>,
-    /// Those that no subscription has.
+    /// Messages without a subscription.
     unrouted: BTreeSet<u64>,
     next: u64,
-    /// What all of them take in memory.
+    /// Their memory size in bytes.
     bytes: usize,
 }
 
 struct Message {
     received: Arc<Received>,
-    /// The number of the connection it came by last: only there it can be acknowledged. `None`: the broker forgot it.
+    /// The last connection that delivered it, the only one that can acknowledge it. `None` if the broker
+    /// forgot it.
     connection: Option<u64>,
-    /// The app is done with it.
+    /// The app has handled it.
     done: bool,
 }
 
-/// What to do with a message that came.
+/// How to treat an incoming message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// Deliver it under this number.
     New(u64, Arc<Received>),
-    /// The app still has it.
+    /// The app still holds it.
     Known,
-    /// The app was done with it before: acknowledge it.
+    /// The app handled it earlier: acknowledge it.
     Done(Arc<Received>),
 }
 
@@ -43,12 +44,12 @@ impl InFlight {
         self.messages.len()
     }
 
-    /// What they take in memory, bytes.
+    /// Memory size in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The number of a message that is here already.
+    /// Number of the message, if held.
     fn known(&self, received: &Received) -> Option<u64> {
         if received.qos == QoS::AtMostOnce || !received.again {
             return None;
@@ -58,7 +59,7 @@ impl InFlight {
         (known.topic == received.topic && known.payload == received.payload).then_some(number)
     }
 
-    /// Whether it is here already.
+    /// Whether the message is held.
     pub(super) fn knows(&self, received: &Received) -> bool {
         self.known(received).is_some()
     }
@@ -90,7 +91,7 @@ impl InFlight {
         Arrival::New(number, received)
     }
 
-    /// The app is done with it. What to acknowledge, if that is possible on this connection.
+    /// Marks a message as handled. Returns the message to acknowledge if this connection can.
     pub(super) fn done(&mut self, number: u64, connection: Option<u64>) -> Option<Arc<Received>> {
         let message = self.messages.get_mut(&number)?;
         if message.connection.is_none() || message.received.qos == QoS::AtMostOnce {
@@ -98,14 +99,14 @@ impl InFlight {
             return None;
         }
         if message.connection != connection {
-            // It comes again.
+            // The broker resends it.
             message.done = true;
             return None;
         }
         self.remove(number).map(|message| message.received)
     }
 
-    /// No subscription has it any more.
+    /// The message has no subscription any longer.
     pub(super) fn set_unrouted(&mut self, number: u64) -> Option<Arc<Received>> {
         if self.messages.get(&number)?.received.qos == QoS::AtMostOnce {
             self.remove(number);
@@ -120,7 +121,7 @@ impl InFlight {
         self.unrouted.remove(&number);
     }
 
-    /// Those without a subscription, in order.
+    /// Messages without a subscription, in order.
     pub(super) fn unrouted(&self) -> Vec<(u64, Arc<Received>)> {
         let unrouted = self.unrouted.iter();
         unrouted
@@ -128,7 +129,7 @@ impl InFlight {
             .collect()
     }
 
-    /// The broker has no session of before: what came then is not known to it any more.
+    /// The broker lost the session, with all earlier messages.
     pub(super) fn forgotten(&mut self) {
         self.by_packet.clear();
         let done = self.messages.iter().filter(|(_, message)| message.done);
@@ -168,7 +169,7 @@ mod tests {
         }
     }
 
-    /// The number of a message that is new.
+    /// The number of a new message.
     fn new(arrival: Arrival) -> u64 {
         match arrival {
             Arrival::New(number, _) => number,

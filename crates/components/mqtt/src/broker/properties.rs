@@ -1,4 +1,4 @@
-//! The properties of MQTT 5 as metadata, and the reverse.
+//! Converts MQTT 5 properties to metadata and back.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -11,10 +11,10 @@ use crate::{
 
 const RESPONSE_TOPIC: &str = "responseTopic";
 const CORRELATION: &str = "correlationData";
-/// The same where it is no text.
+/// Base64 form of correlation data that is not text.
 const CORRELATION_BASE64: &str = "correlationDataBase64";
 pub(super) const RETAINED: &str = "retained";
-/// Metadata of requests and events that mean something else than a user property.
+/// Metadata names with a special meaning, which are not user properties.
 const MEANT_OTHERWISE: &[&str] = &[
     "ttlInSeconds",
     "ttl",
@@ -27,10 +27,10 @@ const MEANT_OTHERWISE: &[&str] = &[
     CORRELATION,
     CORRELATION_BASE64,
 ];
-/// Bytes of correlation data, which has two bytes for its length.
+/// Maximum bytes of correlation data, limited by its two-byte length.
 const MAX_CORRELATION: usize = 65_535;
 
-/// What to publish a message with.
+/// Properties to publish with a message.
 pub(super) fn of(message: &Publish) -> Result<Properties> {
     let text = |name: &str| {
         let value = message.property(name);
@@ -84,10 +84,10 @@ pub(super) fn of(message: &Publish) -> Result<Properties> {
     })
 }
 
-/// The metadata of a message for the app: its user properties, response topic and correlation data.
+/// Metadata for the app: user properties, response topic and correlation data.
 pub(super) fn metadata(properties: &Properties) -> Pairs {
     let user = properties.user.iter();
-    // Names that mean something else are not the publisher's to set.
+    // Publishers cannot set names with a special meaning.
     let user = user.filter(|(name, _)| {
         !MEANT_OTHERWISE
             .iter()
@@ -106,7 +106,7 @@ pub(super) fn metadata(properties: &Properties) -> Pairs {
     metadata
 }
 
-/// Seconds, which MQTT counts in; less than one is one.
+/// Whole seconds, at least one.
 fn expiry(message: &Publish) -> Result<Option<u32>> {
     let ttl = message.ttl()?;
     Ok(ttl.map(|ttl| {

@@ -20,26 +20,26 @@ use crate::{
     settings::Connection,
 };
 
-/// How long acknowledgements may take to be written at the end.
+/// Time for writing acknowledgements on shutdown.
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
-/// How long messages wait for a subscription before that is told: a stream that broke comes again.
+/// How long messages may lack a subscription before a warning; a broken stream may resubscribe.
 const UNROUTED_WARNING_DELAY: Duration = Duration::from_secs(10);
-/// Topics of which it is told that their messages wait for a subscription.
+/// Maximum topics warned about.
 const MAX_WARNED_TOPICS: usize = 100;
-/// What nobody subscribes to: the broker's answer to the end of that subscription says that it has read all that was sent
-/// before.
+/// A filter without messages: the broker's answer to its unsubscription confirms that it has read everything
+/// sent earlier.
 const NOTHING: &str = "outrigger/nothing";
 
-/// A subscription: what it matches, and where that goes.
+/// A subscription's filter and destination.
 pub(super) struct Route {
-    /// Unique in the component.
+    /// Unique within the component.
     pub(super) id: u64,
     pub(super) filter: Filter,
     pub(super) options: SubscribeOptions,
     pub(super) messages: mpsc::UnboundedSender<Incoming>,
 }
 
-/// A message on its way to the app. Dropped, it waits for another subscription.
+/// A message for the app. Dropping it leaves it for another subscription.
 pub(super) struct Incoming {
     number: u64,
     pub(super) received: Arc<Received>,
@@ -47,10 +47,10 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// The app is done with it.
+    /// The app has handled the message.
     pub(super) fn acknowledge(mut self) {
         if let Some(commands) = self.commands.take() {
-            // Where nobody listens, the connection has ended.
+            // Fails if the session has ended.
             let _gone = commands.send(Command::Done(self.number));
         }
     }
@@ -64,23 +64,23 @@ impl Drop for Incoming {
     }
 }
 
-/// What a session is told.
+/// Commands to a session.
 pub(super) enum Command {
-    /// Another route; tells when it is one.
+    /// Adds a route and signals completion.
     Add(Route, oneshot::Sender<()>),
-    /// No more messages for this route.
+    /// Removes a route.
     Remove(u64),
-    /// The broker is to end the subscription to this, unless another route is there for the same.
+    /// Unsubscribes at the broker, unless another route has the same filter.
     Forget(Filter),
-    /// The app is done with a message.
+    /// The app has handled a message.
     Done(u64),
-    /// A subscription ended with a message.
+    /// A subscription ended while holding a message.
     Unrouted(u64),
-    /// Tells when what was acknowledged before has been written, or cannot be.
+    /// Signals once earlier acknowledgements were written or cannot be.
     Flush(oneshot::Sender<()>),
 }
 
-/// Whether the broker has read all acknowledgements that were written.
+/// Whether the broker has read all written acknowledgements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Read {
     Unknown,
@@ -88,31 +88,31 @@ enum Read {
     Yes,
 }
 
-/// Keeps the connection, and gives what comes to its subscription.
+/// Maintains the connection and routes incoming messages.
 pub(super) struct Session {
     client: Client,
     link: watch::Sender<Link>,
     stop: CancellationToken,
     component: Arc<str>,
     qos: QoS,
-    /// The broker sends again what was not acknowledged when a connection ended.
+    /// The broker resends unacknowledged messages after a reconnect.
     resends: bool,
     commands: mpsc::UnboundedSender<Command>,
     queue: mpsc::UnboundedReceiver<Command>,
     routes: Vec<Route>,
     in_flight: InFlight,
-    /// When to look for messages that nobody here wants, if there may be some.
+    /// When to check for unrouted messages, if there may be some.
     look_at: Option<Instant>,
-    /// Topics of which it was told that their messages wait for a subscription.
+    /// Topics already warned about.
     warned: HashSet<Arc<str>>,
-    /// What comes is left to the broker, as there is too much here: that one and all after it come again.
+    /// Over the limit: this and all later messages are left to the broker, which resends them.
     skipping: bool,
     /// Whether the broker has read the acknowledgements.
     read: Read,
-    /// Ends of subscriptions, the questions for that among them, without an answer.
+    /// Unanswered unsubscriptions, including the probes.
     asked: u32,
     connection: u64,
-    /// Acknowledgements that were not written yet.
+    /// Acknowledgements not yet written.
     unsent: usize,
     flushes: Vec<oneshot::Sender<()>>,
     reconnect: Reconnect,
@@ -164,7 +164,7 @@ impl Session {
                 events.cut();
                 self.link.send_replace(Link::Down(None));
             }
-            // What is not left to the broker may take as much again.
+            // A message that is kept may need as much memory again.
             let has_capacity =
                 self.in_flight.len() < MAX_IN_FLIGHT && self.in_flight.bytes() < 2 * MAX_IN_FLIGHT_BYTES;
             let (wait_until, look_at) = (self.reconnect.wait_until(), self.look_at);
@@ -218,12 +218,12 @@ impl Session {
         if !resumed {
             self.in_flight.forgotten();
         }
-        // Brokers that were restarted with the sessions on their disk may have forgotten who shares subscriptions, as
-        // Mosquitto does: being asked again changes nothing where they have not.
+        // Brokers restarted with persistent sessions may lose shared subscriptions, as Mosquitto does.
+        // Resubscribing is harmless otherwise.
         for route in (self.routes.iter()).filter(|route| !resumed || route.filter.is_shared()) {
             let mut options = route.options;
             options.number = options.number.filter(|_| limits.numbers);
-            // What the client cannot take now it could not take before either.
+            // If the client rejects it now, it was rejected before too.
             let _refused = self.client.try_subscribe(&route.filter.asked, self.qos, options);
         }
         self.link.send_replace(Link::Up(limits));
@@ -245,7 +245,7 @@ impl Session {
                 target: LOG,
                 "component {}: no connection to the broker: {text}; connecting again", self.component
             );
-            // The next one says so once more, not each attempt.
+            // Logged once per connection, not per attempt.
             self.connection = self.connection.max(1);
         } else {
             tracing::debug!(target: LOG, "component {}: {text}", self.component);
@@ -263,7 +263,7 @@ impl Session {
                 }
                 self.routes.push(route);
                 self.look_later();
-                // Whoever asked may have given up.
+                // The caller may have given up.
                 let _gone = added.send(());
             }
             Command::Remove(id) => self.routes.retain(|route| route.id != id),
@@ -295,7 +295,7 @@ impl Session {
         if self.routes.iter().any(|route| route.filter == *filter) {
             return;
         }
-        // Where the client does not take it, the broker goes on sending what nobody here wants.
+        // If this fails, the broker keeps sending unrouted messages.
         if self.client.try_unsubscribe(&filter.asked) {
             self.asked += 1;
         }
@@ -303,7 +303,7 @@ impl Session {
 
     fn flushed(&mut self) {
         if self.unsent == 0 || !self.is_up() {
-            // Dropped is told.
+            // Dropping the senders is the signal.
             self.flushes.clear();
         }
     }
@@ -324,19 +324,19 @@ impl Session {
         }
     }
 
-    /// Some messages may wait for a subscription.
+    /// Schedules a check for unrouted messages.
     fn look_later(&mut self) {
         if self.look_at.is_none() {
             self.look_at = Some(Instant::now() + UNROUTED_WARNING_DELAY);
         }
     }
 
-    /// Warns of messages that wait for a subscription while others are there: those may starve.
+    /// Warns of unrouted messages while other subscriptions exist, which may starve.
     fn warn_of_unrouted(&mut self) {
         self.look_at = None;
         self.routes.retain(|route| !route.messages.is_closed());
         if self.routes.is_empty() {
-            // The next one looks again.
+            // The next check sees the rest.
             return;
         }
         for (_, received) in self.in_flight.unrouted() {
@@ -354,8 +354,8 @@ impl Session {
         }
     }
 
-    /// Whether a message is left to the broker, which sends it again on the next connection. After the first one all are,
-    /// so that they keep their order.
+    /// Whether to leave a message to the broker, which resends it on the next connection. After the first
+    /// one, all are left, to keep the order.
     fn skips(&mut self, received: &Received) -> bool {
         if !self.resends || received.qos == QoS::AtMostOnce || self.in_flight.knows(received) {
             return false;
@@ -365,8 +365,8 @@ impl Session {
         self.skipping
     }
 
-    /// Whether to connect anew for what was left to the broker: there is room again, and the broker has read what was
-    /// acknowledged, so that this does not come again.
+    /// Whether to reconnect for the messages left to the broker: there is room again, and the broker has read
+    /// the acknowledgements, so it resends only the rest.
     fn wants_the_rest(&mut self) -> bool {
         let has_room = self.unsent == 0 && self.in_flight.bytes() <= MAX_IN_FLIGHT_BYTES / 2;
         if !self.skipping || !has_room || !self.is_up() || self.stop.is_cancelled() {
@@ -379,7 +379,7 @@ impl Session {
         self.read == Read::Yes
     }
 
-    /// The last question counts: those before were asked before the last acknowledgement.
+    /// Only the last answer counts: earlier probes preceded the last acknowledgement.
     fn answered(&mut self) {
         self.asked = self.asked.saturating_sub(1);
         if self.asked == 0 && self.read == Read::Asked {
@@ -387,13 +387,13 @@ impl Session {
         }
     }
 
-    /// Gives a message to one of the subscriptions that the broker says it came by, else of those that match its topic:
-    /// to the newest that names the topic, else to the newest whose pattern matches. Whether there is one.
+    /// Routes a message to a subscription named by the broker, or else to one whose filter matches: the
+    /// newest with the exact topic, or the newest whose pattern matches. Returns whether there is one.
     fn route(&mut self, number: u64, received: &Arc<Received>) -> bool {
         self.routes.retain(|route| !route.messages.is_closed());
         let numbers = received.properties.as_deref();
         let numbers = numbers.map_or(&[][..], |properties| &properties.subscriptions);
-        // Two filters may have one number.
+        // Two filters may have the same number.
         let named = |route: &&Route| {
             let number = route.options.number;
             number.is_some_and(|number| numbers.contains(&number)) && route.filter.matches(&received.topic)
@@ -416,7 +416,7 @@ impl Session {
             received,
             commands: Some(self.commands.clone()),
         };
-        // Dropped where nobody takes it, it is unrouted again.
+        // Dropped without a receiver, it is unrouted again.
         let _gone = route.messages.send(incoming);
     }
 
@@ -428,7 +428,7 @@ impl Session {
     }
 }
 
-/// Of subscriptions, oldest first: the newest that names the topic, else the newest whose pattern matches it.
+/// From subscriptions, oldest first: the newest with the exact topic, or the newest whose pattern matches.
 fn find<'r>(routes: impl DoubleEndedIterator<Item = &'r Route> + Clone, topic: &str) -> Option<&'r Route> {
     let mut routes = routes.rev();
     let exact = routes.clone().find(|route| route.filter.is(topic));

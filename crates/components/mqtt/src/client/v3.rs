@@ -17,7 +17,7 @@ pub(crate) struct Client(AsyncClient);
 
 pub(crate) struct Events(EventLoop);
 
-/// `clean`: the broker forgets the session with the connection.
+/// `clean`: the broker discards the session with the connection.
 pub(super) fn open(
     connection: &Connection,
     name: &str,
@@ -47,8 +47,8 @@ pub(super) fn open(
         let broker = dialled.clone();
         async move { broker.connect().await }
     });
-    // What waits is bounded by who sends: callers wait for their message, acknowledgements are of messages that
-    // the broker's own window bounds.
+    // Senders bound the queue: callers wait for their message, and the broker's window bounds
+    // acknowledgements.
     let (client, events) = AsyncClient::builder(options).unbounded().try_build()?;
     Ok((Client(client), Events(events)))
 }

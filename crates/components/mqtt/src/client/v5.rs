@@ -24,7 +24,7 @@ use crate::settings::{Connection, KEEP_ALIVE, MAX_MESSAGE, Session};
 #[derive(Clone)]
 pub(crate) struct Client {
     client: AsyncClient,
-    /// The broker is to forget the session when the connection ends on purpose.
+    /// Discard the session on a clean disconnect.
     forget: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn open(
         let broker = dialled.clone();
         async move { broker.connect().await }
     });
-    // What waits is bounded by who sends, as in 3.1.1.
+    // Senders bound the queue, as in 3.1.1.
     let (client, events) = AsyncClient::builder(options).unbounded().try_build()?;
     let forget = session.forget;
     Ok((Client { client, forget }, Events(events)))
@@ -89,7 +89,7 @@ impl Client {
         let refusal = match sent.map_err(unsent)?.wait_async().await {
             Ok(PublishResult::Qos1(answer)) => reason::of_puback(&answer),
             Ok(PublishResult::Qos2PubRecRejected(answer)) => reason::of_pubrec(&answer),
-            // Whatever else a PUBCOMP says: the broker has the message.
+            // Whatever the reason code of a PUBCOMP, the broker has the message.
             Ok(PublishResult::Qos0Flushed | PublishResult::Qos2Completed(_)) => None,
             Err(PublishNoticeError::RetainNotSupported) => reason::refusal(0x9A, None),
             Err(error) => return Err(Failure::Lost(error.into())),
@@ -176,9 +176,9 @@ impl Events {
 
     fn connected(&mut self, answer: &ConnAck) -> Event {
         let options = &mut self.0.options;
-        // From here on the library knows the session itself, and goes on with it.
+        // From here on the library keeps the session and resumes it.
         options.clear_session_store().set_clean_start(false);
-        // The broker may want pings more rarely; a silent one is to be noticed all the same.
+        // The broker may want fewer pings, but a dead connection must still be detected.
         if options.keep_alive() > Duration::from_secs(KEEP_ALIVE.into()) {
             options.set_keep_alive(KEEP_ALIVE);
         }
@@ -198,7 +198,7 @@ impl Events {
             _ => None,
         };
         if reason::blames_a_packet(error) {
-            // Sent again it would end the next connection too. Who published it is told, and decides.
+            // Resending it would end the next connection too. Its publisher gets the error.
             self.0.drain_pending_as_failed(NoticeFailureReason::SessionReset);
         }
         Lost {
@@ -262,7 +262,7 @@ fn properties(message: &Outgoing) -> Option<PublishProperties> {
 fn received(publish: Publish) -> Received {
     let left = publish.properties.as_ref();
     let left = left.and_then(|properties| properties.message_expiry_interval);
-    // Brokers count in whole seconds: what they send at all has some of its last one left.
+    // Brokers count whole seconds: a message they still send has part of its last second left.
     let expires = left.and_then(|left| Instant::now().checked_add(Duration::from_secs(left.max(1).into())));
     let properties = publish.properties.map(|properties| {
         let mut user = properties.user_properties;

@@ -5,17 +5,17 @@ use rumqttc::QoS;
 
 use super::{Connection, Session, URL, Version, v3};
 
-/// What the engine asks a broker for at most.
+/// Maximum receive window requested from a broker.
 const WINDOW: u16 = 1024;
-/// How long a broker keeps the session of a client that has a name.
+/// Session expiry of a client with a configured name.
 const SESSION_EXPIRY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// And that of one with a name that nobody else will have again.
+/// Session expiry of a client with a generated name.
 const SESSION_EXPIRY_NAMELESS: Duration = Duration::from_secs(5 * 60);
 
-/// The settings of a publish/subscribe component.
+/// Settings of a pub/sub component.
 pub(crate) struct PubSubSettings {
     pub(crate) connection: Connection,
-    /// Clients of this name share subscriptions.
+    /// Clients with this name share subscriptions.
     pub(crate) group: Option<String>,
 }
 
@@ -83,7 +83,7 @@ fn qos(metadata: &Metadata) -> Result<QoS, MetadataError> {
     })
 }
 
-/// In seconds, which MQTT counts them in.
+/// In seconds, as in MQTT.
 fn expiry(metadata: &Metadata, default: Duration) -> Result<u32, MetadataError> {
     const NAME: &[&str] = &["sessionExpiryInterval"];
     let given = metadata.duration(NAME, Unit::Seconds)?;

@@ -1,4 +1,4 @@
-//! Publish/subscribe on MQTT, either version.
+//! Pub/sub over both MQTT versions.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use outrigger_components_testing::{proxy::Proxy, server::Mosquitto};
 use super::components;
 
 pub(super) const RULES: PubSubRules = PubSubRules {
-    // A consumer is a client of the broker: two of one name end each other's connection.
+    // Each consumer is a broker client: two with the same name disconnect each other.
     groups: false,
     redelivers: true,
     keeps: true,
@@ -22,7 +22,7 @@ pub(super) const RULES: PubSubRules = PubSubRules {
 /// Generous: other builds and tests share the machine.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Makes of a test of a component's type one for each version.
+/// Turns a test of a component type into one per version.
 macro_rules! both {
     ($($(#[$attribute:meta])* async fn $name:ident($kind:ident: &str) $body:block)*) => {
         $(
@@ -92,7 +92,7 @@ pub(super) async fn next(subscription: &mut Subscription) -> Delivery {
     }
 }
 
-/// Nothing comes for a while.
+/// Checks that no message comes for a while.
 pub(super) async fn quiet(subscription: &mut Subscription) {
     let event = tokio::time::timeout(Duration::from_millis(500), subscription.next()).await;
     assert!(event.is_err(), "{event:?}");
@@ -123,7 +123,7 @@ both! {
         .await;
     }
 
-    /// Mosquitto keeps sessions on its disk, but not who shares subscriptions in them.
+    /// Mosquitto persists sessions, but not their shared subscriptions.
     async fn a_group_goes_on_when_the_broker_has_forgotten_it(kind: &str) {
         let Some(mut broker) = Mosquitto::start() else { return };
         let member = open(kind, &broker.url(), "app", &[]).await.unwrap();
@@ -132,7 +132,7 @@ both! {
         broker.restore();
         let delivery = tokio::time::timeout(SOON, async {
             loop {
-                // What is published before the member is back is for nobody.
+                // Messages published before the member is back are lost.
                 let _away = member.publish(&message("orders", "after", &[])).await;
                 let waiting = tokio::time::timeout(Duration::from_millis(200), next(&mut subscription));
                 if let Ok(delivery) = waiting.await {
@@ -178,7 +178,8 @@ both! {
         conformance::pubsub_members(RULES, async |group: &str| open(kind, &url, group, &[]).await).await;
     }
 
-    /// What the broker sends again while the app still has it is not delivered twice, and is acknowledged when it is done.
+    /// Messages that the broker resends while the app holds them are not delivered twice, and are
+    /// acknowledged once handled.
     async fn a_new_connection_does_not_deliver_what_the_app_still_has(kind: &str) {
         let Some(server) = Mosquitto::start() else { return };
         let mut proxy = Proxy::start(server.port()).await;
@@ -196,14 +197,15 @@ both! {
         kept.receipt.acknowledge();
         subscription.ended().await.unwrap();
         broker.close().await;
-        // The broker has none of them left.
+        // The broker holds none of them.
         let broker = open(kind, &url, "app", &[]).await.unwrap();
         let mut subscription = subscribe(&broker, "orders", &[]).await;
         quiet(&mut subscription).await;
         broker.close().await;
     }
 
-    /// What the app has not finished when its sidecar ends, and what comes while there is none, is lost; with QoS 1 it is not.
+    /// Messages that are unfinished at shutdown or arrive while the sidecar is down are lost; with QoS 1 they
+    /// are not.
     async fn with_qos_0_messages_come_at_most_once(kind: &str) {
         let Some(server) = Mosquitto::start() else { return };
         let url = server.url();
@@ -232,7 +234,7 @@ both! {
         }
     }
 
-    /// With `$share/<group>/<topic>` consumers of different names share messages.
+    /// With `$share/<group>/<topic>`, consumers of different names share messages.
     async fn shared_subscriptions_are_consumer_groups(kind: &str) {
         let Some(server) = Mosquitto::start() else { return };
         let url = server.url();
@@ -280,7 +282,7 @@ both! {
         broker.close().await;
     }
 
-    /// 96 MiB that wait at the broker: what finds no room here comes later, in its order and once.
+    /// 96 MiB queued at the broker: messages over the limit arrive later, in order and once.
     async fn large_messages_come_as_there_is_room(kind: &str) {
         let Some(server) = Mosquitto::start() else { return };
         let broker = open(kind, &server.url(), "app", &[]).await.unwrap();
@@ -321,7 +323,7 @@ both! {
         broker.close().await;
     }
 
-    /// As where a client subscribes anew before it is noticed that its first stream is dead.
+    /// As when a client resubscribes before its dead first stream is noticed.
     async fn what_another_subscription_wants_is_sent_on(kind: &str) {
         let Some(server) = Mosquitto::start() else { return };
         let broker = open(kind, &server.url(), "app", &[]).await.unwrap();
@@ -360,7 +362,8 @@ async fn a_clean_session_keeps_nothing() {
     publisher.close().await;
 }
 
-/// The more exact of two subscriptions gets a message; one that has ended leaves what it did not settle to the next.
+/// The more specific of two subscriptions gets a message; when one ends, the other gets its unsettled
+/// messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscriptions_of_one_component_share_its_connection() {
     let Some(server) = Mosquitto::start() else { return };
@@ -373,7 +376,7 @@ async fn subscriptions_of_one_component_share_its_connection() {
     assert_eq!((a.message.data, &*a.message.topic), ("a".into(), "orders/a"));
     assert_eq!((b.message.data, &*b.message.topic), ("b".into(), "orders/b"));
     b.receipt.acknowledge();
-    // Dropped without a word.
+    // Dropped without unsubscribing.
     drop(one);
     drop(a.receipt);
     let again = next(&mut all).await;
@@ -435,7 +438,7 @@ async fn who_is_not_let_in_over_mqtt_3_is_told_at_once() {
     }
 }
 
-/// What is too large is never sent: the broker would end the connection, and get it again over the next one.
+/// Oversized messages are never sent: the broker would disconnect, and again after the resend.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_for_mqtt_3_is_refused_alone() {
     const MAX_MESSAGE: usize = 64 << 20;

@@ -1,4 +1,4 @@
-//! What MQTT 5 has besides.
+//! Features of MQTT 5.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use super::{
 
 const MQTT5: &str = "pubsub.mqtt5";
 
-/// Replicas of an app: each has a name of its own, and one that takes the place of another has its name.
+/// Replicas of an app: each has its own name, and a replacement takes over the name.
 #[derive(Default)]
 struct Replicas(Mutex<HashMap<String, Vec<Weak<dyn PubSub>>>>);
 
@@ -64,7 +64,7 @@ async fn replicas_share() {
     conformance::pubsub_members(rules, async |group: &str| replicas.open(&url, group).await).await;
 }
 
-/// Without names: two components with the same settings get each message once between them.
+/// Two components without names and with equal settings share the messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consumers_without_names_share() {
     let Some(server) = Mosquitto::start() else { return };
@@ -134,7 +134,7 @@ async fn metadata_travel_as_properties() {
     broker.close().await;
 }
 
-/// What would make the broker end the connection is refused before, and the connection goes on.
+/// Requests that would make the broker disconnect are rejected first; the connection stays open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_broker_does_not_take_is_not_sent() {
     let Some(server) = Mosquitto::start_with("max_packet_size 2000\nretain_available false\n") else {
@@ -185,7 +185,7 @@ async fn refusals_name_their_reason_and_the_remedy() {
         for part in ["secret", "not authorized", "0x87", "permissions", "127.0.0.1"] {
             assert!(error.to_string().contains(part), "{part}: {error}");
         }
-        // Nobody has subscribed to it, which is no failure.
+        // A publish without subscribers is a success.
         broker.publish(&message("allowed/a", "x", &[])).await.unwrap();
         broker.close().await;
     }
@@ -208,7 +208,7 @@ async fn who_is_not_let_in_is_told_at_once() {
     }
 }
 
-/// Each of the subscriptions that match a topic gets its own copy.
+/// Each matching subscription gets its own copy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_go_to_the_subscription_they_came_by() {
     let Some(server) = Mosquitto::start() else { return };
@@ -233,7 +233,7 @@ async fn messages_go_to_the_subscription_they_came_by() {
     broker.close().await;
 }
 
-/// A sidecar that starts again has its subscription still: it is greeted again only if it asks for that.
+/// A restarted sidecar still has its subscription, so it gets retained messages again only on request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retained_messages_greet_as_the_subscription_says() {
     let Some(server) = Mosquitto::start() else { return };
@@ -255,7 +255,7 @@ async fn retained_messages_greet_as_the_subscription_says() {
         retained
     };
     assert!(greeted("never").await.is_empty());
-    // The subscription is there, so that what is published goes to it as any message does.
+    // The subscription exists, so it gets published messages as usual.
     assert_eq!(greeted("new").await, ["false"]);
     let broker = open(MQTT5, &server.url(), "other", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "state", &[("retainHandling", "new")]).await;
@@ -273,7 +273,7 @@ async fn retained_messages_greet_as_the_subscription_says() {
     broker.close().await;
 }
 
-/// What was sent to a session that has ended is lost with it, and only then.
+/// Messages sent to a session are lost when it ends, and only then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_end_as_the_settings_say() {
     let Some(server) = Mosquitto::start() else { return };
@@ -301,7 +301,7 @@ async fn sessions_end_as_the_settings_say() {
     publisher.close().await;
 }
 
-/// The window holds for all subscriptions together.
+/// The window applies to all subscriptions together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_broker_sends_no_more_than_the_window() {
     let Some(server) = Mosquitto::start() else { return };

@@ -1,4 +1,4 @@
-//! The MQTT components, on a real broker.
+//! The MQTT components on a real broker.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod broker;
@@ -30,13 +30,13 @@ fn components() -> Components {
 
 const MQTT: &str = "bindings.mqtt3";
 
-/// Sends what the binding under test should get.
+/// Publishes the events that the binding should receive.
 struct Sender(Arc<dyn OutputBinding>);
 
 #[async_trait]
 impl Source for Sender {
     async fn cause(&self, text: &str) {
-        // The broker may be away for a moment; the suite asks again.
+        // The broker may be briefly down; the suite retries.
         let _away = self.0.invoke(&call("create", &[], text)).await;
     }
 }
@@ -77,7 +77,7 @@ async fn mqtt_keeps_the_rules() {
     conformance::output_binding_outlives(&output("fourth").await, &sample, &mut broker).await;
 }
 
-/// Refuses everything until told otherwise.
+/// Refuses all events until it is allowed to accept them.
 #[derive(Default)]
 struct Strict {
     refuses: Mutex<bool>,
@@ -128,7 +128,7 @@ async fn what_was_refused_comes_again_with_the_next_connection() {
         )
         .await
         .unwrap();
-    // The first may be sent before the subscription is there.
+    // The first event may precede the subscription.
     let seen = async {
         while strict.seen.lock().unwrap().is_empty() {
             sender.invoke(&call("create", &[], "m")).await.unwrap();
@@ -149,7 +149,7 @@ async fn what_was_refused_comes_again_with_the_next_connection() {
     reading.await.unwrap().unwrap();
     let known = strict.seen.lock().unwrap().len();
 
-    // What was accepted does not come again: the broker would send it before what is new.
+    // Accepted events are not redelivered; the broker would send them before new ones.
     sender.invoke(&call("create", &[], "new")).await.unwrap();
     let drain = CancellationToken::new();
     let reading = read(&drain);

@@ -1,11 +1,11 @@
-//! Without a broker: the client keeps what it is asked to send.
+//! Without a broker: the client queues what it should send.
 
 use outrigger_component::{Metadata, Setup};
 
 use super::*;
 use crate::{client, settings::PubSubSettings};
 
-/// A session, and what has to live as long.
+/// A session, and values that must outlive it.
 fn session() -> (Session, Events) {
     let properties = [("url".to_owned(), "tcp://127.0.0.1:1".to_owned())];
     let setup = Setup {
@@ -60,7 +60,7 @@ async fn who_has_gone_is_not_subscribed_again() {
     assert_eq!(routes, [1]);
 }
 
-/// With places of their own at the broker, and without an end.
+/// With separate subscriptions at the broker, which never end.
 #[tokio::test]
 async fn messages_that_wait_for_nobody_are_told_while_others_are_subscribed() {
     let received = |topic: &str, packet| Received {
@@ -87,7 +87,7 @@ async fn messages_that_wait_for_nobody_are_told_while_others_are_subscribed() {
     assert_eq!(session.look_at, None);
     let _others = add(&mut session, 2, "others");
     session.warn_of_unrouted();
-    // Its subscription ends with it.
+    // This ends its subscription.
     session.command(Command::Remove(1));
     drop((orders, held));
     let returned = session.queue.try_recv().unwrap();

@@ -1,8 +1,8 @@
-//! What a client knows of its session when it begins: nothing is under way.
+//! Initial session state of a client: nothing in flight.
 //!
-//! The library goes on with a session that the broker kept only if it has something of its own to go on with. What an
-//! earlier process published and was not confirmed has failed there, and what it did not acknowledge the broker sends
-//! again: an empty session is the truth.
+//! The library resumes a session kept by the broker only if it has local state. Unconfirmed publishes of
+//! an earlier process have failed there, and the broker resends unacknowledged messages, so an empty state is
+//! correct.
 
 use std::pin::Pin;
 
@@ -20,8 +20,8 @@ type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionStoreError>> +
 
 impl Fresh {
     pub(super) fn new(name: &str, connection: &Connection) -> Self {
-        // With QoS 2 the broker may still know packets of the earlier process by their numbers, and would take new
-        // ones for those: they are completed first.
+        // With QoS 2 the broker may know packet identifiers of the earlier process and would mistake new
+        // packets for old ones. Complete those first.
         let known = match connection.qos {
             QoS::ExactlyOnce => connection.ahead,
             QoS::AtMostOnce | QoS::AtLeastOnce => 0,

@@ -1,4 +1,4 @@
-//! The reason codes of MQTT 5 (section 2.4 of its specification) as errors: what they are called, and what to do.
+//! MQTT 5 reason codes (section 2.4 of the specification) as errors, with names and remedies.
 
 use outrigger_component::Kind;
 use rumqttc5::{
@@ -8,7 +8,7 @@ use rumqttc5::{
 
 use super::Refusal;
 
-/// The code, its name, the kind of error, and the remedy.
+/// Code, name, error kind and remedy.
 type Row = (u8, &'static str, Kind, &'static str);
 
 const LOG: &str = "see the log of the broker";
@@ -151,7 +151,7 @@ const ROWS: &[Row] = &[
     ),
 ];
 
-/// What a code means; `None` below 0x80, where it means success. `text`: what the broker says besides.
+/// The meaning of a code; `None` below 0x80, which means success. `text` is the broker's reason string.
 pub(super) fn refusal(code: u8, text: Option<&str>) -> Option<Refusal> {
     if code < 0x80 {
         return None;
@@ -202,7 +202,7 @@ pub(super) fn of_connection(code: ConnectReturnCode) -> Option<Refusal> {
         ConnectReturnCode::MalformedPacket => 0x81,
         ConnectReturnCode::ProtocolError => 0x82,
         ConnectReturnCode::ImplementationSpecificError => 0x83,
-        // The first is how brokers of 3.1.1 say it.
+        // The first is the 3.1.1 return code.
         ConnectReturnCode::RefusedProtocolVersion | ConnectReturnCode::UnsupportedProtocolVersion => 0x84,
         ConnectReturnCode::BadClientId | ConnectReturnCode::ClientIdentifierNotValid => 0x85,
         ConnectReturnCode::BadUserNamePassword => 0x86,
@@ -224,7 +224,7 @@ pub(super) fn of_connection(code: ConnectReturnCode) -> Option<Refusal> {
     refusal(code, None)
 }
 
-/// Whether the connection ended because of something that was sent, and would be sent again.
+/// Whether a sent packet caused the disconnect and would be resent.
 pub(super) fn blames_a_packet(error: &ConnectionError) -> bool {
     let ConnectionError::MqttState(error) = error else {
         return false;
