@@ -24,51 +24,52 @@ use super::{
     settings::renewal,
 };
 
-/// What the server says of a second consumer of a topic where the stream is a work queue.
+/// The server's error for a second consumer of a topic in a work queue.
 const NOT_UNIQUE: &str = "consumer not unique";
-/// Before a message that was returned comes again, without `ackWait`.
+/// Redelivery delay of a returned message without `ackWait`.
 const REDELIVERY_DELAY: Duration = Duration::from_secs(1);
-/// How often it is looked whether the server still has the consumer.
+/// Interval of checking that the consumer still exists.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// What was said has to leave within this time when a subscription ends; shorter than a shutdown may take. A server that is
-/// away sends the messages again.
+/// Time for flushing acknowledgements when a subscription ends; less than the shutdown timeout. An
+/// unreachable server redelivers the messages.
 const FLUSH: Duration = Duration::from_secs(1);
-/// How long all else waits for what the server says of messages that have not come.
+/// Timeout of queries about missing messages; all other work waits for them.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Before the consumer is made again.
+/// Delay before the consumer is created again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A member of a deliver group, or the only one of its consumer.
+/// A member of a deliver group, or the sole subscriber of a consumer.
 pub(super) struct Consumer {
     shared: Arc<BrokerInner>,
     topic: Arc<str>,
     session: Option<Session>,
-    /// Without `durableName`, after the first session.
+    /// Set after the first session, without `durableName`.
     resume: Option<Resume>,
 }
 
-/// Where the next consumer goes on, in the stream that was made at a time.
+/// Where the next consumer continues, and the creation time of the stream.
 struct Resume {
     created: OffsetDateTime,
     sequence: u64,
 }
 
-/// A consumer of the server, and what it sends here.
+/// A consumer on the server and its messages.
 struct Session {
     stream: Stream,
     name: String,
-    /// `None`: no more are wanted.
+    /// `None` while draining.
     messages: Option<push::Messages>,
-    /// What the server sends ahead, to all members of a group together; less than 1: any number.
+    /// The server's prefetch limit for all members of a group; less than 1 for no limit.
     max_ack_pending: i64,
-    /// How often the server is told that messages are in progress.
+    /// Interval of in-progress notices.
     renewal: Duration,
     state: SessionState,
 }
 
-/// What settlements go by.
+/// State needed for settlements.
 struct SessionState {
-    /// Deliveries of one message that the server makes; the consumer may be older than the settings. -1: any number.
+    /// Maximum deliveries per message, from the server because the consumer may predate the settings. -1 for
+    /// no limit.
     max_deliver: i64,
     /// With `ackPolicy` `all`, and without `durableName`.
     progress: Option<Progress>,
@@ -86,7 +87,7 @@ impl Consumer {
         Ok(consumer)
     }
 
-    /// Finds the durable consumer, or makes one.
+    /// Finds or creates the consumer.
     async fn bind(&self) -> Result<Session> {
         let stream = self.shared.stream(&self.topic).await?;
         let settings = &self.shared.settings;
@@ -107,7 +108,7 @@ impl Consumer {
                 if let Some(resume) = &self.resume {
                     config.deliver_policy = resume.policy(&stream).unwrap_or(config.deliver_policy);
                 }
-                // The same for all that make it at once: none takes the messages away from another.
+                // Deterministic, so that members starting together do not take messages from each other.
                 config.deliver_subject = match durable {
                     Some(name) => format!("_INBOX.{}.{name}", stream.cached_info().config.name),
                     None => self.shared.client.new_inbox(),
@@ -123,7 +124,7 @@ impl Consumer {
                 })?
             }
         };
-        // The server's say: the consumer may be older than the settings.
+        // As reported by the server: the consumer may predate the settings.
         let info = bound.cached_info();
         let (name, config) = (info.name.clone(), &info.config);
         let alone = config.ack_policy == AckPolicy::All || durable.is_none();
@@ -133,7 +134,7 @@ impl Consumer {
             progress: alone.then(|| Progress::of(info)),
         };
         let messages = bound.messages().await.map_err(|error| lost(&error))?;
-        // The server knows of the subscription before it is asked anything else.
+        // The server must know of the subscription before further requests.
         self.shared.client.flush().await.map_err(|error| lost(&error))?;
         stream.consumer_info(&name).await.map_err(|error| lost(&error))?;
         Ok(Session {
@@ -197,7 +198,7 @@ impl Consumer {
                     Ok(()) => return Ok(()),
                     Err(error) => {
                         self.resume = match self.shared.settings.consumer.durable_name {
-                            // The server keeps what was acknowledged.
+                            // The server keeps the acknowledged position.
                             Some(_) => None,
                             None => session.resume(),
                         };
@@ -218,7 +219,7 @@ impl Consumer {
         }
     }
 
-    /// Takes messages until nothing more is wanted. An error: the server does not have the consumer any more.
+    /// Takes messages until draining ends. An error means that the consumer was deleted.
     async fn take(&self, session: &mut Session, feed: &mut Feed<Incoming>) -> Result<()> {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
         let Session {
@@ -234,7 +235,7 @@ impl Consumer {
         let mut prefetched = Prefetched::default();
         let (mut renewal, mut look) = (every(*renewal), every(POLL_INTERVAL));
         let suspicion = Notify::new();
-        // Beside everything else: a server that is away takes seconds not to answer.
+        // Concurrently, because an unreachable server delays each check by seconds.
         let mut gone = pin!(until_deleted(stream, name, &suspicion));
         loop {
             while feed.free_capacity() > 0
@@ -281,12 +282,12 @@ impl Consumer {
             }
         }
         self.release(&mut prefetched).await;
-        // An answer to this comes after what was said before.
+        // The server answers this after processing everything sent before.
         let _late = timeout(FLUSH, stream.consumer_info(name)).await;
         Ok(())
     }
 
-    /// Messages that the server sends ahead, as far as it waits for acknowledgements.
+    /// The prefetch window, if the server waits for acknowledgements.
     fn window(&self, max_ack_pending: i64) -> usize {
         let window = usize::try_from(max_ack_pending).unwrap_or(0);
         if window > 0 && self.shared.settings.acknowledges() {
@@ -297,7 +298,7 @@ impl Consumer {
     }
 
     fn offer(&self, incoming: Incoming, state: &mut SessionState, feed: &mut Feed<Incoming>) {
-        // Without acknowledgements it does not come again, whatever becomes of it.
+        // Without acknowledgements the message is never redelivered.
         if !self.shared.settings.acknowledges()
             && let Some(progress) = &mut state.progress
         {
@@ -307,7 +308,7 @@ impl Consumer {
         feed.offer(incoming, message);
     }
 
-    /// Says what became of the messages that the app had, at the end of the component.
+    /// Reports the state of the app's messages when the component closes.
     async fn give_back(&self, feed: &mut Feed<Incoming>, state: &mut SessionState) {
         for settled in feed.settled().now_or_never().unwrap_or_default() {
             self.settle(settled, None, state).await;
@@ -317,7 +318,7 @@ impl Consumer {
         }
     }
 
-    /// A message whose payload was read again, unless it is lost: then the server is told.
+    /// A message whose payload was read again. If it is lost, the server is notified.
     async fn read_again(
         &self,
         read: std::result::Result<Incoming, (Incoming, Lost)>,
@@ -338,7 +339,7 @@ impl Consumer {
         None
     }
 
-    /// Gives back what the app never had.
+    /// Returns messages that the app never received.
     async fn release(&self, prefetched: &mut Prefetched) {
         for incoming in prefetched.messages() {
             self.say(incoming, AckKind::Nak(None)).await;
@@ -346,7 +347,8 @@ impl Consumer {
         *prefetched = Prefetched::default();
     }
 
-    /// What the app returned comes again after a pause, unless no more are wanted here: then at once, to another one.
+    /// Settles messages. Returned messages are redelivered after a delay, or at once to another member while
+    /// draining.
     async fn settle_all(
         &self,
         settled: Vec<(Incoming, Settlement)>,
@@ -377,7 +379,8 @@ impl Consumer {
         }
     }
 
-    /// A message is not to come again. Where that would count for those before it too, the server hears of it when they are done.
+    /// Finishes a message. If an acknowledgement covers earlier messages too, the server gets it once those
+    /// are done.
     async fn finish(&self, incoming: &Incoming, kind: AckKind, state: &mut SessionState) {
         let Some(progress) = &mut state.progress else {
             return self.say(incoming, kind).await;
@@ -388,7 +391,8 @@ impl Consumer {
         }
     }
 
-    /// Has the server send a message again, after `pause`. When it has done so as often as it may, the server tells nobody.
+    /// Asks the server to redeliver a message after `pause`. At the delivery limit the server drops it
+    /// silently, so this logs it.
     async fn refuse(&self, incoming: &Incoming, pause: Option<Duration>, state: &mut SessionState) {
         let max_deliver = state.max_deliver;
         let mut last = false;
@@ -415,7 +419,7 @@ impl Consumer {
             );
         }
         match &mut state.progress {
-            // What comes after it is not to wait for ever.
+            // Later messages must not wait for it forever.
             Some(progress) if last && progress.all() => {
                 return self.finish(incoming, AckKind::Ack, state).await;
             }
@@ -426,7 +430,7 @@ impl Consumer {
         self.say(incoming, AckKind::Nak(pause)).await;
     }
 
-    /// Asks about messages that hold up acknowledgements and have not come.
+    /// Queries the server about missing messages that block acknowledgements.
     async fn look(&self, stream: &Stream, name: &str, state: &mut SessionState) {
         let Some(progress) = &mut state.progress else {
             return;
@@ -437,7 +441,7 @@ impl Consumer {
             progress.compare(info.num_ack_pending);
         }
         let passed = match progress.awaited() {
-            // The server does not send again what is not in the stream any more.
+            // The server does not redeliver a deleted message.
             Some(sequence)
                 if matches!(
                     timeout(ANSWER, read(stream, sequence)).await,
@@ -459,7 +463,7 @@ impl Consumer {
         }
     }
 
-    /// Tells the server about a message. Where that is lost, the server sends the message again.
+    /// Sends an acknowledgement. If it is lost, the server redelivers the message.
     async fn tell(&self, reply: &Subject, kind: AckKind) {
         if self.shared.settings.acknowledges()
             && let Err(error) = self.shared.client.publish(reply.clone(), kind.into()).await
@@ -504,9 +508,9 @@ impl Session {
 impl Resume {
     fn policy(&self, stream: &Stream) -> Option<DeliverPolicy> {
         let info = stream.cached_info();
-        // A work queue has what is not acknowledged and nothing else, and gives it from its beginning alone.
+        // A work queue contains only unacknowledged messages and can only be read from its start.
         (info.config.retention != RetentionPolicy::WorkQueue).then(|| DeliverPolicy::ByStartSequence {
-            // Another stream of the name: it was made after the subscription began.
+            // A stream recreated under the same name is newer than the subscription.
             start_sequence: if info.created == self.created {
                 self.sequence
             } else {
@@ -522,7 +526,7 @@ fn every(period: Duration) -> Interval {
     every
 }
 
-/// Whom to tell that messages are in progress: those here, and those that are done and not acknowledged yet.
+/// Reply subjects for in-progress notices: messages held here, and finished ones not yet acknowledged.
 fn in_progress(feed: &Feed<Incoming>, prefetched: &Prefetched, state: &SessionState) -> Vec<Subject> {
     let here = feed.unsettled().chain(prefetched.messages());
     let here = here.filter_map(|incoming| incoming.reply.as_ref());
@@ -530,7 +534,7 @@ fn in_progress(feed: &Feed<Incoming>, prefetched: &Prefetched, state: &SessionSt
     here.chain(done).cloned().collect()
 }
 
-/// Looks now and then, and on suspicion, whether the server still has a consumer; ends when it has not.
+/// Checks periodically, and on suspicion, that the consumer exists; returns once it does not.
 async fn until_deleted(stream: &Stream, name: &str, suspicion: &Notify) {
     loop {
         let _either = timeout(POLL_INTERVAL, suspicion.notified()).await;

@@ -1,8 +1,9 @@
-//! `pubsub.jetstream`: streams of NATS, with consumers as Dapr's component makes them, so that its sidecars and ours share
-//! a stream and a durable consumer.
+//! `pubsub.jetstream`: NATS streams, with consumers like those of Dapr's component, so that sidecars of both
+//! can share a stream and a durable consumer.
 //!
-//! A topic is a subject, which a stream must have; the component makes none. A consumer group is a durable consumer with a
-//! deliver group. Messages that are here and not settled are said to be in progress, so that nobody else gets them.
+//! A topic is a subject of an existing stream; the component creates no streams. A consumer group is a
+//! durable consumer with a deliver group. The component reports unsettled messages as in progress, so that
+//! the server does not redeliver them.
 
 mod consumer;
 mod prefetched;
@@ -36,11 +37,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use self::{consumer::Consumer, settings::Settings};
 
 const LOG: &str = "dapr.contrib";
-/// How long any call waits for the server.
+/// Timeout of calls to the server.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two looks whether there is a connection again.
+/// Poll interval while reconnecting.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Attempts at one message.
+/// Attempts to publish a message.
 const ATTEMPTS: u32 = 3;
 
 /// Adds the component of this crate.
@@ -53,7 +54,7 @@ pub fn add(catalog: &mut Catalog) {
         }));
 }
 
-/// What publishers and consumers of one component share.
+/// State shared by publishers and consumers of a component.
 struct BrokerInner {
     client: Client,
     jetstream: Context,
@@ -65,7 +66,7 @@ struct BrokerInner {
 
 struct JetStream(Arc<BrokerInner>);
 
-/// What is read of an envelope.
+/// The relevant field of an envelope.
 #[derive(Deserialize)]
 struct Envelope {
     id: Option<String>,
@@ -107,7 +108,7 @@ impl JetStream {
 }
 
 impl BrokerInner {
-    /// Waits for a connection: without one, messages would be sent after their caller gave up.
+    /// Waits for a connection. Without one, messages would be sent after the caller gave up.
     async fn connected(&self) -> Result<()> {
         let deadline = Instant::now() + CALL_TIMEOUT;
         while self.client.connection_state() != State::Connected {
@@ -120,7 +121,7 @@ impl BrokerInner {
         Ok(())
     }
 
-    /// The stream that has a subject.
+    /// The stream of a subject.
     async fn stream(&self, topic: &str) -> Result<Stream> {
         self.connected().await?;
         let name = match &self.settings.stream {
@@ -145,7 +146,7 @@ impl BrokerInner {
         })
     }
 
-    /// Attempts at a message, of which the server stores one: it knows the message by its id.
+    /// Publishes with retries. The server deduplicates attempts by message id.
     async fn publish(&self, message: &Publish, headers: HeaderMap) -> Result<PublishAck> {
         for _ in 1..ATTEMPTS {
             match self.attempt(message, headers.clone()).await {
@@ -179,8 +180,8 @@ impl BrokerInner {
         })
     }
 
-    /// Whether what the server took for the same message has this topic. The ids of a stream are those of all its
-    /// subjects, and a dead letter, or an event of an outbox, goes to a second one under its id.
+    /// Whether the presumed duplicate has this topic. Message ids are unique per stream, not per subject, and
+    /// a dead letter or an outbox event is published to a second subject under the same id.
     async fn has_in_topic(&self, duplicate: &PublishAck, topic: &str) -> bool {
         let looking = async {
             let stream = self.jetstream.get_stream_no_info(&duplicate.stream).await.ok()?;
@@ -209,7 +210,7 @@ impl PubSub for JetStream {
     async fn publish(&self, message: &Publish) -> Result<()> {
         self.check_open()?;
         let mut headers = HeaderMap::new();
-        // By the id of its envelope the server knows a message that it has already.
+        // The server deduplicates by the envelope's id.
         if let Ok(Envelope { id: Some(id) }) = serde_json::from_slice(&message.data)
             && !id.contains(['\r', '\n'])
         {
@@ -253,10 +254,10 @@ impl PubSub for JetStream {
 
     async fn close(&self) {
         self.0.closed.cancel();
-        // Consumers give back what they hold before the connection is closed.
+        // Consumers return their messages before the connection closes.
         self.0.consumers.close();
         self.0.consumers.wait().await;
-        // Where it is gone there is nothing to be written.
+        // Fails if the connection is lost.
         let _gone = timeout(CALL_TIMEOUT, self.0.client.drain()).await;
     }
 }

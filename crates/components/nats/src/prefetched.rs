@@ -1,6 +1,6 @@
-//! What the server sent while there was no room. It counts messages, whatever their size, so payloads beyond the room are
-//! dropped here and read from the stream again when it is their turn: the server need not send those messages again, and
-//! their order and their count of deliveries stay.
+//! Messages that the server sent ahead of the available capacity. The server counts messages, not bytes.
+//! Payloads over the limit are dropped here and read from the stream later, so the server need not redeliver
+//! them, and order and delivery count are preserved.
 
 use std::{collections::VecDeque, future::pending};
 
@@ -16,19 +16,20 @@ use bytes::Bytes;
 use outrigger_component::pubsub::DEAD_LETTER_HOPS;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Messages that wait here; beyond it the connection's own buffer fills, and what it drops the server sends again.
+/// Maximum queued messages; beyond it the connection's own buffer fills, and messages it drops are
+/// redelivered.
 const MAX_WAITING: usize = 8192;
 
-/// The longest id of a message that is kept, bytes.
+/// Maximum length of a stored message id in bytes.
 const MAX_ID: usize = 1024;
 
-/// Messages in the order they came.
+/// Messages in order of arrival.
 #[derive(Default)]
 pub(super) struct Prefetched {
     waiting: VecDeque<Waiting>,
-    /// Of payloads that are kept.
+    /// Bytes of stored payloads.
     bytes: usize,
-    /// The first message, whose payload is on its way.
+    /// The first message, while its payload is read again.
     reading: Option<Reading>,
 }
 
@@ -45,21 +46,21 @@ struct Reading {
     payload: AbortOnDropHandle<Payload>,
 }
 
-/// Why there is no payload.
+/// Why a payload is missing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// The stream does not have the message any more.
+    /// The stream no longer contains the message.
     Deleted,
     Unread(String),
 }
 
 impl Prefetched {
-    /// Whether no more messages may be taken.
+    /// Whether the queue is full.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() >= MAX_WAITING
     }
 
-    /// Takes a message; `limit` is how many bytes all that wait here may have.
+    /// Adds a message; `limit` is the maximum size of all queued payloads in bytes.
     pub(super) fn push(&mut self, mut incoming: Incoming, limit: usize) {
         lighten(&mut incoming.message);
         let size = incoming.payload.len();
@@ -72,7 +73,7 @@ impl Prefetched {
         self.waiting.push_back(Waiting { incoming, whole });
     }
 
-    /// The next message. Where its payload was dropped there is none: [`Prefetched::read_again`] brings it.
+    /// The next message. `None` if its payload was dropped; then [`Prefetched::read_again`] returns it.
     pub(super) fn next(&mut self, stream: &Stream) -> Option<Incoming> {
         if self.reading.is_some() {
             return None;
@@ -93,8 +94,7 @@ impl Prefetched {
         None
     }
 
-    /// Waits for the message whose payload is on its way, for ever where there is none. Can be abandoned without losing
-    /// any.
+    /// Waits for the payload being read, forever if there is none. Cancel-safe.
     pub(super) async fn read_again(&mut self) -> Result<Incoming, (Incoming, Lost)> {
         let Some(reading) = &mut self.reading else {
             return pending().await;
@@ -111,15 +111,15 @@ impl Prefetched {
         }
     }
 
-    /// All messages, in their order.
+    /// All messages in order.
     pub(super) fn messages(&self) -> impl Iterator<Item = &Incoming> {
         let reading = self.reading.iter().map(|reading| &reading.incoming);
         reading.chain(self.waiting.iter().map(|waiting| &waiting.incoming))
     }
 }
 
-/// Lets go of headers, but for the two that are used here. Where they were most of the message, its payload
-/// is copied, so that it does not keep all that was read with it.
+/// Drops all headers except the two used here. If headers were most of the message, copies the payload to
+/// free the receive buffer.
 fn lighten(message: &mut Message) {
     let Some(headers) = message.headers.take() else {
         return;

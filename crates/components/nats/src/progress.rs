@@ -1,5 +1,6 @@
-//! How far a subscriber has come in a stream, where the server does not know it: with `ackPolicy` `all` it takes an
-//! acknowledgement for all that came before as well, and without `durableName` it forgets a consumer that was away.
+//! Progress of a subscriber in a stream, where the server does not track it: with `ackPolicy` `all` an
+//! acknowledgement covers all earlier messages, and without `durableName` the server forgets a disconnected
+//! consumer.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +12,22 @@ use async_nats::{
     },
 };
 
-/// Of a consumer whose only subscriber this is.
+/// Progress of a consumer with this subscriber only.
 pub(super) struct Progress {
     policy: AckPolicy,
-    /// What came and is not acknowledged, by its sequence in the stream.
+    /// Unacknowledged messages by stream sequence.
     tracked: BTreeMap<u64, Tracked>,
-    /// The highest sequence that came.
+    /// The highest sequence received.
     seen: u64,
-    /// The number of the next delivery. Where another one comes, deliveries were lost on their way.
+    /// Number of the next delivery. Another number means that deliveries were lost.
     next: u64,
-    /// From this sequence on the server may wait for acknowledgements of messages that are not here.
+    /// From this sequence on, the server may wait for acknowledgements of messages that did not arrive.
     doubt: Option<u64>,
 }
 
 struct Tracked {
-    /// Of the first delivery: these rise with the sequences, and the server passes over an acknowledgement by one that is
-    /// not above the last.
+    /// Reply subject of the first delivery: these increase with the sequence, and the server ignores
+    /// acknowledgements that do not exceed the last.
     reply: Subject,
     state: State,
 }
@@ -34,14 +35,14 @@ struct Tracked {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Here,
-    /// The server is to send it again.
+    /// Returned for redelivery.
     Returned,
-    /// What came before it is not done.
+    /// Done, but an earlier message is not.
     Done,
 }
 
 impl Progress {
-    /// `info`: from before the subscriber was there.
+    /// `info` is from before the subscription.
     pub(super) fn of(info: &Info) -> Self {
         Self {
             policy: info.config.ack_policy,
@@ -52,12 +53,12 @@ impl Progress {
         }
     }
 
-    /// Whether an acknowledgement counts for all that came before.
+    /// Whether an acknowledgement covers all earlier messages.
     pub(super) fn all(&self) -> bool {
         self.policy == AckPolicy::All
     }
 
-    /// Notes what the server sent; `false` where it was done already.
+    /// Records a delivery; `false` if the message was already done.
     pub(super) fn came(&mut self, incoming: &Incoming) -> bool {
         match (incoming.info(), &incoming.reply) {
             (Ok(info), Some(reply)) => self.note(info.stream_sequence, info.consumer_sequence, reply),
@@ -66,7 +67,7 @@ impl Progress {
     }
 
     fn note(&mut self, sequence: u64, number: u64, reply: &Subject) -> bool {
-        // What is lost where nothing is acknowledged does not come again.
+        // Without acknowledgements, lost messages are not redelivered.
         if number != self.next && self.policy != AckPolicy::None {
             self.doubt = self.doubt.or(Some(self.seen + 1));
         }
@@ -82,7 +83,8 @@ impl Progress {
         tracked.state != State::Done
     }
 
-    /// The app is done with a message. By what is returned that is acknowledged, and with it all before that was done.
+    /// The app has handled a message. Acknowledging the returned subject covers all earlier finished
+    /// messages.
     pub(super) fn done(&mut self, incoming: &Incoming) -> Option<Subject> {
         let Ok(info) = incoming.info() else {
             return incoming.reply.clone();
@@ -94,7 +96,7 @@ impl Progress {
         incoming.reply.clone()
     }
 
-    /// With `all`: nothing more is to become of a message.
+    /// With `all`: marks a message as finished.
     pub(super) fn finished(&mut self, sequence: u64) -> Option<Subject> {
         if let Some(tracked) = self.tracked.get_mut(&sequence) {
             tracked.state = State::Done;
@@ -102,7 +104,7 @@ impl Progress {
         self.passed()
     }
 
-    /// With `all`: the last message up to which all are done, when there is one to be acknowledged.
+    /// With `all`: the last message up to which all are done, if not yet acknowledged.
     pub(super) fn passed(&mut self) -> Option<Subject> {
         let mut passed = None;
         while let Some(first) = self.tracked.first_entry()
@@ -123,7 +125,7 @@ impl Progress {
         }
     }
 
-    /// What is done and cannot be acknowledged yet.
+    /// Finished messages that cannot be acknowledged yet.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Subject> {
         let done = self
             .tracked
@@ -136,20 +138,21 @@ impl Progress {
         self.doubt.is_some()
     }
 
-    /// `unacknowledged`: so many messages the server waits for, by an answer after which nothing was noted here.
+    /// Compares with the server's number of unacknowledged messages, from an answer after which nothing was
+    /// recorded here.
     pub(super) fn compare(&mut self, unacknowledged: usize) {
         if unacknowledged <= self.tracked.len() {
             self.doubt = None;
         }
     }
 
-    /// The first message, where the server is to send it again.
+    /// The first message, if it waits for redelivery.
     pub(super) fn awaited(&self) -> Option<u64> {
         let (sequence, tracked) = self.tracked.first_key_value()?;
         (tracked.state == State::Returned).then_some(*sequence)
     }
 
-    /// Where a new consumer goes on: all before is done.
+    /// Start of a new consumer: all earlier messages are done.
     pub(super) fn resume(&self) -> u64 {
         let mut tracked = self.tracked.iter();
         let open = tracked.find(|(_, tracked)| tracked.state != State::Done);

@@ -18,29 +18,28 @@ const URL: &[&str] = &["natsURL"];
 const CERTIFICATE: &str = "tls_client_cert";
 const KEY: &str = "tls_client_key";
 const NAME: &str = "dapr.io - pubsub.jetstream";
-/// Messages of a subscription that the client keeps until they are taken. Beyond it they are dropped here, and sent again
-/// by the server.
+/// Client buffer per subscription. Messages beyond it are dropped and redelivered by the server.
 const WAITING: usize = 8192;
-/// Between two pings: a server that leaves two without an answer is gone.
+/// Ping interval; after two unanswered pings the connection is considered dead.
 const PING: Duration = Duration::from_secs(5);
-/// Before the client connects again.
+/// Backoff of reconnects.
 const RECONNECT_PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
-/// Until the server sends a message again that nobody acknowledged.
+/// Time after which the server redelivers an unacknowledged message.
 const ACK_WAIT: Duration = Duration::from_secs(30);
 
-/// The properties of `pubsub.jetstream` besides the credentials.
+/// The properties of `pubsub.jetstream` except credentials.
 pub(super) struct Settings {
     pub(super) url: Vec<ServerAddr>,
     pub(super) stream: Option<String>,
     pub(super) concurrency: Option<NonZeroUsize>,
-    /// What a consumer is made like.
+    /// Consumer configuration.
     pub(super) consumer: push::Config,
     domain: Option<String>,
     prefix: Option<String>,
 }
 
 impl Settings {
-    /// With how to connect, and who this is.
+    /// Reads the settings, and the connection options with credentials.
     pub(super) fn read(metadata: &Metadata) -> Result<(Self, ConnectOptions)> {
         let servers = metadata.required(URL)?;
         let owned = |name: &str| metadata.filled(&[name]).map(str::to_owned);
@@ -56,7 +55,7 @@ impl Settings {
         };
         let (mut options, secure) = options(metadata)?;
         let consumer = consumer(metadata)?;
-        // Last: without it nothing more could be read, and all that is wrong is told together.
+        // Last, because without servers reading stops, and all errors are reported together.
         let url = addresses(metadata, servers)?;
         let tls = url.iter().any(ServerAddr::tls_required);
         if !secure && tls {
@@ -64,7 +63,8 @@ impl Settings {
             let config = config.map_err(|error| metadata.wrong(URL, &error.to_string()))?;
             options = options.tls_client_config(config);
         }
-        // Of every server: those that the first one names have no scheme, and would be told who this is in the clear.
+        // Applies to all servers: addresses advertised by the first one have no scheme, and would receive
+        // credentials in plain text.
         options = options.require_tls(secure || tls);
         let settings = Self {
             url,
@@ -77,7 +77,7 @@ impl Settings {
         Ok((settings, options))
     }
 
-    /// The servers, without credentials.
+    /// The servers without credentials.
     pub(super) fn at(&self) -> String {
         let servers = self.url.iter();
         let servers: Vec<String> = servers
@@ -97,20 +97,21 @@ impl Settings {
         }
     }
 
-    /// What of a durable consumer of the server is not what is set here: a property, what is set, and what the server has.
+    /// The first difference between the settings and a durable consumer on the server: property, configured
+    /// value, server's value.
     pub(super) fn differs(&self, found: &consumer::Config) -> Option<(&'static str, String, String)> {
         let set = &self.consumer;
         let group = |group: &Option<String>| group.clone().unwrap_or_else(|| "none".to_owned());
         let span = |span: Duration| format!("{span:?}");
-        // Less than none is any number.
+        // Negative numbers mean no limit.
         let number = |number: i64| number.max(-1).to_string();
-        // With `backOff` the server has its first pause for `ackWait`.
+        // With `backOff` the server uses its first delay as `ackWait`.
         let waits = !set.ack_wait.is_zero() && (set.backoff.is_empty() || found.backoff.is_empty());
         let spans = |spans: &[Duration]| match spans {
             [] => "none".to_owned(),
             _ => spans.iter().map(|one| span(*one)).collect::<Vec<_>>().join(","),
         };
-        // The property, whether it is set, what is set and what the server has.
+        // Property, whether it is set, configured value and server's value.
         let properties = [
             (
                 "ackPolicy",
@@ -185,7 +186,7 @@ impl Settings {
         differs.map(|(property, _, set, found)| (property, set, found))
     }
 
-    /// Whether the server waits for acknowledgements.
+    /// Whether the server expects acknowledgements.
     pub(super) fn acknowledges(&self) -> bool {
         self.consumer.ack_policy != AckPolicy::None
     }
@@ -198,7 +199,7 @@ fn addresses(metadata: &Metadata, servers: &str) -> Result<Vec<ServerAddr>, Meta
         .map_err(|error| metadata.wrong(URL, &format!("a URL like nats://host:4222 is expected: {error}")))
 }
 
-/// How to connect, and whether TLS with a certificate is part of that.
+/// Connection options, and whether they use a TLS client certificate.
 fn options(metadata: &Metadata) -> Result<(ConnectOptions, bool), MetadataError> {
     let given = |name: &str| metadata.filled(&[name]);
     let options = ConnectOptions::new()
@@ -330,7 +331,7 @@ fn policy_name(policy: AckPolicy) -> String {
     name.to_owned()
 }
 
-/// Where a consumer begins, as the properties say it.
+/// A deliver policy in the property's notation.
 fn begin_name(policy: &DeliverPolicy) -> String {
     match policy {
         DeliverPolicy::All => "all".to_owned(),
@@ -346,7 +347,7 @@ fn begin_name(policy: &DeliverPolicy) -> String {
     }
 }
 
-/// How often the server is told that messages of a consumer are in progress: with `backOff` each delivery has a time of its own.
+/// Interval of in-progress notices; with `backOff`, each delivery has a different deadline.
 pub(super) fn renewal(config: &consumer::Config) -> Duration {
     let waits = config.backoff.iter().chain([&config.ack_wait]);
     let shortest = waits.filter(|wait| !wait.is_zero()).min();
@@ -368,7 +369,7 @@ mod tests {
         Settings::read(&Metadata::new("broker", properties).unwrap()).map(|(settings, _)| settings)
     }
 
-    /// Also where the address is missing or wrong.
+    /// Including a missing or invalid address.
     #[tokio::test]
     async fn all_that_is_wrong_is_told_together() {
         let wrong = [

@@ -1,4 +1,4 @@
-//! A consumer of a real server that takes an acknowledgement for all that came before as well.
+//! A consumer on a real server whose acknowledgements cover all earlier messages.
 
 use async_nats::jetstream::consumer::{AckPolicy, Info, push};
 use futures::StreamExt;
@@ -16,7 +16,7 @@ async fn stream(server: &Nats) -> stream::Stream {
     jetstream::new(client).get_stream("all").await.unwrap()
 }
 
-/// Waits until the server says it of the consumer.
+/// Waits until the server reports this of the consumer.
 async fn until(stream: &stream::Stream, said: impl Fn(&Info) -> bool) {
     let saying = async {
         while !said(&stream.consumer_info("app").await.unwrap()) {
@@ -56,7 +56,7 @@ async fn what_failed_comes_again_though_a_later_one_is_acknowledged() {
     assert_eq!((info.ack_floor.stream_sequence, info.num_ack_pending), (0, 3));
     again.receipt.acknowledge();
     until(&stream, |info| info.ack_floor.stream_sequence == 2).await;
-    // Longer than ackWait: neither what the app has comes again, nor what it is done with.
+    // Longer than ackWait: neither messages held by the app nor finished ones are redelivered.
     quiet(&mut subscription, Duration::from_secs(4)).await;
     slow.receipt.acknowledge();
     until(&stream, |info| info.ack_floor.stream_sequence == 3).await;
@@ -81,7 +81,7 @@ async fn what_a_vanished_consumer_had_comes_again_though_later_ones_are_acknowle
     until(&stream, |info| !info.push_bound).await;
     let broker = open(&server.url(), "app", &ALL).await.unwrap();
     let mut subscription = subscribe(&broker, "orders").await.unwrap();
-    // It comes before those that the other one had, and is not to be acknowledged before them.
+    // It arrives before the other consumer's messages, and must not be acknowledged before them.
     publish(&broker, &["3"]).await;
     expect(&mut subscription, "3").await.receipt.acknowledge();
     for text in ["1", "2"] {
@@ -94,7 +94,7 @@ async fn what_a_vanished_consumer_had_comes_again_though_later_ones_are_acknowle
     drop(held);
 }
 
-/// One that Dapr made, and what its sidecar left.
+/// A consumer created by Dapr, with messages left by its sidecar.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_that_another_client_made_is_joined() {
     let Some(server) = started().await else { return };
@@ -116,7 +116,8 @@ async fn a_consumer_that_another_client_made_is_joined() {
     }
     drop(messages);
     until(&stream, |info| !info.push_bound).await;
-    // The server does not send it again. Of a later one it would take the deletion for an acknowledgement of this one too.
+    // The server does not redeliver it. For a later one, it would take the deletion as an acknowledgement of
+    // this one too.
     assert!(stream.delete_message(1).await.unwrap());
     let mut subscription = subscribe(&broker, "orders").await.unwrap();
     publish(&broker, &["4"]).await;

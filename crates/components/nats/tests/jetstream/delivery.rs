@@ -1,4 +1,4 @@
-//! When a real server delivers a message again.
+//! Redelivery by a real server.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ async fn what_failed_comes_again_after_ack_wait() {
     broker.close().await;
 }
 
-/// Bulks go by it: with so many messages unsettled no other comes.
+/// Bulk subscriptions rely on it: no further message arrives while this many are unsettled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_sends_no_more_than_the_window() {
     let Some(server) = started().await else { return };
@@ -74,7 +74,7 @@ async fn work_queue(url: &str) -> stream::Stream {
     jetstream::new(client).create_stream(config).await.unwrap()
 }
 
-/// They share one consumer of the server, whoever of them was first: also where they begin at the same moment, and again.
+/// They share a consumer, whichever member created it, even if they start at the same moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_of_a_group_have_each_message_of_a_work_queue_once() {
     let Some(server) = Nats::start("") else { return };
@@ -123,7 +123,7 @@ async fn members_of_a_group_have_each_message_of_a_work_queue_once() {
     second.close().await;
 }
 
-/// Each pause is the time that the server gives the app for a delivery.
+/// Each delay is the ack deadline of a delivery.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_handler_keeps_its_message_with_pauses_shorter_than_ack_wait() {
     let Some(server) = started().await else { return };
@@ -138,7 +138,7 @@ async fn a_slow_handler_keeps_its_message_with_pauses_shorter_than_ack_wait() {
     broker.close().await;
 }
 
-/// Consumers without the name that they share would be two, which the server does not let have one message twice.
+/// Consumers without a shared name would be two, which the server rejects for a work queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_work_queue_has_one_consumer_of_a_topic() {
     let Some(server) = Nats::start("") else { return };
@@ -159,7 +159,7 @@ async fn a_work_queue_has_one_consumer_of_a_topic() {
     }
 }
 
-/// Neither its acknowledgement nor its refusal comes: the server has to notice by itself.
+/// Neither acknowledgement nor rejection arrives: the server must detect it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_vanished_consumer_had_comes_again_after_ack_wait() {
     let Some(server) = started().await else { return };
@@ -171,7 +171,7 @@ async fn what_a_vanished_consumer_had_comes_again_after_ack_wait() {
     let held = next(&mut subscription).await;
     let other = open(&server.url(), "app", &[]).await.unwrap();
     let mut waiting = subscribe(&other, "orders").await.unwrap();
-    // It was said to be in progress a second ago at most.
+    // The last in-progress notice was at most a second ago.
     let begun = Instant::now();
     proxy.cut();
     let again = next(&mut waiting).await;
@@ -188,11 +188,11 @@ async fn what_a_vanished_consumer_had_comes_again_after_ack_wait() {
     drop((held, subscription));
 }
 
-/// The server counts it as done when it is sent.
+/// The server considers a message done once it is sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_acknowledgements_messages_come_at_most_once() {
     let Some(server) = started().await else { return };
-    // No acknowledgements are waited for, so there is no time for them.
+    // Without acknowledgements there is no ack deadline.
     let none = [("ackPolicy", "none"), ("ackWait", "")];
     let broker = open(&server.url(), "app", &none).await.unwrap();
     assert!(!broker.features().at_least_once);
@@ -206,7 +206,7 @@ async fn without_acknowledgements_messages_come_at_most_once() {
     let held = next(&mut subscription).await;
     assert_eq!(held.message.data, "held");
     quiet(&mut subscription, Duration::from_secs(2)).await;
-    // Its consumer vanishes with it.
+    // This removes its consumer.
     drop((subscription, held));
     broker.close().await;
     let broker = open(&server.url(), "app", &none).await.unwrap();
@@ -220,7 +220,7 @@ async fn without_acknowledgements_messages_come_at_most_once() {
     broker.close().await;
 }
 
-/// On one thread: the log is the thread's.
+/// On one thread, because the log is captured per thread.
 #[tokio::test]
 async fn a_message_that_the_server_gives_up_has_a_line_in_the_log() {
     let Some(server) = started().await else { return };

@@ -1,4 +1,4 @@
-//! Publish/subscribe on a real NATS server.
+//! Pub/sub on a real NATS server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod acknowledgements;
@@ -57,7 +57,7 @@ async fn anonymous(url: &str, more: &[(&str, &str)]) -> Arc<dyn PubSub> {
         .unwrap()
 }
 
-/// A server with a stream for the topics of all tests.
+/// A server with a stream for all topics of the tests.
 async fn started() -> Option<Nats> {
     let server = Nats::start("")?;
     make_stream(&server).await;
@@ -193,7 +193,8 @@ async fn an_event_that_the_stream_has_is_not_stored_again() {
     broker.close().await;
 }
 
-/// The server looks for an id in the whole stream: an event of an outbox, or a dead letter, has the same in two topics.
+/// The server deduplicates ids across the stream: an outbox event or a dead letter has the same id in two
+/// topics.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_of_one_id_comes_in_each_topic_of_a_stream_once() {
     let Some(server) = started().await else { return };
@@ -240,8 +241,8 @@ async fn the_count_of_dead_letters_goes_with_a_message() {
     broker.close().await;
 }
 
-/// The server counts what it sends ahead, whatever its size. Payloads that there is no room for are read from the stream
-/// when it is their turn; what was deleted there meanwhile does not come.
+/// The server limits prefetched messages, not bytes. Payloads over the limit are read from the stream later;
+/// messages deleted before that are not delivered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_sent_ahead_is_bounded_in_bytes() {
     const LARGE: usize = 1_000_000;
@@ -293,7 +294,7 @@ async fn what_is_sent_ahead_is_bounded_in_bytes() {
     broker.close().await;
 }
 
-/// The server would send it again after `ackWait`.
+/// The server would redeliver it after `ackWait`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_handler_keeps_its_message() {
     let Some(server) = started().await else { return };
@@ -320,7 +321,7 @@ async fn what_the_server_does_not_have_is_named() {
     assert!(error.to_string().contains("no.stream.has"), "{error}");
     let error = subscribe(&broker, "no.stream.has").await.map(drop).unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound, "{error}");
-    // One durable consumer is for one topic.
+    // A durable consumer has one topic.
     let first = subscribe(&broker, "orders").await.unwrap();
     let error = subscribe(&broker, "bills").await.map(drop).unwrap_err();
     assert_eq!(error.kind(), Kind::Configuration, "{error}");
@@ -329,7 +330,7 @@ async fn what_the_server_does_not_have_is_named() {
     broker.close().await;
 }
 
-/// The server's own limit is 1 MiB.
+/// The server's limit is 1 MiB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_is_refused_alone() {
     const MAX_PAYLOAD: usize = 1 << 20;
@@ -369,7 +370,8 @@ async fn credentials_that_are_refused_are_told() {
     assert!(error.to_string().contains("127.0.0.1"), "{error}");
 }
 
-/// As one that the first server names, which has no scheme: nobody is told who this is before there is TLS.
+/// Like a server advertised by the first one, whose address has no scheme: no credentials are sent before
+/// TLS.
 #[tokio::test]
 async fn a_server_without_tls_is_told_nothing_where_there_has_to_be_tls() {
     let certificates = Certificates::new();
@@ -389,7 +391,7 @@ async fn a_server_without_tls_is_told_nothing_where_there_has_to_be_tls() {
             let info = b"INFO {\"server_id\":\"a\",\"version\":\"2.10.0\",\"max_payload\":1048576}\r\n";
             stream.write_all(info).await.unwrap();
             let mut told = [0; 7];
-            // Where the connection ends before, nothing was told.
+            // If the connection ends first, nothing was sent.
             let _ended = stream.read_exact(&mut told).await;
             told
         });

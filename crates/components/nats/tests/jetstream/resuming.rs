@@ -1,4 +1,4 @@
-//! The server deletes a consumer without a durable name after five seconds without its subscriber.
+//! The server deletes a consumer without a durable name after five seconds without a subscriber.
 
 use super::*;
 
@@ -8,7 +8,7 @@ async fn publish(broker: &Arc<dyn PubSub>, texts: &[&str]) {
     }
 }
 
-/// Waits until the server has no consumer any more.
+/// Waits until the server has no consumer.
 async fn until_forgotten(server: &Nats) {
     let client = async_nats::connect(server.url()).await.unwrap();
     let mut stream = jetstream::new(client).get_stream("all").await.unwrap();
@@ -28,7 +28,7 @@ async fn a_long_cut_skips_and_repeats_nothing_that_is_settled() {
     let url = format!("nats://127.0.0.1:{}", proxy.port);
     publish(&publisher, &["before"]).await;
     let mut subscriptions = Vec::new();
-    // One has had nothing yet.
+    // One has not received anything yet.
     for policy in ["all", "new"] {
         let broker = anonymous(&url, &[("deliverPolicy", policy), ("ackWait", "60s")]).await;
         let subscription = subscribe(&broker, "orders").await.unwrap();
@@ -57,7 +57,7 @@ async fn a_long_cut_skips_and_repeats_nothing_that_is_settled() {
         assert_eq!(settled.message.data, "later");
         settled.receipt.acknowledge();
     }
-    // What was returned the server forgets as well.
+    // The server forgets returned messages too.
     tokio::time::sleep(Duration::from_millis(200)).await;
     proxy.cut();
     until_forgotten(&server).await;
@@ -71,7 +71,7 @@ async fn a_long_cut_skips_and_repeats_nothing_that_is_settled() {
     publisher.close().await;
 }
 
-/// What was deleted meanwhile, and made again, begins anew.
+/// A stream deleted and recreated is read from its start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_made_again_is_read_from_its_beginning() {
     let Some(server) = started().await else { return };

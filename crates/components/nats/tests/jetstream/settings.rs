@@ -1,10 +1,10 @@
-//! What settings say to a real server.
+//! Effects of settings on a real server.
 
 use std::time::SystemTime;
 
 use super::*;
 
-/// Without a durable name each subscription gets all, from where `deliverPolicy` says.
+/// Without a durable name each subscription gets all messages from `deliverPolicy` on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deliver_policies_say_where_to_begin() {
     let Some(server) = started().await else { return };
@@ -13,7 +13,7 @@ async fn deliver_policies_say_where_to_begin() {
     for text in ["1", "2"] {
         publisher.publish(&message("orders", text)).await.unwrap();
     }
-    // What the server has from a whole second on is newer than these.
+    // Messages published after a whole second are newer than these.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.unwrap().as_secs().to_string();
@@ -91,7 +91,7 @@ async fn consumers_are_made_as_the_settings_say() {
     assert_eq!(unset.ack_wait, Duration::from_secs(3));
 }
 
-/// As Dapr's client refuses it: the server would go by one of them, and the component by the other.
+/// Dapr's client rejects it too: server and component would follow different settings.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_durable_consumer_with_other_settings_is_refused() {
     let Some(server) = started().await else { return };
@@ -125,7 +125,7 @@ async fn a_durable_consumer_with_other_settings_is_refused() {
         }
         broker.close().await;
     }
-    // What the component has made it finds again.
+    // The component accepts the consumer that it created.
     let more = [
         ("heartbeat", "20s"),
         ("flowControl", "true"),
@@ -147,14 +147,14 @@ async fn a_durable_consumer_with_other_settings_is_refused() {
             broker.close().await;
         }
     }
-    // What is not set is as the server has it.
+    // Unset properties keep the server's values.
     let unset = open(&url, "app", &[alone, ("ackWait", "")]).await.unwrap();
     let subscription = subscribe(&unset, "orders").await.unwrap();
     subscription.ended().await.unwrap();
     unset.close().await;
 }
 
-/// A domain and a prefix say by which subjects JetStream is asked: under others it does not answer.
+/// Domain and prefix select JetStream's API subjects; it does not answer under others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn domains_and_prefixes_say_where_jetstream_is() {
     let Some(server) = Nats::in_domain("hub") else {
