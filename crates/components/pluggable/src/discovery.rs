@@ -1,4 +1,4 @@
-//! Which components there are: sockets in a folder, and the services behind them.
+//! Discovers components: sockets in a folder, and the services behind them.
 
 use std::{
     io,
@@ -22,31 +22,31 @@ use super::{
 
 pub(super) const LOG: &str = "pluggable-components-grpc-connector";
 
-/// The environment variable that names the folder of the sockets.
+/// Environment variable naming the socket folder.
 const FOLDER_VARIABLE: &str = "DAPR_COMPONENTS_SOCKETS_FOLDER";
 
-/// A list of services is short.
+/// Maximum size of a list of services.
 const LIST: usize = 256 << 10;
-/// Between two tries to reach a socket that is there but refuses.
+/// Delay between connection attempts to a socket that refuses.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bits of a mode: whoever is neither the owner nor of the group may write.
+/// Mode bit: others may write.
 const OTHERS_WRITE: u32 = 0o002;
-/// The group may write.
+/// Mode bit: the group may write.
 const GROUP_WRITES: u32 = 0o020;
 
-/// A service that is a component.
+/// A gRPC service that is a component.
 struct Service {
     name: &'static str,
-    /// Makes a type of component of it.
+    /// Adds its component type to a catalog.
     add: fn(&mut Catalog, &str, &Path, &Options),
-    /// The type it would be.
+    /// Its component type.
     kind: fn(&str) -> String,
     /// Whether a catalog has a type of this category and name.
     knows: fn(&Catalog, &str) -> bool,
 }
 
-/// Input and output of a binding are one type: what only one of them has is built in for both.
+/// Input and output binding share a type: a built-in implementation of either reserves it.
 const SERVICES: [Service; 5] = [
     Service {
         name: "dapr.proto.components.v1.StateStore",
@@ -84,8 +84,8 @@ fn has_binding(catalog: &Catalog, name: &str) -> bool {
     catalog.input_bindings.has(name) || catalog.output_bindings.has(name)
 }
 
-/// Adds what the sockets of the folder offer to `catalog`. What cannot be reached is logged and left out, and so is what
-/// has the name of a type that is there already: whoever can write to the folder could take its secrets.
+/// Adds the components of the folder's sockets to `catalog`. Unreachable sockets are logged and skipped. So
+/// are names of existing types, because a writer to the folder could otherwise obtain their secrets.
 pub async fn discover(catalog: &mut Catalog, options: &Options) {
     let sockets = match check_owner(&options.folder, options.in_pod).and_then(|()| sockets(&options.folder)) {
         Ok(sockets) => sockets,
@@ -119,7 +119,7 @@ pub async fn discover(catalog: &mut Catalog, options: &Options) {
     }
 }
 
-/// `offered` are the services behind the socket, and which of [`SERVICES`] have a built-in type of its name.
+/// `offered` lists the socket's services, and which of [`SERVICES`] have a built-in type of its name.
 fn register(
     catalog: &mut Catalog,
     name: &str,
@@ -151,7 +151,7 @@ fn register(
     }
 }
 
-/// The user that this process runs as, and its groups.
+/// User and groups of this process.
 struct ProcessIds {
     user: u32,
     groups: Vec<u32>,
@@ -163,14 +163,14 @@ impl ProcessIds {
         Self::parse(&status).ok_or_else(|| io::Error::other("/proc/self/status names no user and group"))
     }
 
-    /// Of the status of a process in `/proc` (proc_pid_status(5)).
+    /// Parses the status of a process in `/proc` (proc_pid_status(5)).
     fn parse(status: &str) -> Option<Self> {
         let numbers = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             let numbers = line.unwrap_or_default().split_whitespace();
             numbers.filter_map(|number| number.parse::<u32>().ok())
         };
-        // The real ones come first, then the effective ones.
+        // The real ids come first, then the effective ones.
         let group = numbers("Gid:").nth(1)?;
         Some(Self {
             user: numbers("Uid:").nth(1)?,
@@ -179,8 +179,9 @@ impl ProcessIds {
     }
 }
 
-/// Whether nobody but this user, root and the groups of this process can put sockets into a folder. In a pod it is an empty
-/// volume, which kubelets let every user write to; it is only there for the containers that mount it.
+/// Checks that only this user, root and this process's groups can add sockets to a folder. In a pod the
+/// folder is an empty volume, which the kubelet makes world-writable; only containers that mount it have
+/// access.
 fn check_owner(folder: &Path, in_pod: bool) -> io::Result<()> {
     let file = std::fs::metadata(folder)?;
     let refused = refusal(
@@ -194,7 +195,7 @@ fn check_owner(folder: &Path, in_pod: bool) -> io::Result<()> {
     })
 }
 
-/// Why a folder of this user and group, and with this mode, is not used.
+/// Why a folder with this owner, group and mode is refused.
 fn refusal(ids: &ProcessIds, (user, group): (u32, u32), mode: u32, in_pod: bool) -> Option<String> {
     if ![0, ids.user].contains(&user) {
         return Some(format!(
@@ -222,7 +223,7 @@ fn refusal(ids: &ProcessIds, (user, group): (u32, u32), mode: u32, in_pod: bool)
     })
 }
 
-/// Names and paths of the sockets of a folder, in the order of their names.
+/// Names and paths of a folder's sockets, sorted by name.
 fn sockets(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut sockets = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -249,7 +250,7 @@ fn component_name(socket: &Path) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The services behind a socket; waits for a process that does not listen yet.
+/// The services behind a socket; waits for a process that is not listening yet.
 async fn services(socket: &Path, wait: Duration) -> Result<Vec<String>, String> {
     let deadline = Instant::now() + wait;
     let mut cause = String::from("no process answers on it");
@@ -266,7 +267,7 @@ async fn services(socket: &Path, wait: Duration) -> Result<Vec<String>, String> 
     answered.unwrap_or_else(|_| Err(format!("no answer within {wait:?}: {cause}")))
 }
 
-/// Asks by reflection; the older version first, which every SDK serves.
+/// Queries reflection, first in the older version that every SDK serves.
 async fn list(conn: Conn) -> Result<Vec<String>, Status> {
     match list_v1alpha(conn.clone()).await {
         Err(status) if status.code() == Code::Unimplemented => list_v1(conn).await,
@@ -287,7 +288,7 @@ macro_rules! list {
             };
             let mut client =
                 ServerReflectionClient::with_origin(conn, origin()).max_decoding_message_size(LIST);
-            // The question stays open until the answer is there: some servers stop at its end.
+            // The request stream stays open until the answer, because some servers stop at its end.
             let questions = stream::iter([request]).chain(stream::pending());
             let mut answers = client.server_reflection_info(questions).await?.into_inner();
             match answers
@@ -336,7 +337,7 @@ mod tests {
         for (owner, mode, outside, in_pod) in [
             (mine, 0o700, None, None),
             (mine, 0o755, None, None),
-            // What a umask of 002 makes, and a folder for those who share a group.
+            // The result of umask 002, and a folder shared by a group.
             (mine, 0o775, None, None),
             ((0, 27), 0o2770, None, None),
             (of_root, 0o755, None, None),
@@ -346,7 +347,7 @@ mod tests {
             (mine, 0o777, Some("chmod o-w"), None),
             (mine, 0o1777, Some("chmod o-w"), None),
             (mine, 0o702, Some("chmod o-w"), None),
-            // An empty volume, without fsGroup and with it.
+            // An empty volume, without and with fsGroup.
             (of_root, 0o777, Some("chmod o-w"), None),
             ((0, 27), 0o2777, Some("chmod o-w"), None),
             (
@@ -379,7 +380,7 @@ mod tests {
         with_mode(0o777);
         check_owner(path, true).unwrap();
         check_owner(path, false).unwrap_err();
-        // Only root can give a folder to a group that it is not in.
+        // Only root can assign a group of which it is not a member.
         if chown(path, None, Some(12_345)).is_ok() {
             with_mode(0o770);
             check_owner(path, true).unwrap();

@@ -1,4 +1,4 @@
-//! Input bindings in processes of their own.
+//! Input bindings in other processes.
 
 use std::{convert::Infallible, path::Path, sync::Arc, time::Duration};
 
@@ -25,15 +25,15 @@ use super::{
     status,
 };
 
-/// Events with the app at once; when there are more, the component waits.
+/// Maximum events in flight to the app; beyond it the component waits.
 const MAX_HANDLING: usize = 256;
-/// Before the stream is opened again.
+/// Backoff before reopening the stream.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
-/// How long events are still answered after the last one that was with the app at the end.
+/// How long events are still answered after the app's last one at shutdown.
 const LINGER: Duration = Duration::from_millis(400);
-/// What an event that comes then is answered; components know it by this text.
+/// Answer to such events; components recognise this text.
 const CLOSED: &str = "input binding is closed";
-/// How long a component may take to notice that nothing more is read.
+/// How long a component may take to notice the end of the reading.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
@@ -60,15 +60,15 @@ impl Binding {
         Ok(Self { name, link, limit })
     }
 
-    /// Reads one stream to its end. `Ok` = the component has nothing more to say, or nothing more is wanted. What
-    /// was taken from a stream that broke stays with the app.
+    /// Reads one stream to its end. `Ok`: the component ended it, or draining began. Events taken from a
+    /// broken stream stay with the app.
     async fn session(&self, reading: &mut Reading<'_>) -> Result<(), Status> {
         let mut client = InputBindingClient::with_origin(Caller(Arc::clone(&self.link)), origin())
             .max_decoding_message_size(self.limit);
         let (acks, queue) = mpsc::channel(MAX_HANDLING);
         let queue = stream::unfold(queue, |mut queue| async { Some((queue.recv().await?, queue)) });
         let drain = reading.drain;
-        // Servers answer this call with their first event: it is part of the reading.
+        // Servers may answer this call only with their first event, so it is part of the reading.
         let Some(opened) = drain.run_until_cancelled(client.read(queue)).await else {
             return Ok(());
         };
@@ -92,18 +92,18 @@ impl Binding {
     }
 }
 
-/// What lasts from stream to stream.
+/// State across streams.
 struct Reading<'a> {
     name: Arc<str>,
     handler: Arc<dyn EventHandler>,
     drain: &'a CancellationToken,
-    /// Before the next stream.
+    /// Backoff before the next stream.
     pauses: Backoff,
     handling: JoinSet<()>,
 }
 
 impl Reading<'_> {
-    /// Delivers an event; what the app answered is what the component is told.
+    /// Delivers an event and sends the app's answer to the component.
     fn take(&mut self, event: ReadResponse, acks: &mpsc::Sender<ReadRequest>) {
         let (name, handler, acks) = (Arc::clone(&self.name), Arc::clone(&self.handler), acks.clone());
         self.handling.spawn(async move {
@@ -126,13 +126,13 @@ impl Reading<'_> {
                 message_id,
                 response_error,
             };
-            // Nobody waits for the acks of a stream that broke.
+            // Fails if the stream broke.
             let _gone = acks.send(ack).await;
         });
     }
 
-    /// Waits for the events that are with the app. A component that delivers one by one may have its next one
-    /// ready: it hears that nobody takes it.
+    /// Waits for the events held by the app. A component that delivers one at a time may already have sent
+    /// its next one; that one is refused.
     async fn finish(&mut self, events: &mut Streaming<ReadResponse>, acks: &mpsc::Sender<ReadRequest>) {
         let idle = self.handling.is_empty();
         let handled = async {
@@ -148,7 +148,7 @@ impl Reading<'_> {
     }
 }
 
-/// Answers each event that the binding is closed.
+/// Answers each event with `CLOSED`.
 async fn refuse(events: &mut Streaming<ReadResponse>, acks: &mpsc::Sender<ReadRequest>) -> Infallible {
     while let Ok(Some(event)) = events.message().await {
         let message = CLOSED.to_owned();
@@ -162,8 +162,8 @@ async fn refuse(events: &mut Streaming<ReadResponse>, acks: &mpsc::Sender<ReadRe
     std::future::pending().await
 }
 
-/// Lets the last acks reach the component: it ends the stream when it has read them. Events that come now cannot
-/// be answered any more.
+/// Lets the component read the last acks, after which it ends the stream. Events that arrive now cannot be
+/// answered.
 async fn drain_stream(mut events: Streaming<ReadResponse>) {
     let rest = async { while let Ok(Some(_)) = events.message().await {} };
     let _late = timeout(DRAIN_TIMEOUT, rest).await;
@@ -183,7 +183,7 @@ impl InputBinding for Binding {
             let ended = self.session(&mut reading).await;
             let pause = reading.pauses.pause();
             match ended {
-                // A component that has nothing more to say may have more after its process was started anew.
+                // A component that ended its stream may send more events after a restart.
                 Ok(()) => {
                     if let Ok(conn) = self.link.connect().await {
                         drain.run_until_cancelled(conn.ended()).await;

@@ -1,8 +1,8 @@
-//! Components in processes of their own, which serve the component services over gRPC on a Unix socket.
+//! Components in other processes, which serve the component services over gRPC on a Unix socket.
 //!
-//! [`discover`] asks every socket of a folder which services it has and adds a type `<category>.<socket name>` for
-//! each. A component resource of such a type is one [`link::Link`]: a connection of its own, whose calls carry the
-//! resource's name, so that one process can tell its instances apart.
+//! [`discover`] lists the services of every socket in a folder and adds a type `<category>.<socket name>` for
+//! each. A component resource of such a type is one [`link::Link`]: a separate connection whose calls carry
+//! the resource's name, so that a process can tell its instances apart.
 
 mod discovery;
 mod input;
@@ -27,24 +27,24 @@ use tonic::Status;
 pub use self::discovery::discover;
 use self::link::{Conn, Link, LinkError};
 
-/// Of a message, beside the value in it, in bytes.
+/// Maximum size of a message in addition to its value, bytes.
 const MAX_OVERHEAD: usize = 64 << 10;
 
-/// Where components are looked for, and what they may do.
+/// Settings for discovery.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The folder of the sockets.
+    /// The socket folder.
     pub folder: PathBuf,
-    /// Whether the folder is a volume of a pod: then every user may be allowed to write to it.
+    /// Whether the folder is a pod's volume, which may be world-writable.
     pub in_pod: bool,
-    /// How long a socket may take to say which services it has.
+    /// Timeout for listing the services of a socket.
     pub wait: Duration,
-    /// The largest value, in bytes, that is taken from a component.
+    /// Maximum value size in bytes accepted from a component.
     pub max_value: usize,
 }
 
 impl Options {
-    /// The largest message: a value, its key, ETag and metadata.
+    /// Maximum message size: a value with its key, ETag and metadata.
     fn max_message(&self) -> usize {
         self.max_value.saturating_add(MAX_OVERHEAD)
     }
@@ -54,11 +54,11 @@ impl Options {
 #[derive(Clone)]
 struct Process {
     socket: Arc<Path>,
-    /// The largest message that is taken from it.
+    /// Maximum message size accepted from it.
     limit: usize,
 }
 
-/// A component type that a process serves; `open` makes a component of it.
+/// A component type served by a process; `open` creates a component.
 fn entry<T, F, R>(name: &str, socket: &Path, options: &Options, open: F) -> Entry<T>
 where
     T: ?Sized + 'static,
@@ -80,7 +80,7 @@ struct Opened {
 }
 
 impl Process {
-    /// Connects for the first time; `init` initialises the component, on every new connection again.
+    /// Connects for the first time; `init` initialises the component on every new connection.
     async fn open<F, R>(&self, setup: &Setup, init: F) -> Result<Opened>
     where
         F: Fn(Conn, Option<MetadataRequest>) -> R + Send + Sync + 'static,
@@ -99,7 +99,7 @@ impl Process {
     }
 }
 
-/// What the process is told about a component resource: its name, with every call, and its properties, at Init.
+/// The resource's name, sent with every call, and its properties, sent by Init.
 fn introduction(setup: &Setup) -> Result<(HeaderValue, MetadataRequest)> {
     let name = setup.metadata.component();
     let instance = HeaderValue::from_str(name).map_err(|_| {

@@ -23,30 +23,30 @@ use tower::Service;
 
 use super::status;
 
-/// The header that names the component resource.
+/// Header with the name of the component resource.
 const INSTANCE: &str = "x-component-instance";
-/// A connection to a local socket is made at once or not at all.
+/// Connecting to a local socket either succeeds at once or fails.
 const DIAL: Duration = Duration::from_secs(5);
-/// A process that came back may take so long to initialise itself.
+/// Timeout of Init after a restart of the process.
 const INITIALISE_AGAIN: Duration = Duration::from_secs(60);
-/// What may be on its way in one stream, and in all together, without the reader's leave.
+/// Flow-control windows of a stream and of the connection.
 const WINDOWS: (u32, u32) = (1 << 20, 4 << 20);
 
-/// What gRPC over a Unix socket calls its server.
+/// Authority of a gRPC server on a Unix socket.
 pub(super) fn origin() -> Uri {
     Uri::from_static("http://localhost")
 }
 
-/// What has to be said to a process before anything else: its Init.
+/// Sends Init to a process before any other call.
 type Init = Box<dyn Fn(Conn) -> BoxFuture<'static, Result<(), Status>> + Send + Sync>;
 
-/// A connection that is made anew when it broke. A process that was started anew is initialised anew.
+/// A connection that reconnects when it breaks, and initialises a restarted process again.
 pub(super) struct Link {
     socket: PathBuf,
     instance: HeaderValue,
     init: Init,
     live: Mutex<Live>,
-    /// Held while connecting; the process that was initialized last.
+    /// Held while connecting; the last initialised process.
     initialized: tokio::sync::Mutex<Option<Process>>,
 }
 
@@ -55,7 +55,7 @@ enum Live {
     Closed,
 }
 
-/// Why there is no connection, or no answer.
+/// Why there is no connection or answer.
 #[derive(Debug)]
 pub(super) enum LinkError {
     Closed,
@@ -86,11 +86,11 @@ impl fmt::Display for LinkError {
     }
 }
 
-// The text says it all: what is below is none of the status's business.
+// The text is complete, so there is no source.
 impl std::error::Error for LinkError {}
 
 impl Link {
-    /// To `socket`, for the component resource `instance`; nothing is dialled yet.
+    /// A link to `socket` for the component resource `instance`; does not connect.
     pub(super) fn new<F, R>(socket: &Path, instance: HeaderValue, init: F) -> Arc<Self>
     where
         F: Fn(Conn) -> R + Send + Sync + 'static,
@@ -105,13 +105,13 @@ impl Link {
         })
     }
 
-    /// The connection, made now where there is none.
+    /// The current connection, or a new one.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<Conn, LinkError> {
         if let Some(conn) = self.current()? {
             return Ok(conn);
         }
-        // A caller that gives up does not take an initialisation with it that others wait for. Its time is limited, and what
-        // comes after the link was closed is dropped.
+        // In a separate task, because other callers wait for this initialisation if one gives up. It has a
+        // timeout, and is dropped after `close`.
         let link = Arc::clone(self);
         let connecting = tokio::spawn(async move { link.reconnect().await });
         match connecting.await {
@@ -164,7 +164,7 @@ impl Link {
         }
     }
 
-    /// No new calls; those in flight are answered.
+    /// Refuses new calls; calls in flight are answered.
     pub(super) fn close(&self) {
         *self.live() = Live::Closed;
     }
@@ -188,7 +188,7 @@ impl Link {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
-            // The connection ended between two calls: nothing of this one was sent.
+            // The connection ended between two calls, so nothing was sent.
             match error.take_message() {
                 Some(unsent) if !again => (request, again) = (unsent, true),
                 _ => {
@@ -202,7 +202,7 @@ impl Link {
     }
 }
 
-/// What clients of the services call through: the link, whatever its connection is at the moment.
+/// A service for gRPC clients that uses the link's current connection.
 #[derive(Clone)]
 pub(super) struct Caller(pub(super) Arc<Link>);
 
@@ -229,7 +229,7 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    /// Waits until the connection is gone.
+    /// Waits until the connection ends.
     pub(super) async fn ended(&self) {
         self.ended.cancelled().await;
     }
@@ -258,7 +258,7 @@ impl Service<Request<Body>> for Conn {
     }
 }
 
-/// Which process is behind a socket: a file that was bound again is another one, and so is another process id.
+/// Identifies the process behind a socket: it changes if the file is bound again or the process id changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     file: (u64, u64, i64, i64),
@@ -283,7 +283,7 @@ async fn dial(socket: &Path, instance: &HeaderValue) -> Result<(Conn, Process), 
                 let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
                 break (stream, Process { file: before, pid });
             }
-            // Bound again in between, or a full queue: the caller's limit ends this.
+            // The socket was bound again, or its backlog is full; the caller's timeout ends this.
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error.to_string()),
@@ -298,10 +298,10 @@ async fn dial(socket: &Path, instance: &HeaderValue) -> Result<(Conn, Process), 
         .map_err(|error| chain(&error))?;
     let ended = CancellationToken::new();
     let end = ended.clone().drop_guard();
-    // It ends with its last handle, which the link gives up when it is closed, and with the calls that are under way.
+    // Ends with its last handle, which the link drops on close, and with the calls in flight.
     tokio::spawn(async move {
         let _end = end;
-        // How it ended is told to the calls that were on it.
+        // Calls on the connection receive its error.
         let _ended = connection.await;
     });
     let conn = Conn {

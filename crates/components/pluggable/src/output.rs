@@ -1,4 +1,4 @@
-//! Output bindings in processes of their own.
+//! Output bindings in other processes.
 
 use std::{path::Path, sync::Arc};
 

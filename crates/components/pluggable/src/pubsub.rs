@@ -1,4 +1,4 @@
-//! Publish/subscribe in processes of their own.
+//! Pub/sub in other processes.
 
 mod consumer;
 
@@ -24,8 +24,8 @@ use super::{
     status,
 };
 
-/// How long a subscription waits for the component's word that it began. Many servers say nothing before their first
-/// message.
+/// How long a subscription waits for the component's first answer. Many servers send nothing before their
+/// first message.
 const BEGUN: Duration = Duration::from_millis(250);
 
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
@@ -36,7 +36,7 @@ pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Op
     catalog.pubsub.add(entry);
 }
 
-/// What publishers and consumers of one component share.
+/// State shared by publishers and consumers of a component.
 struct BrokerInner {
     name: Arc<str>,
     link: Arc<Link>,
@@ -111,7 +111,7 @@ impl PubSub for Broker {
 
     async fn publish(&self, message: &Publish) -> Result<()> {
         self.check_open()?;
-        // The content type stays empty, as from Dapr's sidecars: the envelope has it.
+        // The content type stays empty, as from Dapr's sidecars: the envelope contains it.
         let request = PublishRequest {
             data: message.data.clone(),
             pubsub_name: self.shared.name.to_string(),
@@ -176,7 +176,7 @@ impl PubSub for Broker {
 
     async fn close(&self) {
         self.shared.closed.cancel();
-        // Acknowledgements reach the component before the connection is closed.
+        // Acknowledgements reach the component before the connection closes.
         self.shared.consumers.close();
         self.shared.consumers.wait().await;
         self.shared.link.close();

@@ -1,4 +1,4 @@
-//! Secret stores in processes of their own.
+//! Secret stores in other processes.
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 

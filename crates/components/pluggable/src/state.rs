@@ -1,4 +1,4 @@
-//! State stores in processes of their own.
+//! State stores in other processes.
 
 mod messages;
 
@@ -26,7 +26,7 @@ use super::{
     status,
 };
 
-/// The answer to how large a transaction may be.
+/// Timeout of querying the transaction limit.
 const MULTI_MAX_SIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
@@ -66,7 +66,7 @@ impl Store {
             .features;
         for name in names {
             match Feature::named(&name) {
-                // Calls of the contract that would use these two do not exist.
+                // The contract has no calls for these two.
                 Some(Feature::KeysLike | Feature::DeleteWithPrefix) => {}
                 Some(feature) if !store.features.contains(&feature) => store.features.push(feature),
                 Some(_) => {}
@@ -209,7 +209,7 @@ impl StateStore for Store {
             .await
     }
 
-    // Only the answer to a query tells whether the component has them: the feature is for show.
+    // Only a query's answer shows whether the component supports queries; the feature is informational.
     fn can_query(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! From the status a component answered to an [`Error`].
+//! Converts a component's gRPC status to an [`Error`].
 
 use outrigger_component::{ApiStatus, Error, Kind};
 use prost::Message;
@@ -7,10 +7,10 @@ use tonic_types::pb::{self, BadRequest, ErrorInfo};
 
 use super::link::LinkError;
 
-/// The field whose violation makes a status one about an ETag.
+/// A violation of this field marks an ETag error.
 const ETAG: &str = "etag";
 
-/// The names of gRPC codes as Dapr writes them, by number.
+/// gRPC code names by number, as Dapr writes them.
 const NAMES: [&str; 17] = [
     "OK",
     "Canceled",
@@ -35,7 +35,7 @@ fn name(code: Code) -> &'static str {
     NAMES[code as usize]
 }
 
-/// A status as Dapr's errors show it.
+/// A status in the form of Dapr's errors.
 pub(super) fn text(status: &Status) -> String {
     format!(
         "rpc error: code = {} desc = {}",
@@ -52,12 +52,12 @@ fn code(status: &Status) -> Code {
     }
 }
 
-/// Whether the status is of our making, because the component could not be asked or its answer was cut off.
+/// Whether the sidecar created the status, because the call failed or the answer was cut off.
 fn from_us(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
-/// Any call.
+/// Error of any call.
 pub(super) fn error(status: &Status) -> Error {
     let cause = std::error::Error::source(status);
     if let Some(LinkError::Closed) = cause.and_then(|cause| cause.downcast_ref()) {
@@ -76,7 +76,7 @@ pub(super) fn error(status: &Status) -> Error {
     Error::new(kind, text(status)).with_code(code(status) as i32)
 }
 
-/// A call that reads state.
+/// Error of a state read.
 pub(super) fn read_error(status: &Status) -> Error {
     match api_status(status) {
         Some(api_status) => {
@@ -91,12 +91,12 @@ pub(super) fn read_error(status: &Status) -> Error {
     }
 }
 
-/// A call that changes state.
+/// Error of a state write.
 pub(super) fn write_error(status: &Status) -> Error {
     etag_error(status).unwrap_or_else(|| read_error(status))
 }
 
-/// A call that removes several values.
+/// Error of a bulk delete.
 pub(super) fn bulk_delete_error(status: &Status) -> Error {
     if status.code() == Code::Internal
         && let Some(info) = only_detail::<ErrorInfo>(status, "ErrorInfo")
@@ -113,7 +113,7 @@ fn rows(info: &ErrorInfo) -> Option<(u64, u64)> {
     Some((rows("expected")?, rows("affected")?))
 }
 
-/// What the component wants callers to be told, where it says so: an ErrorInfo marked as such.
+/// The API status set by the component in a marked ErrorInfo.
 fn api_status(status: &Status) -> Option<ApiStatus> {
     let info = only_detail::<ErrorInfo>(status, "ErrorInfo")?;
     let field = |name: &str| info.metadata.get(name).map(String::as_str);
@@ -144,7 +144,7 @@ fn etag_error(status: &Status) -> Option<Error> {
     (violation.field == ETAG).then(|| Error::new(kind, violation.description.clone()))
 }
 
-/// The detail of a status that has one only, if it is an `M`, which is `google.rpc.<name>`.
+/// The only detail of a status, if it is an `M`, which is `google.rpc.<name>`.
 fn only_detail<M: Message + Default>(status: &Status, name: &str) -> Option<M> {
     let rich = pb::Status::decode(status.details()).ok()?;
     let [detail] = rich.details.as_slice() else {

@@ -16,16 +16,16 @@ use tonic::{Status, Streaming};
 use super::BrokerInner;
 use crate::{discovery::LOG, status};
 
-/// Acknowledgements on their way; when there are more, no messages are taken.
+/// Maximum pending acknowledgements; beyond it no messages are taken.
 const MAX_ACKS: usize = 256;
-/// Before the stream is opened again.
+/// Backoff before reopening the stream.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
-/// What a component is told of a message that has to come again.
+/// Error text for a message to redeliver.
 const RETURNED: &str = "the message was not processed: deliver it again";
-/// How long the stream stays open after the last ack: the component may not have read that yet, and what it sends meanwhile
-/// must not wait for the next stream.
+/// How long the stream stays open after the last ack, so that the component reads it and messages sent before
+/// that need not wait for the next stream.
 const SETTLE_TIME: Duration = Duration::from_millis(400);
-/// How long a component may take to notice that nothing more is read.
+/// How long a component may take to notice the end of the reading.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pulls the messages of one topic.
@@ -33,14 +33,14 @@ pub(super) struct Consumer {
     shared: Arc<BrokerInner>,
     topic: Topic,
     name: Arc<str>,
-    /// Who subscribes, while waiting for the first stream.
+    /// Notifies the subscriber about the first stream.
     begun: Option<oneshot::Sender<Result<(), Status>>>,
-    /// Before the next stream.
+    /// Backoff before the next stream.
     pauses: Backoff,
 }
 
-/// The answer to a component about a message; `ending`: the stream ends. A message that was not attempted gets no answer then: the
-/// component delivers it again once the stream is gone, while a refusal might make a dead letter of it.
+/// The answer to a component about a message. At the end of a stream (`ending`), unattempted messages get no
+/// answer: the component redelivers them once the stream is gone, while a rejection might dead-letter them.
 fn answer(id: String, settlement: Settlement, ending: bool) -> Option<PullMessagesRequest> {
     let error = match settlement {
         Settlement::Acknowledge => None,
@@ -78,7 +78,7 @@ impl Consumer {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
         loop {
             let ended = self.session(&mut feed).await;
-            // A message can be acknowledged only on the stream it came by; the component delivers it again.
+            // A message can be acknowledged only on its own stream; the component redelivers it.
             feed.forget(|_| true);
             if drain.is_cancelled() || closed.is_cancelled() {
                 return Ok(());
@@ -108,7 +108,7 @@ impl Consumer {
         }
     }
 
-    /// Pulls by one stream until it ends. `Ok` = the component has nothing more to say, or nothing more is wanted.
+    /// Pulls from one stream until it ends. `Ok`: the component ended it, or draining began.
     async fn session(&mut self, feed: &mut Feed<String>) -> Result<(), Status> {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
         let (acks, queue) = mpsc::channel(MAX_ACKS);
@@ -119,7 +119,7 @@ impl Consumer {
         let rest = stream::unfold(queue, |mut queue| async { Some((queue.recv().await?, queue)) });
         let requests = futures::StreamExt::chain(stream::iter([first]), rest);
         let mut client = self.shared.client();
-        // Servers may answer this call with their first message.
+        // Servers may answer this call only with their first message.
         let opened = tokio::select! {
             () = drain.cancelled() => return Ok(()),
             () = closed.cancelled() => return Ok(()),
@@ -128,7 +128,7 @@ impl Consumer {
         let mut messages = opened.into_inner();
         self.pauses.reset();
         if let Some(begun) = self.begun.take() {
-            // Whoever subscribed may not have waited so long.
+            // The subscriber may have given up.
             let _late = begun.send(Ok(()));
         }
         let mut owed = VecDeque::new();
@@ -196,7 +196,7 @@ impl Consumer {
     }
 }
 
-/// Lets the last acks reach the component: it ends the stream when it has read them. Messages that come now are not
+/// Lets the component read the last acks, after which it ends the stream. Messages that arrive now are not
 /// acknowledged.
 async fn drain_stream(messages: &mut Streaming<PullMessagesResponse>) {
     while let Ok(Some(_)) = messages.message().await {}

@@ -1,4 +1,4 @@
-//! Between the requests of the trait and the messages of the contract.
+//! Converts requests of the trait to messages of the contract, and answers back.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ pub(super) fn get(request: &Get) -> GetRequest {
 }
 
 /// # Errors
-/// JSON that is none, and `null`, which Dapr does not give to these stores.
+/// Invalid JSON, and `null`, which Dapr does not pass to these stores.
 pub(super) fn set(request: &Set) -> Result<SetRequest> {
     let value = request.value.stored(Html::Escape)?.into_owned();
     if !matches!(request.value, Value::Bytes(_)) && value.as_ref() == b"null" {
@@ -36,7 +36,7 @@ pub(super) fn set(request: &Set) -> Result<SetRequest> {
             "an attempt to set a nil value was received, try to use Delete instead",
         ));
     }
-    // Stores may refuse a first write that has no ETag: they are not asked whether the key is new.
+    // Stores may reject a first write without an ETag, so `only_new` is not passed on.
     let concurrency = match request.only_new {
         true => Concurrency::Unspecified,
         false => request.concurrency,
@@ -96,7 +96,7 @@ fn consistency(wanted: Consistency) -> i32 {
     consistency.into()
 }
 
-/// A value; the contract has no other word for absence than that there is nothing.
+/// A value; in the contract, an empty item means absent.
 pub(super) fn item(data: Bytes, etag: Option<Etag>, metadata: Pairs, content_type: String) -> Option<Item> {
     if data.is_empty() && etag.is_none() {
         return None;
@@ -109,7 +109,7 @@ pub(super) fn item(data: Bytes, etag: Option<Etag>, metadata: Pairs, content_typ
     })
 }
 
-/// An answer per request, whatever order the component chose and whatever it left out or made up.
+/// One answer per request, whatever order the component used and whatever it omitted or added.
 pub(super) fn in_order(requests: &[Get], items: Vec<BulkStateItem>, bounds: Bounds) -> Result<Vec<BulkItem>> {
     let tally = bounds.tally();
     let mut found: HashMap<String, BulkStateItem> =
@@ -160,7 +160,7 @@ pub(super) fn query(query: &Query) -> wire::Query {
     }
 }
 
-/// The operator and its operand, as queries are written.
+/// Operator and operand of a filter in query notation.
 fn filter(given: &Filter) -> (&'static str, Json) {
     let all = |filters: &[Filter]| {
         let whole = filters.iter().map(|given| {

@@ -29,7 +29,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-/// Reached only when something does not happen.
+/// Reached only on failure.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
@@ -174,7 +174,7 @@ async fn a_process_that_was_started_again_is_initialised_again() {
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
     assert!(error.retryable());
     ship.start();
-    // Its values are gone with it; what matters is that it answers.
+    // Its values are lost with the process; the test only needs an answer.
     let get = Get::key("k");
     let calls = (0..50).map(|_| store.get(&get));
     for answer in within(futures::future::join_all(calls)).await {
@@ -375,7 +375,7 @@ async fn an_output_binding_is_invoked() {
     assert_eq!(binding.invoke(&request).await.unwrap_err().kind(), Kind::Closed);
 }
 
-/// An app that likes some events; `slow` ones wait for the test.
+/// An app that accepts some events; `slow` ones wait for the test.
 #[derive(Default)]
 struct App {
     seen: Mutex<Vec<Event>>,
@@ -420,7 +420,7 @@ async fn an_input_binding_delivers_acknowledges_and_comes_back() {
         tokio::spawn(async move { binding.read(app, drain).await })
     };
     let acks = || ship.desk.acks.lock().unwrap().clone();
-    // The slow one holds up nobody.
+    // The slow one blocks no other event.
     eventually(|| acks().len() == 2).await;
     let (bad, good) = (acks()[0].clone(), acks()[1].clone());
     assert_eq!((bad.message_id.as_str(), &bad.response_data[..]), ("2", &b""[..]));
@@ -434,7 +434,7 @@ async fn an_input_binding_delivers_acknowledges_and_comes_back() {
     assert_eq!(first.content_type.as_deref(), Some("text/plain"));
     assert_eq!(first.metadata["n"], "1");
 
-    // The process is started again: its events are read again.
+    // The process restarts: its events are read again.
     *ship.desk.events.lock().unwrap() = vec![event("4", "slow")];
     ship.kill();
     ship.start();
@@ -442,9 +442,9 @@ async fn an_input_binding_delivers_acknowledges_and_comes_back() {
     eventually(|| seen() == 4).await;
     assert_eq!(ship.desk.inits(), 2);
 
-    // What was taken is acknowledged before the reading ends.
+    // Events already taken are acknowledged before the reading ends.
     drain.cancel();
-    // What comes meanwhile, and just afterwards, hears that nobody takes it.
+    // Events that arrive now or shortly afterwards are refused.
     let say = |event| {
         let streams = ship.desk.streams.lock().unwrap();
         streams.last().unwrap().try_send(Ok(event)).unwrap();
@@ -475,7 +475,8 @@ async fn a_built_in_type_is_not_replaced() {
     let added = |now: Vec<String>, before: Vec<String>| -> Vec<String> {
         now.into_iter().filter(|kind| !before.contains(kind)).collect()
     };
-    // SQLite is a state store and no secret store; cron is an input binding, and so no output binding either.
+    // SQLite is a state store but no secret store; cron is an input binding, so its output binding is
+    // reserved too.
     assert_eq!(
         added(catalog.state.known(), builtin.state.known()),
         ["state.cron", "state.ship"]
@@ -491,7 +492,7 @@ async fn a_built_in_type_is_not_replaced() {
         added(catalog.output_bindings.known(), builtin.output_bindings.known()),
         bindings
     );
-    // The name alone does not say whose it is: a store of the process would know what it was initialised with.
+    // The name alone is no proof: a store of the process would receive its properties.
     let path = folder.path().join("real.db");
     let metadata = [("connectionString".to_owned(), path.display().to_string())];
     let setup = Setup {
@@ -520,7 +521,7 @@ async fn a_folder_that_all_can_write_to_is_not_used() {
 #[tokio::test]
 async fn what_cannot_be_reached_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
-    // Nobody listens on one, and nobody answers on the other.
+    // One has no listener, the other does not answer.
     drop(std::os::unix::net::UnixListener::bind(folder.path().join("dead.sock")).unwrap());
     let _mute = std::os::unix::net::UnixListener::bind(folder.path().join("mute.sock")).unwrap();
     let desk = Desk::new();

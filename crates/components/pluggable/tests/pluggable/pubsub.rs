@@ -29,7 +29,7 @@ impl Ship {
     }
 }
 
-/// The process is killed, and started again.
+/// Kills and restarts the process.
 impl Link for Ship {
     fn cut(&mut self) {
         self.kill();
@@ -70,7 +70,7 @@ fn request() -> Subscribe {
     }
 }
 
-/// A broker, and a subscription with so many messages.
+/// A broker, and a subscription with `count` messages.
 async fn delivered(ship: &Ship, count: usize) -> (Arc<dyn PubSub>, Subscription, Vec<Delivery>) {
     let broker = ship.broker("app").await.unwrap();
     let request = Subscribe {
@@ -94,7 +94,7 @@ async fn delivered(ship: &Ship, count: usize) -> (Arc<dyn PubSub>, Subscription,
     (broker, subscription, deliveries)
 }
 
-/// A refusal could make a dead letter of it.
+/// A rejection could dead-letter it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_were_not_attempted_get_no_answer_at_the_end() {
     let ship = Ship::new().await;
@@ -110,7 +110,7 @@ async fn messages_that_were_not_attempted_get_no_answer_at_the_end() {
     assert_eq!(answers, [("0".to_owned(), false), ("2".to_owned(), true)]);
 }
 
-/// What the component sends behind the last acknowledgement comes by the stream that ends, without an answer.
+/// A message sent after the last acknowledgement arrives on the ending stream without an answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_stream_stays_open_for_a_while_after_the_last_answer() {
     let ship = Ship::new().await;
@@ -133,7 +133,7 @@ async fn a_broker_that_cannot_pause_changes_nothing() {
     assert_eq!(*ship.desk.pauses.lock().unwrap(), 2);
 }
 
-/// What a component refuses is told to whoever publishes or subscribes; a subscription that began goes on.
+/// Publishers and subscribers get a component's errors; an existing subscription continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_broker_refuses_is_told() {
     let ship = Ship::new().await;
@@ -161,7 +161,7 @@ async fn what_a_broker_refuses_is_told() {
     within(subscription.ended()).await.unwrap();
 }
 
-/// A process that says nothing before its first message does not keep a subscription waiting.
+/// A process that sends nothing before its first message does not block subscribing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_stream_is_a_subscription() {
     let ship = Ship::new().await;

@@ -18,7 +18,7 @@ impl InputBinding for Services {
         Ok(Response::new(Default::default()))
     }
 
-    /// Says what is on the desk and what the test says later; notes the acks.
+    /// Sends the desk's events and later ones from the test; records the acks.
     async fn read(&self, request: Request<Streaming<ReadRequest>>) -> Answer<BoxStream<ReadResponse>> {
         let (events, stream) = mpsc::channel(1024);
         for event in self.desk.events.lock().unwrap().iter() {
@@ -40,7 +40,7 @@ impl InputBinding for Services {
     }
 }
 
-/// A binding that answers what it is given.
+/// A binding that returns its input.
 #[async_trait]
 impl OutputBinding for Services {
     async fn init(&self, request: Request<OutputBindingInitRequest>) -> Answer<OutputBindingInitResponse> {

@@ -1,5 +1,5 @@
-//! A process with pluggable components: a server on a Unix socket whose stores are those in memory, one per component
-//! resource. It runs on threads of its own and ends like a killed process.
+//! A process with pluggable components: a server on a Unix socket with one in-memory store per component
+//! resource. It has its own threads and stops like a killed process.
 #![allow(unreachable_pub, reason = "a module of test binaries")]
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -27,16 +27,16 @@ use tokio::{net::UnixListener, runtime::Runtime, sync::mpsc};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 
-/// What a process does instead of its work.
+/// A fault instead of normal work.
 #[derive(Clone)]
 pub enum Fault {
     Answer(Status),
     Hang,
-    /// A value of so many bytes.
+    /// A value of this size in bytes.
     Huge(usize),
 }
 
-/// What outlives the process: what it saw, what it is to do.
+/// State that outlives the process: recorded calls and instructions.
 #[derive(Default)]
 pub struct Desk {
     /// Instances and properties of every Init, in order.
@@ -45,17 +45,17 @@ pub struct Desk {
     /// Features of its state stores.
     pub features: Mutex<Vec<&'static str>>,
     pub max_size: Mutex<Option<i64>>,
-    /// The filters of queries, as JSON.
+    /// Filters of queries, as JSON.
     pub queries: Mutex<Vec<String>>,
-    /// What was to be published, try by try: a topic, or the ids of a bulk.
+    /// Publish attempts: a topic, or the ids of a bulk.
     pub published: Mutex<Vec<Vec<String>>>,
-    /// How often entries of bulks are still refused, by their ids.
+    /// Remaining refusals of bulk entries, by id.
     pub refused: Mutex<HashMap<String, u32>>,
-    /// Calls of Pause.
+    /// Number of Pause calls.
     pub pauses: Mutex<usize>,
-    /// What became of pulled messages: their ids, and whether they were refused.
+    /// Answers to pulled messages: ids, and whether they were refused.
     pub answers: Mutex<Vec<(String, bool)>>,
-    /// What the input binding has said and heard.
+    /// Events and acks of the input binding.
     pub events: Mutex<Vec<ReadResponse>>,
     pub acks: Mutex<Vec<ReadRequest>>,
     pub streams: Mutex<Vec<mpsc::Sender<Result<ReadResponse, Status>>>>,
@@ -87,7 +87,7 @@ impl Desk {
     }
 }
 
-/// The process. Dropping it is like killing it; the socket's file stays.
+/// The process. Dropping it is like killing it; the socket file remains.
 pub struct Process {
     pub socket: PathBuf,
     runtime: Option<Runtime>,
@@ -96,10 +96,10 @@ pub struct Process {
 #[derive(Clone)]
 struct Services {
     desk: Arc<Desk>,
-    /// By instance: gone with the process.
+    /// By instance; lost with the process.
     stores: Arc<Mutex<HashMap<String, Arc<dyn StateStore>>>>,
     brokers: Arc<Mutex<HashMap<String, Arc<dyn PubSub>>>>,
-    /// Where brokers keep messages.
+    /// Message folder of the brokers.
     folder: PathBuf,
 }
 
@@ -132,7 +132,7 @@ trait Listening {
 }
 
 impl Listening for Runtime {
-    /// Tests are on a runtime already: nothing may block on another.
+    /// On another thread, because a test's runtime must not block on another.
     fn block_on_elsewhere(&self, socket: &Path) -> UnixListener {
         let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -175,7 +175,7 @@ impl Services {
             .unwrap();
     }
 
-    /// Notes an Init, unless something is wrong with the process.
+    /// Records an Init, unless a fault is injected.
     async fn initialised<T>(
         &self,
         request: &Request<T>,
@@ -196,7 +196,7 @@ impl Services {
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The component resource a call is for.
+/// The component resource of a call.
 fn instance<T>(request: &Request<T>) -> String {
     let name = request.metadata().get("x-component-instance").unwrap();
     name.to_str().unwrap().to_owned()

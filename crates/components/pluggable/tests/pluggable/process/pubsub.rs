@@ -1,4 +1,4 @@
-//! A broker on SQLite: its messages outlive the process.
+//! A broker on SQLite, whose messages survive the process.
 
 use std::{collections::HashMap, num::NonZeroUsize, sync::Arc};
 
@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait, codegen::BoxStrea
 
 use super::{Answer, Desk, Services, instance};
 
-/// What one stream holds: few, so that two of them share.
+/// In-flight limit of a stream: low, so that two streams share messages.
 const IN_FLIGHT: usize = 8;
 
 fn internal(error: outrigger_component::Error) -> Status {
@@ -36,7 +36,7 @@ impl Services {
         self.desk.published.lock().unwrap().push(what);
     }
 
-    /// Takes out what the desk wants refused.
+    /// Removes the entries that the desk refuses.
     fn refuse(&self, bulk: &mut BulkPublishRequest) -> Vec<BulkPublishResponseFailedEntry> {
         let mut wanted = self.desk.refused.lock().unwrap();
         let mut is_refused = |id: &str| {
@@ -164,7 +164,7 @@ impl PubSub for Services {
     }
 }
 
-/// Sends messages and hears acks, until the sidecar says no more; what it did not acknowledge is returned.
+/// Sends messages and reads acks until the sidecar stops; unacknowledged messages are returned.
 async fn pull(
     desk: Arc<Desk>,
     mut subscription: Subscription,

@@ -15,7 +15,7 @@ fn anchor() -> Pairs {
     ])
 }
 
-/// A store with the one secret `anchor`.
+/// A store with one secret, `anchor`.
 #[async_trait]
 impl SecretStore for Services {
     async fn init(&self, request: Request<SecretStoreInitRequest>) -> Answer<SecretStoreInitResponse> {

@@ -31,7 +31,7 @@ impl Services {
     }
 }
 
-/// Errors as the contract writes them.
+/// Converts errors to the contract's form.
 fn status(error: Error) -> Status {
     let code = match error.kind() {
         Kind::EtagMismatch => Code::FailedPrecondition,
@@ -43,7 +43,7 @@ fn status(error: Error) -> Status {
     Status::with_error_details(code, "etag", details)
 }
 
-/// A bulk call fails with the first of its failures.
+/// A bulk call fails with its first failure.
 fn first(mut error: BulkError) -> Status {
     status(error.failures.swap_remove(0).1)
 }
@@ -161,7 +161,7 @@ impl state_store_server::StateStore for Services {
                 ..BulkStateItem::default()
             }
         });
-        // In an order of its own.
+        // In a different order.
         let items = items.rev().collect();
         Ok(Response::new(BulkGetResponse { items }))
     }
@@ -209,7 +209,7 @@ impl TransactionalStateStore for Services {
 
 #[async_trait]
 impl QueriableStateStore for Services {
-    /// Notes the filter and finds one value.
+    /// Records the filter and returns one value.
     async fn query(&self, request: Request<QueryRequest>) -> Answer<QueryResponse> {
         self.store(&request).await?;
         let query = request.into_inner().query.unwrap();
