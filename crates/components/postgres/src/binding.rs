@@ -1,4 +1,4 @@
-//! `bindings.postgresql`: statements as the caller writes them.
+//! `bindings.postgresql`: runs the caller's statements.
 
 use std::{
     future::Future,
@@ -44,7 +44,7 @@ pub(super) async fn open(metadata: &Metadata) -> Result<PostgresBinding> {
     Ok(PostgresBinding { pool })
 }
 
-/// A value of a statement, written as text: the server knows the type it needs.
+/// A statement's argument as text; the server knows the type.
 #[derive(Debug)]
 struct Argument(Value);
 
@@ -54,7 +54,7 @@ impl Argument {
             Value::Null => "NULL".to_owned(),
             Value::String(text) if in_array => quoted(text),
             Value::String(text) => text.clone(),
-            // A whole number may be written with a fraction of zero.
+            // A whole number may have a fraction of zero.
             Value::Number(number) => match number.as_f64() {
                 Some(float) if number.is_f64() && float.fract() == 0.0 => format!("{float:.0}"),
                 _ => number.to_string(),
@@ -101,7 +101,7 @@ impl ToSql for Argument {
     to_sql_checked!();
 }
 
-/// Large ones are decoded on threads for heavy work.
+/// Decodes the arguments, offloaded if large.
 async fn arguments(metadata: &Pairs) -> Result<Vec<Argument>> {
     match metadata.get(PARAMETERS) {
         None => Ok(Vec::new()),
@@ -137,7 +137,7 @@ fn values<'a>(parameters: &[Parameter<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
     parameters.iter().map(|(value, _)| *value).collect()
 }
 
-/// Whether `sql` may leave a transaction open. Words in texts and comments count too: it costs a connection.
+/// Whether `sql` may leave a transaction open. False positives from texts and comments cost a connection.
 fn may_begin(sql: &str) -> bool {
     let mut words = sql.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let has = |word: &str, wanted: &str| word.eq_ignore_ascii_case(wanted);
@@ -151,8 +151,8 @@ fn may_begin(sql: &str) -> bool {
 }
 
 impl PostgresBinding {
-    /// Runs `work` on a connection, which is not used again if `sql` may have left a transaction open on it: the
-    /// calls of others would join that, and be lost with it.
+    /// Runs `work` on a connection, and discards it if `sql` may have left a transaction open: other calls
+    /// would join that transaction and be lost with it.
     async fn on_session<T, F>(&self, sql: &str, work: impl FnOnce(Arc<OwnedSession>) -> F + Send) -> Result<T>
     where
         F: Future<Output = Result<T>> + Send,
@@ -170,14 +170,14 @@ impl PostgresBinding {
         result
     }
 
-    /// How many rows a statement touched. Without arguments there may be several, and the last one counts.
+    /// Number of affected rows. Without arguments, `sql` may be several statements; the last one counts.
     async fn exec(&self, sql: &str, arguments: &[Argument]) -> Result<u64> {
         self.on_session(sql, |session| async move {
             let client = session.client()?;
             if !arguments.is_empty() {
                 let parameters = parameters(arguments);
                 let touched = if self.pool.prepares() {
-                    // Callers may write each statement anew: none is kept.
+                    // Not cached, because callers may generate each statement.
                     let statement = client.prepare(sql).await.map_err(failure)?;
                     client.execute(&statement, &values(&parameters)).await
                 } else {
@@ -185,7 +185,7 @@ impl PostgresBinding {
                 };
                 return touched.map_err(failure);
             }
-            // Rows, as of a SELECT, are not kept.
+            // Rows, as from a SELECT, are discarded.
             let mut messages = pin!(client.simple_query_raw(sql).await.map_err(failure)?);
             let mut last = 0;
             while let Some(message) = messages.try_next().await.map_err(failure)? {
@@ -223,7 +223,7 @@ impl PostgresBinding {
     }
 }
 
-/// Writes a row behind the others. A large one is written on a thread for heavy work.
+/// Appends a row as JSON, offloaded if large.
 async fn append(row: Row, mut out: String, limit: usize) -> Result<String> {
     let size = row.raw_size_bytes();
     if size > limit.saturating_sub(out.len()) {

@@ -1,4 +1,4 @@
-//! Values of rows as JSON, in the forms that clients of Dapr know.
+//! Row values as JSON, in the forms that Dapr's clients expect.
 
 use std::{
     fmt::Write as _,
@@ -14,13 +14,13 @@ use tokio_postgres::{
     types::{FromSql, Kind as TypeKind, Type},
 };
 
-/// The server's epoch, the 1st of January 2000, in microseconds of ours.
+/// The server's epoch, 2000-01-01, in Unix microseconds.
 const EPOCH: i64 = 946_684_800_000_000;
 const DAY: i64 = 86_400_000_000;
 
 type Cause = Box<dyn std::error::Error + Sync + Send>;
 
-/// A value as the server sent it.
+/// A value as sent by the server.
 struct Raw<'a>(&'a [u8]);
 
 impl<'a> FromSql<'a> for Raw<'a> {
@@ -36,7 +36,7 @@ impl<'a> FromSql<'a> for Raw<'a> {
 /// Appends a row as a JSON array.
 ///
 /// # Errors
-/// A type that has no form here; names the column and what helps.
+/// An unsupported type; the text names the column and a workaround.
 pub(super) fn write_row(row: &Row, out: &mut String) -> Result<()> {
     out.push('[');
     for (index, column) in row.columns().iter().enumerate() {
@@ -134,7 +134,7 @@ fn json(raw: &[u8], out: &mut String) -> Result<(), Cause> {
     Ok(())
 }
 
-/// A number, or the word for what is none.
+/// A number, or the word for a special value.
 fn float(shown: String, out: &mut String) {
     match shown.as_str() {
         "NaN" => out.push_str("\"NaN\""),
@@ -144,7 +144,7 @@ fn float(shown: String, out: &mut String) {
     }
 }
 
-/// Microseconds since the server's epoch as RFC 3339; the ends of the scale are words.
+/// Microseconds since the server's epoch as RFC 3339; infinities are words.
 fn moment(micros: i64, zone: &TimeZone, out: &mut String) -> Result<(), Cause> {
     match micros {
         i64::MAX => out.push_str("\"infinity\""),
@@ -190,7 +190,7 @@ fn address(raw: &[u8], out: &mut String) -> Result<(), Cause> {
     Ok(())
 }
 
-/// A number of any length: groups of four decimal digits, and where the point is.
+/// A number of any length: groups of four decimal digits, and the position of the point.
 fn numeric(raw: &[u8]) -> Result<String, Cause> {
     let words: Vec<u16> = raw
         .chunks_exact(2)

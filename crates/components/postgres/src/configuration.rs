@@ -1,4 +1,4 @@
-//! `configuration.postgresql`: a table the user makes, and a trigger of theirs that notifies of changes.
+//! `configuration.postgresql`: a table and a notifying trigger, both created by the user.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -12,7 +12,7 @@ use tokio_postgres::types::Type;
 
 use super::{listener::Listener, pool::Pool, settings::Settings};
 
-/// As long as an identifier of the server may be.
+/// The server's limit for identifiers.
 const MAX_TABLE_NAME: usize = 64;
 
 pub(super) struct PostgresConfiguration {
@@ -56,7 +56,7 @@ pub(super) async fn open(metadata: &Metadata) -> Result<PostgresConfiguration> {
     })
 }
 
-/// A JSON object of texts; other values are taken as their JSON text.
+/// A JSON object of texts; other values become their JSON text.
 fn pairs(json: Option<Value>) -> Pairs {
     let members = match json {
         Some(Value::Object(members)) => members,
@@ -76,14 +76,14 @@ fn text(value: Value) -> String {
     }
 }
 
-/// A row that was told of.
+/// A row in a notification.
 struct Notified {
     key: String,
-    /// As it is now; `None` where only the table can tell, as of a row that was deleted.
+    /// The current item; `None` if only the table has it, as after a deletion.
     item: Option<Item>,
 }
 
-/// The row in the `data` of a notification; names of its columns in any case.
+/// Parses the row in the `data` of a notification; column names in any case.
 fn notified(payload: &str) -> Result<Notified, String> {
     let mut payload: Map<String, Value> =
         outrigger_go_json::from_slice(payload.as_bytes()).map_err(|error| error.to_string())?;
@@ -160,16 +160,16 @@ impl Values {
     }
 }
 
-/// What one subscription follows.
+/// The values that a subscription follows.
 struct Watch {
     values: Arc<Values>,
-    /// Empty = all.
+    /// Empty for all.
     keys: Vec<String>,
     channel: String,
 }
 
 impl Watch {
-    /// The item of a key of which a row was deleted: another version of it may be left.
+    /// Reads a key again after one of its rows was deleted: another version may remain.
     async fn read_again(&self, key: String) -> Heard {
         match self.values.select(std::slice::from_ref(&key)).await {
             Ok(mut items) => {
@@ -278,7 +278,7 @@ mod tests {
         for wrong in ["", "[]", "{}", r#"{"data":[]}"#, r#"{"data":{"value":"v"}}"#] {
             assert!(notified(wrong).is_err(), "{wrong}");
         }
-        // Of what the table has now, only writes say anything.
+        // For the table's current content, only writes are conclusive.
         for unknown in [r#""action":"DELETE","#, r#""action":"delete","#, ""] {
             let payload = format!(r#"{{{unknown}"data":{{"key":"k","value":"old"}}}}"#);
             assert_eq!(notified(&payload).unwrap().item, None, "{payload}");

@@ -1,4 +1,4 @@
-//! Connections whose answers are bounded.
+//! Connections with an answer limit.
 
 use std::{
     io,
@@ -23,21 +23,22 @@ type Rustls = <MakeRustlsConnect as MakeTlsConnect<Socket>>::TlsConnect;
 type RustlsStream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// The message that asks for TLS.
+/// The message that requests TLS.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
-/// What makes the stream of a connection: as a maker of TLS it gets every connection from the driver, those without TLS too.
+/// Creates the stream of a connection. As the driver's TLS connector it gets every connection, including
+/// those without TLS.
 #[derive(Clone)]
 pub(super) struct Connector {
     tls: MakeRustlsConnect,
-    /// Whether TLS is asked for here; `None` where the driver did that.
+    /// Whether to negotiate TLS here; `None` if the driver did.
     mode: Option<SslMode>,
     limit: usize,
 }
 
 impl Connector {
-    /// A connector, and `config` with which the driver leaves every connection to it. Those to a Unix socket it does not: they
-    /// are not bounded.
+    /// A connector, and a `config` that makes the driver use it for every connection. Unix sockets bypass it
+    /// and have no limit.
     pub(super) fn new(
         tls: MakeRustlsConnect,
         mode: SslMode,
@@ -68,7 +69,7 @@ impl MakeTlsConnect<Socket> for Connector {
     }
 }
 
-/// One connection on its way.
+/// A connection being established.
 pub(super) struct Connecting {
     tls: Rustls,
     mode: Option<SslMode>,
@@ -96,7 +97,7 @@ impl TlsConnect<Socket> for Connecting {
     }
 }
 
-/// Asks for TLS; false where the server has none and need not.
+/// Requests TLS; false if the server lacks it and the mode permits that.
 async fn offers_tls(socket: &mut Socket, mode: SslMode) -> Result<bool, Cause> {
     socket.write_all(&SSL_REQUEST).await?;
     socket.flush().await?;
@@ -107,7 +108,7 @@ async fn offers_tls(socket: &mut Socket, mode: SslMode) -> Result<bool, Cause> {
     }
 }
 
-/// A connection that the driver sees as one with TLS.
+/// A connection that the driver treats as TLS.
 pub(super) struct Bounded(Filtered<Either<Socket, RustlsStream>, Frames>);
 
 impl TlsStream for Bounded {

@@ -1,22 +1,22 @@
-//! The bound of what a server sends: rows that are too large never reach the driver.
+//! Limits what a server sends: oversized rows never reach the driver.
 
 use std::io;
 
 use outrigger_component::answer::Filter;
 use tokio_postgres::error::SqlState;
 
-/// The kind and the length of a message.
+/// Type and length of a message.
 const HEADER: usize = 5;
 const DATA_ROW: u8 = b'D';
 
-/// Follows the messages of a server. In the place of a row that is too large comes an error.
+/// Follows the server's messages and replaces an oversized row with an error.
 pub(super) struct Frames {
     limit: usize,
-    /// What there is of the header of the next message.
+    /// Received part of the next message's header.
     header: Vec<u8>,
-    /// Bytes of the message that are still to come.
+    /// Remaining bytes of the message.
     left: usize,
-    /// Whether they are left out.
+    /// Whether they are dropped.
     hidden: bool,
 }
 
@@ -30,7 +30,7 @@ impl Frames {
         }
     }
 
-    /// Begins a message, once its header is there.
+    /// Starts a message once its header is complete.
     fn begin(&mut self, shown: &mut Vec<u8>) -> io::Result<()> {
         let Some((kind, length)) = self.header.split_first_chunk::<1>() else {
             return Ok(());
@@ -40,7 +40,7 @@ impl Frames {
         };
         let invalid = |text: String| Err(io::Error::new(io::ErrorKind::InvalidData, text));
         let body = usize::try_from(i32::from_be_bytes(length)).ok();
-        // The length counts itself.
+        // The length includes itself.
         let Some(body) = body.and_then(|length| length.checked_sub(4)) else {
             return invalid("a message of PostgreSQL has no length".to_owned());
         };
@@ -59,7 +59,7 @@ impl Frames {
     }
 }
 
-/// The error in the place of a row.
+/// The error that replaces a row.
 fn too_large(bytes: usize, limit: usize) -> Vec<u8> {
     let code = SqlState::PROGRAM_LIMIT_EXCEEDED;
     let message = format!(

@@ -1,4 +1,4 @@
-//! The two generations of Dapr's state table, and the statements on them.
+//! The two versions of Dapr's state table, and their statements.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Generation {
@@ -8,9 +8,9 @@ pub(super) enum Generation {
     V2,
 }
 
-/// The statements, with table and column names in place. Parameters: $1 key (or keys); for writes $2 value,
-/// $3 the TTL in seconds or NULL, in the first generation $4 whether it is binary; last the expected ETag as text.
-/// Each statement that changes one row answers with the row's new ETag, or NULL where it cannot be told.
+/// The statements with table and column names filled in. Parameters: $1 key (or keys); for writes $2 value,
+/// $3 the TTL in seconds or NULL, in the first generation $4 whether it is binary; last the expected ETag as
+/// text. Each statement that changes one row returns the row's new ETag, or NULL if unknown.
 pub(super) struct Layout {
     pub(super) table: String,
     pub(super) get: String,
@@ -20,23 +20,23 @@ pub(super) struct Layout {
     pub(super) update: String,
     pub(super) delete: String,
     pub(super) delete_version: String,
-    /// Whole transactions, by their [`Shape`].
+    /// Whole transactions by [`Shape`].
     whole: [String; 8],
     pub(super) keys: String,
     pub(super) sweep: String,
-    /// Steps that make the table, oldest first.
+    /// Migration steps, oldest first.
     pub(super) steps: Vec<Step>,
 }
 
-/// What is in a transaction that is one statement. Its parameters are those of the parts that there are, in this order.
+/// The parts of a transaction in one statement. Its parameters are those of the present parts, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// One write that needs its ETag, and on which all else depends: the parameters of an update.
+    /// One write with an ETag condition that guards all others: the parameters of an update.
     pub(super) guard: bool,
-    /// Writes without conditions: the parameters of a write, each as an array. Without a guard the last parameter of all is
-    /// the key whose new ETag is told.
+    /// Unconditional writes: the parameters of a write, each as an array. Without a guard, the last parameter
+    /// is the key whose new ETag is returned.
     pub(super) writes: bool,
-    /// Removals without conditions: an array of keys.
+    /// Unconditional deletions: an array of keys.
     pub(super) removals: bool,
 }
 
@@ -54,10 +54,10 @@ impl Shape {
     }
 }
 
-/// A step of the layout's history.
+/// A migration step.
 pub(super) enum Step {
     Sql(String),
-    /// Adds the column that paging goes by; rows that are there are numbered in the order of `ordered_by`.
+    /// Adds the paging column; existing rows are numbered by `ordered_by`.
     RowId {
         ordered_by: &'static str,
     },
@@ -70,20 +70,19 @@ struct Columns {
     read: &'static str,
     write: &'static str,
     etag: &'static str,
-    /// Whether the ETag is the last parameter of an update, and of a delete.
+    /// Whether an update and a delete end with an ETag parameter.
     etag_updated: &'static str,
     etag_deleted: &'static str,
-    /// Further columns of a write: names, values, and assignments.
+    /// Further columns of a write: names, values and assignments.
     more: (&'static str, &'static str, &'static str),
     read_binary: &'static str,
-    /// The new ETag of a row that may have been inserted, and of one that was updated. A table that is divided into
-    /// partitions does not tell `xmin` of what is inserted.
+    /// The new ETag of an upserted and of an updated row. Partitioned tables do not return `xmin` of inserted
+    /// rows.
     new_etag: &'static str,
     new_etag_updated: &'static str,
-    /// How many rows are written at once: the types of the arrays, one for each parameter of a write, the names of their
-    /// columns, what is the value, and further values.
+    /// Writing several rows: array type of each parameter, column names, the value, and further values.
     rows: (&'static [&'static str], &'static str, &'static str, &'static str),
-    /// The assignment of the column that only this generation has.
+    /// Assignment of the column that only this generation has.
     assigned: &'static str,
 }
 
@@ -170,7 +169,7 @@ impl Layout {
             table: table.to_owned(),
             get: format!("{select} WHERE key = $1::text AND {alive}"),
             bulk_get: format!("{select} WHERE key = ANY($1::text[]) AND {alive}"),
-            // A row that expired and is still there does not count.
+            // An expired row that was not deleted yet does not count.
             first_write: format!(
                 "{upsert} WHERE t.{expires} IS NOT NULL AND t.{expires} < CURRENT_TIMESTAMP RETURNING {new_etag}"
             ),
@@ -192,8 +191,8 @@ impl Layout {
         }
     }
 
-    /// A whole transaction as one statement, which happens or does not without a `BEGIN`: the guard first, then writes, then
-    /// removals.
+    /// A whole transaction as one statement, atomic without `BEGIN`: the guard first, then writes, then
+    /// deletions.
     pub(super) fn whole(&self, shape: Shape) -> &str {
         &self.whole[shape.index()]
     }
@@ -217,13 +216,13 @@ impl Columns {
             format!("${taken}::{kind}")
         };
         if shape.guard {
-            // It has those of an update: those of a write and the ETag.
+            // An update has the parameters of a write plus the ETag.
             for kind in types.iter().chain(&["text"]) {
                 drop(parameter(kind));
             }
             parts.push(format!("guard AS ({update})"));
         }
-        // A part that reads the guard runs after it, and does nothing where the guard has changed nothing.
+        // Parts that read the guard run after it, and do nothing if it changed nothing.
         let guarded = match shape.guard {
             true => "EXISTS (SELECT 1 FROM guard)",
             false => "true",
@@ -247,7 +246,7 @@ impl Columns {
             ));
         }
         let answer = match (shape.guard, shape.writes) {
-            // What the answer needs happens before all else.
+            // CTEs needed for the answer run first.
             (true, true) => "SELECT new_etag, (SELECT count(*) FROM written) FROM guard".to_owned(),
             (true, false) => "SELECT new_etag FROM guard".to_owned(),
             (false, true) => format!("SELECT new_etag FROM written WHERE key = {}", parameter("text")),

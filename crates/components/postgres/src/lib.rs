@@ -1,4 +1,4 @@
-//! PostgreSQL and what speaks its protocol: `state.postgresql` v1 and v2, `configuration.postgresql`, in Dapr's
+//! PostgreSQL and compatible servers: `state.postgresql` v1 and v2 and `configuration.postgresql`, in Dapr's
 //! layouts; `bindings.postgresql`.
 
 mod binding;

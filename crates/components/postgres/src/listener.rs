@@ -8,21 +8,21 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{connector::Connector, pool::failure};
 use outrigger_component::deadline::within;
 
-/// Notifications that wait to be told.
+/// Maximum queued notifications.
 const QUEUE: usize = 256;
 
-/// A connection of its own that listens to a channel.
+/// A dedicated connection that listens on a channel.
 pub(super) struct Listener {
-    /// The connection ends with it.
+    /// Dropping it ends the connection.
     client: Client,
     _task: AbortOnDropHandle<()>,
     payloads: mpsc::Receiver<String>,
-    /// How long it may be silent, and how long the server may take to say that it is there.
+    /// Idle time before a probe, and timeout of the probe.
     probe_after: Duration,
 }
 
 impl Listener {
-    /// Connects; when it returns, the channel is being listened to.
+    /// Connects and starts listening on the channel.
     pub(super) async fn open(
         config: &tokio_postgres::Config,
         tls: Connector,
@@ -65,7 +65,7 @@ impl Listener {
         .await
     }
 
-    /// The next payload; `None` when the connection ended, or the server is silent even when asked.
+    /// The next payload; `None` if the connection ended or the server does not answer a probe.
     pub(super) async fn next(&mut self) -> Option<String> {
         loop {
             if let Ok(payload) = tokio::time::timeout(self.probe_after, self.payloads.recv()).await {
@@ -80,7 +80,7 @@ impl Listener {
     }
 }
 
-/// A channel name in quotes, in lower case as an unquoted one would be.
+/// A quoted channel name, lowercase as if it were unquoted.
 fn identifier(channel: &str) -> Result<String> {
     let word = channel
         .chars()

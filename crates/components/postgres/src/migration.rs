@@ -7,13 +7,14 @@ use super::{
     pool::{Parameter, Pool, failure},
 };
 
-/// Where the level of a table stands.
+/// Location of a table's migration level.
 pub(super) struct Record {
     /// The table with the levels of other tables.
     pub(super) bookkeeping: String,
     /// The row of this table.
     pub(super) key: String,
-    /// The row that all tables of the generation have in common, where Dapr has no other. It has the highest of their levels.
+    /// The common row of the generation, where Dapr has no row per table. It has the highest level of all
+    /// tables.
     pub(super) common: Option<&'static str>,
 }
 
@@ -56,9 +57,9 @@ async fn exists(client: &Object, table: &str) -> Result<bool> {
     found.map(|row| row.get(0)).map_err(failure)
 }
 
-/// Brings `table` up to date: `steps` from the number on that its level has. Sidecars that start
-/// together take turns by a lock on a row, as Dapr's do; each step and its number are written together. No statement
-/// is prepared under a name: poolers in between may forbid it.
+/// Migrates `table`: runs `steps` from its current level on. Sidecars that start together serialise on a row
+/// lock, as Dapr's do; each step and its number are committed together. No statement is prepared by name,
+/// because connection poolers may forbid it.
 pub(super) async fn migrate(pool: &Pool, record: &Record, table: &str, steps: &[Step]) -> Result<()> {
     let bookkeeping = &record.bookkeeping;
     let mut holding = pool.session().await?;
@@ -70,7 +71,7 @@ pub(super) async fn migrate(pool: &Pool, record: &Record, table: &str, steps: &[
         ))
         .await
         .map_err(failure)?;
-    // Dropping the transaction rolls back, which frees the lock.
+    // Dropping the transaction rolls back and releases the lock.
     let turn = holder.transaction().await.map_err(failure)?;
     turn.query_typed(
         &format!("SELECT value FROM {bookkeeping} WHERE key = 'lock' FOR UPDATE"),
@@ -86,14 +87,14 @@ pub(super) async fn migrate(pool: &Pool, record: &Record, table: &str, steps: &[
     };
     let done = match record.level(worker, &record.key).await? {
         Some(own) => own,
-        // Dapr and earlier releases have the common row only.
+        // Dapr and earlier releases have only the common row.
         None if common > 0 && exists(worker, table).await? => {
             record.set(&***worker, &record.key, common).await?;
             common
         }
         None => 0,
     };
-    // A database of a newer release has more steps than are known here: it is used as it is.
+    // A database of a newer release has more steps than are known here and is used as is.
     for (index, step) in steps.iter().enumerate().skip(done) {
         let transaction = worker.transaction().await.map_err(failure)?;
         match step {
@@ -113,7 +114,7 @@ pub(super) async fn migrate(pool: &Pool, record: &Record, table: &str, steps: &[
     Ok(())
 }
 
-/// Two sidecars at once may both find the table missing; the one that loses tries again.
+/// Two sidecars may both find the table missing; the one that loses the race retries.
 async fn create_bookkeeping(connection: &Object, bookkeeping: &str) -> Result<()> {
     let sql = format!(
         "CREATE TABLE IF NOT EXISTS {bookkeeping} (key text NOT NULL PRIMARY KEY, value text NOT NULL)"

@@ -18,24 +18,24 @@ use super::{
 };
 use outrigger_component::deadline::within;
 
-/// A statement's parameter with its type, which unprepared statements must name.
+/// A parameter with its type, which unprepared statements must name.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Connections to a server, made when needed.
+/// A connection pool that connects on demand.
 pub(super) struct Pool {
     pool: deadpool_postgres::Pool,
     prepare: bool,
     timeout: Duration,
     tls: Connector,
-    /// Bytes of all rows of a statement.
+    /// Maximum bytes of all rows of a statement.
     max_answer: usize,
     component: Arc<str>,
-    /// What is connected to, for its errors.
+    /// Server address for connection errors.
     at: String,
     _reaper: AbortOnDropHandle<()>,
 }
 
-/// An error of the driver as one of a component.
+/// Converts a driver error.
 pub(super) fn failure(error: tokio_postgres::Error) -> Error {
     failure_of("PostgreSQL", error)
 }
@@ -47,7 +47,7 @@ fn failure_of(what: &str, error: tokio_postgres::Error) -> Error {
         None if error.is_closed() || is_io(&error) => Kind::Unavailable,
         None => Kind::Internal,
     };
-    // The driver's own text for errors of the server is "db error".
+    // The driver's own text for server errors is "db error".
     match error.as_db_error() {
         Some(answer) => {
             let text = format!("{what}: {} ({})", answer.message(), answer.code().code());
@@ -61,7 +61,7 @@ fn failure_of(what: &str, error: tokio_postgres::Error) -> Error {
     }
 }
 
-/// The servers of a configuration as `host:port`, for what connecting to them fails with.
+/// The servers of a configuration as `host:port`, for connection errors.
 fn servers(config: &Config) -> String {
     let ports = config.get_ports();
     let server = |(number, host): (usize, &Host)| {
@@ -107,7 +107,7 @@ fn kind(code: &SqlState) -> Kind {
     }
 }
 
-/// The rows of a statement are more than may be held.
+/// The rows of a statement exceed the limit.
 pub(super) fn too_large(limit: usize) -> Error {
     let text = format!("the rows have more than {limit} bytes together, which is the limit: select fewer");
     Error::new(Kind::TooLarge, text)
@@ -123,7 +123,7 @@ fn pool_failure(at: &str, error: PoolError) -> Error {
 }
 
 impl Pool {
-    /// Connects once, so that wrong settings show at once.
+    /// Connects once, so that invalid settings fail early.
     pub(super) async fn open(metadata: &Metadata, settings: &Settings) -> Result<Self> {
         let config = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
@@ -157,7 +157,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Bounds `work` and names the component in its error.
+    /// Applies the timeout to `work` and names the component in its error.
     pub(super) async fn bound<T>(&self, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
         let result = within(self.timeout, "PostgreSQL", work).await;
         if result
@@ -169,7 +169,7 @@ impl Pool {
         result.map_err(|error| error.of(&self.component))
     }
 
-    /// Drops the connections that wait: where one broke, the others did too, and have not noticed yet.
+    /// Drops idle connections: if one broke, the others probably did too.
     fn forget(&self) {
         self.pool.retain(|_, _| false);
     }
@@ -193,13 +193,13 @@ impl Pool {
         self.bound(work).await
     }
 
-    /// Rows of a statement that only reads, once more when the connection turns out to be broken.
+    /// Rows of a read-only statement; retries once on a broken connection.
     pub(super) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
         self.repeated(|session| async move { self.rows(&*session, sql, parameters).await })
             .await
     }
 
-    /// As [`Pool::read`] for a write that may happen twice.
+    /// Like [`Pool::read`], for an idempotent write.
     pub(super) async fn repeated<T, F>(
         &self,
         work: impl Fn(Arc<OwnedSession>) -> F + Send + Sync,
@@ -211,7 +211,7 @@ impl Pool {
         let once = || async {
             let session = Arc::new(self.session().await?);
             let result = work(session.clone()).await;
-            // What is too large was not read to its end: the server has to stop.
+            // An oversized answer was not read to its end, so the server must cancel it.
             if !matches!(&result, Err(error) if error.kind() == Kind::TooLarge) {
                 session.settle();
             }
@@ -229,7 +229,7 @@ impl Pool {
         self.bound(twice).await
     }
 
-    /// Bytes that all rows of a statement may have together.
+    /// Maximum bytes of all rows of a statement.
     pub(super) fn max_answer(&self) -> usize {
         self.max_answer
     }
@@ -251,7 +251,8 @@ impl Pool {
         Ok(all)
     }
 
-    /// Rows of a statement as they come. Who does not read them to the end must not settle the session.
+    /// Rows of a statement as a stream. A caller that does not read it to the end must not settle the
+    /// session.
     pub(super) async fn stream(
         &self,
         session: &impl AsSession,
@@ -278,7 +279,7 @@ impl Pool {
         rows.map_err(failure)
     }
 
-    /// Has a statement prepared by now, where statements may be.
+    /// Prepares a statement ahead of its use, if statements may be prepared.
     pub(super) async fn prepared(&self, session: &impl AsSession, sql: &str) -> Result<()> {
         if !self.prepare {
             return Ok(());
@@ -304,7 +305,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Connections in use are closed when they come back.
+    /// Connections in use close when they are returned.
     pub(super) fn close(&self) {
         self.pool.close();
     }

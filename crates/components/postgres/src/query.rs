@@ -1,4 +1,4 @@
-//! Queries on the JSON of the first generation's values.
+//! Queries on the JSON values of the first generation.
 
 use outrigger_component::{
     Error, Result,
@@ -7,22 +7,22 @@ use outrigger_component::{
 use serde_json::Value;
 use tokio_postgres::types::{ToSql, Type};
 
-/// Most parameters of a statement.
+/// Maximum parameters of a statement.
 const MAX_PARAMETERS: usize = 10_000;
 
 type Owned = Box<dyn ToSql + Sync + Send>;
 
-/// A statement that selects key, value, and ETag, all as text.
+/// A statement that selects key, value and ETag as text.
 pub(super) struct Select {
     pub(super) sql: String,
     pub(super) parameters: Vec<(Owned, Type)>,
-    /// How many matches the page before this one ended with.
+    /// Number of matches on the previous pages.
     pub(super) offset: i64,
 }
 
 impl Select {
-    /// What selects the matches of `query` in `table`. Everything of the query is a parameter, nothing is text of the
-    /// statement.
+    /// The statement that selects the matches of `query` in `table`. All input is passed as parameters, never
+    /// as SQL text.
     pub(super) fn build(query: &Query, table: &str) -> Result<Self> {
         let mut select = Self {
             sql: String::new(),
@@ -47,10 +47,10 @@ impl Select {
                 Order::Ascending => "",
                 Order::Descending => " DESC",
             };
-            // Numbers by size, texts by the order of the database; null counts as absence.
+            // Numbers sort by value, texts by the database's collation; null counts as absent.
             sql.push_str(&format!("NULLIF(value #> {path}, 'null'){direction}, "));
         }
-        // Pages need an order that does not change.
+        // Pages need a stable order.
         sql.push_str("row_id");
         if query.limit > 0 {
             let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
@@ -147,7 +147,7 @@ impl Select {
         }
     }
 
-    /// Numbers compare as numbers, all else by its text.
+    /// Numbers compare as numbers, other values as text.
     fn comparison(&mut self, key: &str, operator: &str, value: &Value) -> Result<String> {
         let path = self.path(key)?;
         let text = match value {

@@ -1,4 +1,4 @@
-//! A connection on loan from the pool.
+//! A connection borrowed from the pool.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -10,16 +10,16 @@ use outrigger_component::{Error, Result};
 
 use super::connector::Connector;
 
-/// How long the server is asked to give up a statement.
+/// Timeout of a cancel request.
 const CANCELLING: Duration = Duration::from_secs(5);
 
-/// What a statement runs on.
+/// The connection or transaction that a statement runs on.
 pub(super) enum Session<'a> {
     Connection(&'a Object),
     Transaction(&'a Transaction<'a>),
 }
 
-/// What has a [`Session`].
+/// Provides a [`Session`].
 pub(super) trait AsSession: Sync {
     fn as_session(&self) -> Result<Session<'_>>;
 }
@@ -30,9 +30,9 @@ impl AsSession for Transaction<'_> {
     }
 }
 
-/// A connection of the pool. It goes back only once [`OwnedSession::settle`] said that no statement is under way:
-/// the next borrower of a busy connection would wait for somebody else's statement. A caller that gives up drops
-/// it before that; then the connection is closed, and the server told to give up too.
+/// A pooled connection. It is returned only after [`OwnedSession::settle`], when no statement is running: the
+/// next borrower of a busy connection would wait for another caller's statement. If a caller gives up
+/// earlier, the connection is closed and the server asked to cancel.
 pub(super) struct OwnedSession {
     object: Option<Object>,
     settled: AtomicBool,
@@ -58,17 +58,17 @@ impl OwnedSession {
         self.object.as_mut().ok_or_else(Error::closed)
     }
 
-    /// Every statement was answered, well or with an error.
+    /// Every statement was answered, successfully or not.
     pub(super) fn settle(&self) {
         self.settled.store(true, Ordering::Relaxed);
     }
 
-    /// The answer to a statement is not read to its end: the connection is closed, settled or not.
+    /// The answer to a statement is not read to its end: the connection is closed even if settled.
     pub(super) fn leave_unread(&self) {
         self.unread.store(true, Ordering::Relaxed);
     }
 
-    /// Closes the connection, with what its session holds.
+    /// Closes the connection with its session state.
     pub(super) fn discard(mut self) {
         if let Some(object) = self.object.take() {
             drop(Object::take(object));
@@ -90,7 +90,7 @@ impl Drop for OwnedSession {
         let Some(client) = self.object.take().map(Object::take) else {
             return;
         };
-        // Outside of a runtime nothing can be sent; the server notices when it answers.
+        // Outside a runtime no cancel request can be sent; the server notices when it answers.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
@@ -99,7 +99,7 @@ impl Drop for OwnedSession {
         }
         let (cancel, tls) = (client.cancel_token(), self.tls.clone());
         runtime.spawn(async move {
-            // Best effort, which nobody waits for: the connection is gone either way.
+            // Best effort in the background: the connection closes either way.
             let _told = tokio::time::timeout(CANCELLING, cancel.cancel_query(tls)).await;
         });
     }

@@ -7,15 +7,15 @@ use super::connector::Connector;
 
 const NAMES: &[&str] = &["connectionString", "url"];
 
-/// The properties all stores on PostgreSQL share.
+/// Properties shared by all PostgreSQL components.
 pub(super) struct Settings {
     pub(super) config: tokio_postgres::Config,
     pub(super) tls: Tls,
-    /// Per operation.
+    /// Timeout per operation.
     pub(super) timeout: Duration,
     pub(super) most_connections: usize,
     pub(super) idle: Duration,
-    /// Whether statements are prepared once per connection; poolers in between may forbid it.
+    /// Whether statements are prepared once per connection; connection poolers may forbid it.
     pub(super) prepare: bool,
 }
 
@@ -60,7 +60,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// What connects, with answers of at most so many bytes, and the configuration for it.
+    /// A connector with this answer limit, and the configuration for it.
     pub(super) fn connector(&self, max_answer: usize) -> Result<(Connector, tokio_postgres::Config)> {
         let wrong = |error: TlsError| Error::new(Kind::Configuration, error.what).because(error.cause);
         let tls = self.tls.connector().map_err(wrong)?;
@@ -68,7 +68,7 @@ impl Settings {
     }
 }
 
-/// The connection string with the separate properties over it.
+/// The connection string overridden by the separate properties.
 fn pairs(metadata: &Metadata) -> Result<Pairs, MetadataError> {
     let text = metadata.text(NAMES).unwrap_or_default();
     let mut pairs = parse(text.trim()).map_err(|expected| metadata.wrong(NAMES, &expected))?;
@@ -91,7 +91,7 @@ fn pairs(metadata: &Metadata) -> Result<Pairs, MetadataError> {
     Ok(pairs)
 }
 
-/// A table name, perhaps with a schema.
+/// A table name, optionally with a schema.
 pub(super) fn table(metadata: &Metadata, property: &str, default: &str) -> Result<String, MetadataError> {
     let name = metadata.filled(&[property]).unwrap_or(default);
     check_table(metadata, property, name)?;
@@ -106,7 +106,7 @@ pub(super) fn check_table(metadata: &Metadata, property: &str, name: &str) -> Re
     Err(metadata.wrong(&[property], "it must be a table name, or SCHEMA.TABLE"))
 }
 
-/// `cleanupInterval`: an hour, unless switched off with zero or less.
+/// `cleanupInterval`: one hour by default; disabled by zero or a negative value.
 pub(super) fn cleanup_interval(metadata: &Metadata) -> Result<Option<Duration>, MetadataError> {
     let names = ["cleanupInterval", "cleanupIntervalInSeconds"];
     let default = Duration::from_secs(3600);

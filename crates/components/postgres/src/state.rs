@@ -1,4 +1,4 @@
-//! `state.postgresql` in its two generations.
+//! `state.postgresql` in its two versions.
 
 mod call;
 mod transaction;
@@ -37,7 +37,7 @@ use super::{
     sweep::Expired,
 };
 
-/// Of the first generation.
+/// Default of the first generation.
 const DEFAULT_TABLE: &str = "state";
 
 const V1_FEATURES: &[Feature] = &[
@@ -60,7 +60,8 @@ pub(super) async fn open(metadata: &Metadata, generation: Generation) -> Result<
     let settings = Settings::read(metadata)?;
     let bookkeeping = table(metadata, "metadataTableName", "dapr_metadata")?;
     let prefix = metadata.filled(&["tablePrefix"]).unwrap_or_default();
-    // What is behind the names of the table's rows in the bookkeeping. Dapr's first generation has none for any table.
+    // Name suffixes of the table's rows in the bookkeeping table. Dapr's first generation has no rows per
+    // table.
     let (name, suffix, common) = match generation {
         Generation::V1 => {
             let name = table(metadata, "tableName", DEFAULT_TABLE)?;
@@ -102,7 +103,7 @@ pub(super) async fn open(metadata: &Metadata, generation: Generation) -> Result<
 }
 
 impl PostgresState {
-    /// Runs one call. `repeatable`: happening twice is as good as once.
+    /// Runs one call. `repeatable` means idempotent.
     async fn run(&self, call: &Call<'_>, repeatable: bool) -> Result<()> {
         if repeatable {
             let run = |session: Arc<OwnedSession>| async move { call.run(&self.pool, &*session).await };
@@ -111,7 +112,7 @@ impl PostgresState {
         self.once(call).await.map(drop)
     }
 
-    /// Runs one call; the new ETag of its row, where it can be told.
+    /// Runs one call; returns the row's new ETag if known.
     async fn once(&self, call: &Call<'_>) -> Result<Option<String>> {
         let once = async {
             let session = self.pool.session().await?;
@@ -148,7 +149,7 @@ impl PostgresState {
         Ok((row.get(0), item))
     }
 
-    /// The values of `keys`, no more of them than the bounds let be.
+    /// The values of `keys`, within the bounds.
     async fn items(
         &self,
         session: &OwnedSession,
@@ -173,7 +174,7 @@ impl PostgresState {
     }
 }
 
-/// What a query selects, no more of it than the bounds let be. Queries have so many forms that none is kept prepared.
+/// The matches of a query, within the bounds. Queries vary too much to cache prepared statements.
 async fn matching(
     session: &OwnedSession,
     sql: &str,
@@ -234,7 +235,7 @@ impl StateStore for PostgresState {
                     .await?
             }
         };
-        // A key that is there more than once counts as often; its copies share their bytes.
+        // A key requested several times counts each time; its copies share their bytes.
         let tally = bounds.tally();
         let answers = requests.iter().map(|request| {
             let item = check_key(&request.key).and_then(|()| match found.get(&request.key) {
@@ -280,7 +281,7 @@ impl StateStore for PostgresState {
         let matching =
             |session: Arc<OwnedSession>| async move { matching(&session, sql, parameters, bounds).await };
         let items = self.pool.repeated(matching).await?;
-        // The last page has a token too; the one after it is empty.
+        // The last page has a token too; the page after it is empty.
         let token = match query.limit {
             0 => String::new(),
             _ => (select.offset + i64::try_from(items.len()).unwrap_or(0)).to_string(),
@@ -298,7 +299,7 @@ impl StateStore for PostgresState {
         }
         let after: i64 = request.position()?.unwrap_or(i64::MIN);
         let size = request.page_size.filter(|size| *size > 0).map(i64::from);
-        // One more than the page shows whether there is another.
+        // One extra row shows whether there is another page.
         let limit = size.map(|size| size + 1);
         let parameters: [Parameter<'_>; 3] = [
             (&request.pattern, Type::TEXT),

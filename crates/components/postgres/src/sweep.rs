@@ -6,12 +6,12 @@ use tokio_postgres::types::Type;
 
 use super::pool::{Pool, failure};
 
-/// Which rows are swept.
+/// Which rows to sweep.
 pub(super) struct Expired {
     pub(super) pool: Arc<Pool>,
     pub(super) delete: String,
     pub(super) bookkeeping: String,
-    /// The row that says when it was done last.
+    /// The row with the time of the last sweep.
     pub(super) key: String,
 }
 
@@ -32,7 +32,7 @@ impl Sweep for Expired {
         if claimed.is_empty() {
             return Ok(None);
         }
-        // Without the usual bound: many rows take their time.
+        // Without the usual timeout, because many rows take long.
         let session = self.pool.session().await?;
         let deleted = session.client()?.execute_typed(&self.delete, &[]).await;
         session.settle();

@@ -1,4 +1,4 @@
-//! Changes as statements with their parameters.
+//! Changes as statements with parameters.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use outrigger_component::{
@@ -19,11 +19,11 @@ use super::super::{
 
 pub(super) type Owned = Box<dyn ToSql + Sync + Send>;
 
-/// A statement with its parameters, ready to run.
+/// A statement with its parameters.
 pub(super) struct Call<'a> {
     pub(super) sql: &'a str,
     pub(super) parameters: Vec<(Owned, Type)>,
-    /// No row changed means: somebody else wrote.
+    /// If no row changed, another writer came first.
     pub(super) guarded: bool,
 }
 
@@ -34,12 +34,12 @@ impl Call<'_> {
             .collect()
     }
 
-    /// Runs it; the new ETag of the row, where it can be told.
+    /// Runs the statement; returns the row's new ETag if known.
     pub(super) async fn run(&self, pool: &Pool, session: &impl AsSession) -> Result<Option<String>> {
         self.etag_from_rows(&pool.rows(session, self.sql, &self.parameters()).await?)
     }
 
-    /// What its answer says.
+    /// Interprets the returned rows.
     pub(super) fn etag_from_rows(&self, rows: &[Row]) -> Result<Option<String>> {
         match rows.first() {
             None if self.guarded => Err(Error::etag_mismatch()),
@@ -59,7 +59,7 @@ pub(super) enum Stored {
 }
 
 impl Stored {
-    /// Bytes.
+    /// Size in bytes.
     pub(super) fn size(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -68,21 +68,21 @@ impl Stored {
     }
 }
 
-/// A write that was checked.
+/// A validated write.
 pub(super) struct Write {
     pub(super) value: Stored,
-    /// What JSON cannot say, in the first generation.
+    /// Not expressible in JSON, in the first generation.
     pub(super) binary: bool,
-    /// Seconds.
+    /// In seconds.
     pub(super) ttl: Option<i32>,
-    /// Only where nothing is.
+    /// Only if the key is absent.
     pub(super) first: bool,
 }
 
-/// A change that was checked: nothing but the server can refuse it any more.
+/// A validated change, which only the server can reject.
 pub(super) struct Change {
     pub(super) key: String,
-    /// `None` removes.
+    /// `None` deletes.
     pub(super) write: Option<Write>,
     pub(super) etag: Option<String>,
 }
@@ -119,7 +119,7 @@ impl Change {
         })
     }
 
-    /// As a statement of its own.
+    /// The change as a single statement.
     pub(super) fn call(self, layout: &Layout, generation: Generation) -> Call<'_> {
         let mut parameters = vec![boxed(self.key, Type::TEXT)];
         let has_etag = self.etag.is_some();
@@ -150,7 +150,7 @@ impl Change {
     }
 }
 
-/// An ETag that can be one.
+/// Validates an ETag.
 fn etag(etag: Option<&str>, generation: Generation) -> Result<Option<String>> {
     let Some(etag) = etag else { return Ok(None) };
     let fits = match generation {
@@ -158,7 +158,7 @@ fn etag(etag: Option<&str>, generation: Generation) -> Result<Option<String>> {
             .parse::<u32>()
             .map(drop)
             .map_err(|error| Error::invalid_etag(format!("{etag:?} is not a 32-bit number: {error}"))),
-        // Not the other kind of error, as in Dapr.
+        // An ETag mismatch rather than an invalid ETag, as in Dapr.
         Generation::V2 => uuid::Uuid::parse_str(etag)
             .map(drop)
             .map_err(|error| Error::new(Kind::EtagMismatch, error.to_string())),

@@ -1,5 +1,5 @@
-//! Transactions in few round trips: one statement where the operations do not depend on each other, and else all
-//! statements at once.
+//! Transactions in few round trips: one statement if the operations are independent, otherwise all statements
+//! pipelined.
 
 use std::{
     collections::HashSet,
@@ -20,11 +20,11 @@ use super::{
     call::{Call, Change, Owned, Stored, Write, boxed},
 };
 
-/// Bytes of values that go into one statement: the server takes no message of a gibibyte.
+/// Maximum bytes of values in one statement: the server rejects messages of a gibibyte.
 const MAX_STATEMENT: usize = 64 * 1024 * 1024;
 
 impl PostgresState {
-    /// All or nothing; and the new ETag of the key `etag_of`, where the statement can return it.
+    /// Applies all changes or none. Returns the new ETag of `etag_of`, if the statement can.
     pub(super) async fn change(
         &self,
         transaction: &Transaction,
@@ -41,7 +41,8 @@ impl PostgresState {
                 let has_etag = etag_of == Some(change.key.as_str());
                 (change.call(&self.layout, self.generation), has_etag)
             }
-            // Who asks for an ETag keeps others out of these keys: no one else waits for them in another order.
+            // A caller that requests an ETag excludes other writers of these keys, so lock order does not
+            // matter.
             _ if are_independent(&changes) && (etag_of.is_some() || are_in_order(&changes)) => {
                 self.whole(changes, etag_of)
             }
@@ -51,7 +52,7 @@ impl PostgresState {
         Ok(etag.filter(|_| has_etag))
     }
 
-    /// One statement, and whether what it answers is about `etag_of`. The changes are independent.
+    /// One statement, and whether its answer is about `etag_of`. The changes are independent.
     fn whole(&self, changes: Vec<Change>, etag_of: Option<&str>) -> (Call<'_>, bool) {
         let mut rows = Rows::default();
         let mut removed = Vec::new();
@@ -96,7 +97,7 @@ impl PostgresState {
         (call, has_etag)
     }
 
-    /// In their order, each in a statement of its own; they are sent without waiting for answers in between.
+    /// One statement per change in order, pipelined.
     async fn one_by_one(&self, changes: Vec<Change>, etag_of: Option<&str>) -> Result<Option<String>> {
         let last = changes
             .iter()
@@ -107,11 +108,11 @@ impl PostgresState {
             .collect();
         let all = async {
             let mut session = self.pool.session().await?;
-            // Dropped on an error, the transaction is rolled back before the next statement. What follows its beginning
-            // is sent once that has been answered: without it each statement would count for itself.
+            // Dropped on an error, the transaction rolls back before the next statement. Statements follow
+            // after the answer to BEGIN; without a transaction, each would take effect separately.
             let result = async {
                 let transaction = session.client_mut()?.transaction().await.map_err(failure)?;
-                // A statement that is prepared only when it is its turn would be sent behind later ones.
+                // Preparing a statement only at its turn would send it after later ones.
                 for call in &calls {
                     self.pool.prepared(&transaction, call.sql).await?;
                 }
@@ -119,7 +120,7 @@ impl PostgresState {
                     .iter()
                     .map(|call| Box::pin(call.run(&self.pool, &transaction)));
                 let etags = at_once(sent.collect()).await;
-                // The first failure is the reason of those behind it.
+                // The first failure causes the later ones.
                 let etags = etags.into_iter().collect::<Result<Vec<_>>>()?;
                 transaction.commit().await.map_err(failure)?;
                 Ok(last.and_then(|last| etags.into_iter().nth(last)).flatten())
@@ -132,7 +133,7 @@ impl PostgresState {
     }
 }
 
-/// Whether all changes can happen in one moment: no key comes twice, and no more than one write has a condition.
+/// Whether all changes can take effect at once: keys are unique, and at most one write has a condition.
 fn are_independent(changes: &[Change]) -> bool {
     let mut keys = HashSet::with_capacity(changes.len());
     let mut guards = 0;
@@ -150,13 +151,13 @@ fn are_independent(changes: &[Change]) -> bool {
     })
 }
 
-/// Whether one statement locks the rows in the order of the changes: transactions that lock the same rows in different orders
-/// may wait for each other, and one of them fails then.
+/// Whether one statement locks rows in the order of the changes: transactions that lock the same rows in
+/// different orders may deadlock.
 fn are_in_order(changes: &[Change]) -> bool {
     changes.is_sorted_by_key(|change| (change.etag.is_none(), change.write.is_none()))
 }
 
-/// Rows to be written, column by column.
+/// Rows to write, column by column.
 #[derive(Default)]
 struct Rows {
     keys: Vec<String>,
@@ -192,7 +193,7 @@ impl Rows {
     }
 }
 
-/// Has each of `futures` begin, in their order, before it waits for any of them; the answers are in that order too.
+/// Starts `futures` in order before waiting for any of them; results are in the same order.
 async fn at_once<F: Future>(mut futures: Vec<Pin<Box<F>>>) -> Vec<F::Output> {
     let mut begun: Vec<Option<F::Output>> = Vec::with_capacity(futures.len());
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! Answers of a server that are larger than they may be.
+//! Server answers over the limit.
 
 use outrigger_component::{
     answer::MAX_ANSWER,

@@ -41,7 +41,7 @@ async fn statements(server: &Postgres, mode: &str) {
             .invoke(&call(operation, &[("sql", sql), ("params", parameters)], ""))
             .await
     };
-    // Several statements without arguments: the last one's count is told.
+    // Several statements without arguments: the count is that of the last one.
     let many = "DROP TABLE IF EXISTS foo; CREATE TABLE foo (id int, c1 text, ts timestamptz, tags text[], doc jsonb); \
                 INSERT INTO foo (id) VALUES (1), (2)";
     let made = run("exec", many, "").await.unwrap().unwrap();
@@ -83,8 +83,7 @@ async fn statements(server: &Postgres, mode: &str) {
     assert_eq!(run("exec", many, "").await.unwrap_err().kind(), Kind::Closed);
 }
 
-/// A binding with one connection, and a second to look on with.
-/// `timeout`: as the property of that name.
+/// A binding with one connection, and a second one for observation. `timeout` is the property of that name.
 async fn one_connection(server: &Postgres, timeout: &str) -> [Arc<dyn OutputBinding>; 2] {
     let text = format!("{} pool_max_conns=1", server.text());
     let properties = [("connectionString", text.as_str()), ("timeout", timeout)];
@@ -122,7 +121,7 @@ async fn given_up_calls_hold_nobody_up(server: &Postgres) {
     let given_up = tokio::time::timeout(Duration::from_millis(100), binding.invoke(&slow)).await;
     assert!(given_up.is_err());
     assert_eq!(text(binding.invoke(&quick).await.unwrap()), "[[1]]");
-    // The server was told to give up too.
+    // The server was asked to cancel too.
     let sql = "SELECT count(*)::int FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%sleep(60)'";
     let asleep = call("query", &[("sql", sql)], "");
     let all_awake = async {
@@ -135,7 +134,7 @@ async fn given_up_calls_hold_nobody_up(server: &Postgres) {
         .unwrap();
 }
 
-/// What is too large is not read to its end, and the server does not go on with it.
+/// An oversized answer is not read to its end, and the server cancels it.
 async fn answers_are_bounded(server: &Postgres) {
     // Reading up to the limit takes seconds on a busy machine.
     let [binding, other] = one_connection(server, "60s").await;
@@ -146,7 +145,7 @@ async fn answers_are_bounded(server: &Postgres) {
     assert_eq!(error.kind(), Kind::TooLarge, "{error}");
     assert!(error.to_string().contains("67108864 bytes"), "{error}");
     assert_eq!(text(run("query", "SELECT 1").await.unwrap()), "[[1]]");
-    // Of a statement whose rows nobody wants none is kept.
+    // Unused rows of a statement are discarded.
     let touched = run("exec", &rows(20)).await.unwrap().unwrap();
     assert_eq!(touched.metadata["rows-affected"], "20");
     let sql = "SELECT count(*)::int FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%series(1, 1000000)'";

@@ -1,4 +1,4 @@
-//! The PostgreSQL stores, on a real server.
+//! The PostgreSQL components on a real server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod answers;
@@ -67,7 +67,7 @@ async fn both_generations_keep_the_rules() {
         conformance::state(&store, rules).await;
         conformance::state_after_close(&store).await;
     }
-    // Without prepared statements, as poolers need it, and by URL: the second host is there.
+    // Without prepared statements, as poolers require, and by URL with a working second host.
     let url = format!(
         "postgres://postgres@127.0.0.1:1,127.0.0.1:{}/postgres\
          ?sslmode=disable&target_session_attrs=read-write&krbsrvname=postgres",
@@ -77,7 +77,7 @@ async fn both_generations_keep_the_rules() {
         ("url", url.as_str()),
         ("queryExecMode", "exec"),
         ("maxConns", "2"),
-        // The first generation counts its steps under one name for all tables.
+        // The first generation stores its level under one name for all tables.
         ("metadataTableName", "third_metadata"),
     ];
     let store = components().state("state.postgres", "", &simple).await.unwrap();
@@ -125,7 +125,7 @@ async fn tls_protects_the_connection() {
             Some("invalid peer certificate"),
         ),
         ("127.0.0.1", format!("sslmode=require {identity}"), None),
-        // As libpq: a root that is given is used.
+        // As in libpq, a given root certificate is used.
         (
             "127.0.0.1",
             format!("sslmode=require sslrootcert={other} {identity}"),
@@ -161,7 +161,7 @@ async fn tls_protects_the_connection() {
     }
 }
 
-/// Tables are made, used and swept without a named statement.
+/// Tables are created, used and swept without a named statement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_prepared_where_that_is_forbidden() {
     let Some(server) = Postgres::start() else { return };
@@ -252,7 +252,7 @@ async fn the_layouts_are_daprs() {
     let Some(server) = Postgres::start() else { return };
     let text = server.text();
     let client = sql(&server).await;
-    // A table as a release before the paging column left it, with its bookkeeping.
+    // A table of a release before the paging column, with its bookkeeping.
     client
         .batch_execute(
             "CREATE TABLE state (key text NOT NULL PRIMARY KEY, value jsonb NOT NULL, isbinary boolean NOT NULL,
@@ -264,7 +264,7 @@ async fn the_layouts_are_daprs() {
         .await
         .unwrap();
     let properties = [("connectionString", text.as_str()), ("tablePrefix", "new_")];
-    // Several at once: they take turns.
+    // Concurrent migrations serialise.
     let open = |version| components().state("state.postgresql", version, &properties);
     let (a, b, c, d) = tokio::join!(open("v1"), open("v2"), open("v1"), open("v2"));
     for opened in [a, b, c, d] {
@@ -282,7 +282,7 @@ async fn tables_share_their_bookkeeping() {
     let Some(server) = Postgres::start() else { return };
     let text = server.text();
     let client = sql(&server).await;
-    // What Dapr leaves: the level of its one table.
+    // Dapr's state: the level of its only table.
     let first = [("connectionString", text.as_str())];
     let dapr = components().state("state.postgresql", "v1", &first).await;
     drop(dapr.unwrap());
@@ -301,7 +301,7 @@ async fn tables_share_their_bookkeeping() {
         let key = format!("{table}-key");
         store.set(&set(&key, Value::Bytes("v".into()))).await.unwrap();
         assert!(store.get(&Get::key(key)).await.unwrap().is_some());
-        // Each table has its own turns at being swept.
+        // Tables are swept independently.
         let expired = format!("UPDATE {table} SET expiredate = now() - interval '1 hour' RETURNING key");
         client.batch_execute(&expired).await.unwrap();
         let left = format!("SELECT max(key) FROM {table}");
@@ -320,7 +320,7 @@ async fn tables_share_their_bookkeeping() {
         cell(&client, levels).await.as_deref(),
         Some("migrations=3 migrations:invoices=3 migrations:orders=3 migrations:state=3")
     );
-    // A table that lags behind the others catches up.
+    // A table with a lower level than the others catches up.
     let older = "ALTER TABLE orders DROP COLUMN row_id;
         UPDATE dapr_metadata SET value = '2' WHERE key = 'migrations:orders'";
     client.batch_execute(older).await.unwrap();
@@ -434,7 +434,7 @@ async fn the_server_may_restart() {
     what_was_missed_is_told(&server).await;
 }
 
-/// What changes while the watcher's connection is lost, and nothing else.
+/// Changes missed while the watcher is disconnected are reported, and no others.
 async fn what_was_missed_is_told(server: &Postgres) {
     let proxy = Proxy::start(server.port).await;
     let rows = Rows(server.text());
@@ -478,13 +478,13 @@ const CONFIGURATION: &str = "
     END $$ LANGUAGE plpgsql;
     CREATE TRIGGER tell AFTER INSERT OR UPDATE OR DELETE ON configtable FOR EACH ROW EXECUTE FUNCTION tell()";
 
-/// The rows of the server that a text leads to, over its restarts too.
+/// Rows of the server at this URL, across restarts.
 struct Rows(String);
 
 impl Rows {
     async fn run(&self, statements: &[(&str, &[&(dyn ToSql + Sync)])]) {
         let mut client = connect(&self.0).await;
-        // Nobody sees a key that is gone for a moment.
+        // The key is never seen as absent.
         let transaction = client.transaction().await.unwrap();
         for (statement, parameters) in statements {
             transaction.execute(*statement, parameters).await.unwrap();

@@ -1,4 +1,4 @@
-//! What the first generation answers to queries.
+//! Queries in the first generation.
 
 use super::*;
 
@@ -38,7 +38,7 @@ async fn the_first_generation_answers_queries() {
         .set(&set("app||bytes", Value::Bytes("Seattle".into())))
         .await
         .unwrap();
-    // Of other apps, of an actor of this one, and of a component without a prefix.
+    // Keys of other apps, of an actor of this app, and of a component without a prefix.
     for key in ["app2||1", "my-app||1", "APP||1", "app||type||id||key", "1"] {
         let value = Value::Json(r#"{"city":"Seattle"}"#.into());
         store.set(&set(key, value)).await.unwrap();
@@ -88,7 +88,7 @@ async fn the_first_generation_answers_queries() {
         (&page.items[0].data, &page.items[0].etag),
         (&item.data, &item.etag)
     );
-    // Two of five fit, and what comes after them is not read.
+    // Two of five fit; later ones are not read.
     let bounds = Bounds {
         bytes: 2 * size_of::<QueryItem>() + 2 * item.data.len(),
         ..Bounds::default()
@@ -122,7 +122,7 @@ fn of_app() -> Query {
     }
 }
 
-/// Filter, sort, and the keys that match in their order.
+/// Filter, sort order, and the matching keys in order.
 fn queries() -> Vec<(Filter, Vec<Sort>, &'static [&'static str])> {
     let org = || "person.org".to_owned();
     let id = || "person.id".to_owned();

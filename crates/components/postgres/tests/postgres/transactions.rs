@@ -1,4 +1,4 @@
-//! Transactions: how many statements they are, and that those which are one statement are still all or nothing.
+//! Number of statements per transaction, and atomicity of single-statement transactions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,7 +35,7 @@ fn of(operations: Vec<Operation>) -> Transaction {
     }
 }
 
-/// Statements of sidecars that the server has carried out; it logs each before it answers.
+/// Statements of sidecars executed by the server, which logs each before answering.
 fn carried_out(server: &Postgres) -> usize {
     let log = server.log();
     let ours = log.lines().filter(|line| line.starts_with("app=daprd"));
@@ -89,7 +89,7 @@ async fn what_does_not_depend_on_an_order_is_one_statement() {
             let etag = store.transact_etag(&of(operations), key).await;
             (carried_out(&server) - before, etag)
         };
-        // A new instance, its turns, and its purge.
+        // A new workflow instance, its steps and its purge.
         let mut operations: Vec<_> = (0..20).map(|n| write(&format!("old-{n}"), "1")).collect();
         operations.push(write("metadata", "1"));
         let (count, etag) = statements(operations, "metadata").await;
@@ -110,7 +110,7 @@ async fn what_does_not_depend_on_an_order_is_one_statement() {
         assert_eq!(text(&store, "new-19").await.as_deref(), Some("3"));
         assert_eq!(text(&store, "old-0").await, None);
 
-        // Somebody else wrote: nothing of it happens.
+        // Another writer came first: nothing is applied.
         store
             .set(&set("metadata", Value::Bytes("theirs".into())))
             .await
@@ -140,7 +140,7 @@ async fn what_does_not_depend_on_an_order_is_one_statement() {
         assert_eq!((count, done.unwrap()), (1, None), "{name}");
         assert_eq!(text(&store, "new-0").await, None);
 
-        // Whoever does not ask for an ETag has the rows locked in its order.
+        // Without an ETag request, rows are locked in order.
         let read = async || {
             let item = store.get(&Get::key("metadata")).await.unwrap();
             item.unwrap().etag.unwrap()
@@ -155,7 +155,7 @@ async fn what_does_not_depend_on_an_order_is_one_statement() {
             assert_eq!(text(&store, "b").await.as_deref(), Some("1"));
         }
 
-        // One whose operations need their order has a beginning and an end.
+        // Operations that need their order run in a transaction.
         let operations = vec![write("a", "1"), removal("a"), write("a", "2")];
         let (count, done) = statements(operations, "a").await;
         done.unwrap();
