@@ -1,4 +1,5 @@
-//! Who this is to brokers: a token, as it is or from an issuer of OAuth 2.0 (the client credentials grant, RFC 6749).
+//! Authentication to brokers: a token, static or from an OAuth 2.0 issuer (client credentials grant, RFC
+//! 6749).
 
 use std::{
     path::Path,
@@ -12,27 +13,27 @@ use tokio::sync::Mutex;
 
 const ENDPOINT: &[&str] = &["oauth2TokenURL"];
 const FILE: &[&str] = &["oauth2CredentialsFile"];
-/// A token that is valid for less than this is not used any more.
+/// A token with less remaining validity is not used.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// What brokers are shown.
+/// Credentials sent to brokers.
 pub(super) enum Credentials {
     None,
     Token(String),
     Issuer(Box<Issuer>),
 }
 
-/// Gives out tokens.
+/// A token issuer.
 pub(super) struct Issuer {
     grant: ClientCredentials,
     id: String,
     secret: String,
     form: Vec<(&'static str, String)>,
-    /// The last one, and until when it is used.
+    /// The last token, and the end of its use.
     last: Mutex<Option<(String, Instant)>>,
 }
 
-/// The file of `oauth2CredentialsFile`, as Pulsar's clients have it.
+/// The file of `oauth2CredentialsFile`, in the format of Pulsar's clients.
 #[derive(Deserialize)]
 struct File {
     client_id: String,
@@ -87,7 +88,7 @@ impl Credentials {
         })))
     }
 
-    /// The name of the method for brokers, and what they are shown.
+    /// Name of the authentication method, and the credentials.
     pub(super) async fn shown(&self) -> Result<(Option<String>, Option<Vec<u8>>)> {
         let token = match self {
             Self::None => return Ok((None, None)),
@@ -114,7 +115,7 @@ fn file(metadata: &Metadata) -> Result<Option<File>, MetadataError> {
         return Ok(None);
     };
     let text = read(metadata, FILE, path)?;
-    // Serde's own text would show what is in it.
+    // serde's error text would show its content.
     serde_json::from_slice(&text).map(Some).map_err(|_| {
         metadata.wrong(
             FILE,
@@ -142,7 +143,7 @@ impl Issuer {
             return Ok(token.clone());
         }
         let given = self.ask().await?;
-        // Without a word about it, the next connection asks again.
+        // Without a validity, the next connection fetches a new token.
         let valid = given.valid.unwrap_or_default();
         let until = Instant::now().checked_add(valid.saturating_sub(MARGIN));
         *last = until.map(|until| (given.access_token.clone(), until));

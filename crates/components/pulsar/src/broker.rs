@@ -1,4 +1,4 @@
-//! The component.
+//! The `pubsub.pulsar` component.
 
 use std::{
     collections::VecDeque,
@@ -29,7 +29,7 @@ use super::{
 };
 
 pub(super) const LOG: &str = "dapr.contrib";
-/// Topics that have producers; the one that was not used for longest makes room.
+/// Maximum topics with producers; the least recently used is evicted.
 const TOPICS: usize = 10;
 
 /// Adds the component of this crate.
@@ -42,27 +42,27 @@ pub fn add(catalog: &mut Catalog) {
         }));
 }
 
-/// What publishers and consumers of one component share.
+/// State shared by publishers and consumers of a component.
 pub(super) struct BrokerState {
     pub(super) settings: Arc<Settings>,
     pub(super) closed: CancellationToken,
     pub(super) component: Arc<str>,
-    /// Those of consumers and producers; the end waits for them.
+    /// Tasks of consumers and producers; shutdown waits for them.
     pub(super) tasks: TaskTracker,
 }
 
 struct Broker {
     shared: Arc<BrokerState>,
-    /// The last used at the end.
+    /// Least recently used first.
     topics: Mutex<VecDeque<Arc<Topic>>>,
 }
 
-/// A topic that is published to.
+/// A topic with producers.
 struct Topic {
     name: String,
-    /// `None`: they have not been looked up.
+    /// `None` until looked up.
     partitions: Mutex<Option<Arc<[Partition]>>>,
-    /// Which partition a message without a key goes to.
+    /// Partition of the next message without a key.
     next: AtomicUsize,
 }
 
@@ -94,7 +94,7 @@ impl Topic {
             let producer = partitions[number].producer(shared).await?;
             match producer.publish(message).await {
                 Ok(outcome) => return outcome,
-                // Opened again, or that fails.
+                // Retries on a new producer.
                 Err(unsent) => message = unsent,
             }
         }
@@ -114,7 +114,7 @@ impl Partition {
 impl Broker {
     async fn open(setup: &Setup) -> Result<Self> {
         let settings = Arc::new(Settings::read(setup)?);
-        // That it is the right one is to be known before anything is published.
+        // Checks the login before anything is published.
         Connection::to_any(&settings).await?;
         Ok(Self {
             shared: Arc::new(BrokerState {
@@ -147,7 +147,7 @@ impl Broker {
         });
         topics.push_back(Arc::clone(&topic));
         if topics.len() > TOPICS {
-            // Its producers end once what was given to them is confirmed.
+            // Its producers end once their messages are confirmed.
             topics.pop_front();
         }
         topic
@@ -212,7 +212,7 @@ impl PubSub for Broker {
 
     async fn close(&self) {
         self.shared.closed.cancel();
-        // Producers end once what was given to them is confirmed, and members leave their subscriptions.
+        // Producers end once their messages are confirmed, and members leave their subscriptions.
         self.topics.lock().await.clear();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;

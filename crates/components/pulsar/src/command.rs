@@ -1,4 +1,4 @@
-//! The commands that are sent, and what brokers' errors mean.
+//! Commands to brokers, and the meaning of brokers' errors.
 
 use outrigger_component::{Error, Kind};
 use pulsar::{
@@ -11,13 +11,13 @@ use pulsar::{
     },
 };
 
-/// Each connection has one producer, or one consumer.
+/// Each connection has one producer or one consumer.
 pub(super) const ID: u64 = 0;
-/// What this speaks: brokers know batches, keys, several acknowledgements at once.
+/// Protocol version: batches, keys and multiple acknowledgements.
 const PROTOCOL: i32 = 19;
 const CLIENT: &str = concat!("Outrigger ", env!("CARGO_PKG_VERSION"));
 
-// A message has room for every command there is: some kilobytes.
+// Boxed, because a message has a field for every command, which takes kilobytes.
 macro_rules! command {
     ($kind:ident, $field:ident: $value:expr) => {
         Box::new(Message {
@@ -31,7 +31,7 @@ macro_rules! command {
     };
 }
 
-/// `method` and `data`: who this is. `broker`: whom a proxy has to forward to.
+/// `method` and `data` are credentials; `broker` is the target of a proxy.
 pub(super) fn connect(method: Option<String>, data: Option<Vec<u8>>, broker: Option<String>) -> Box<Message> {
     command!(Connect, connect: CommandConnect {
         client_version: CLIENT.to_owned(),
@@ -130,7 +130,7 @@ pub(super) fn acknowledge(ids: Vec<MessageIdData>) -> Box<Message> {
     })
 }
 
-/// Has these messages delivered again, to whomever the broker chooses.
+/// Requests redelivery of these messages to any consumer.
 pub(super) fn redeliver(ids: Vec<MessageIdData>) -> Box<Message> {
     command!(
         RedeliverUnacknowledgedMessages,
@@ -149,7 +149,7 @@ pub(super) fn close_consumer(request: u64) -> Box<Message> {
     })
 }
 
-/// An error that a broker told.
+/// A broker's error.
 pub(super) fn refused(what: &str, code: i32, text: &str) -> Error {
     let code = ServerError::try_from(code).unwrap_or(ServerError::UnknownError);
     let kind = match code {
@@ -159,11 +159,11 @@ pub(super) fn refused(what: &str, code: i32, text: &str) -> Error {
         ServerError::IncompatibleSchema
         | ServerError::TopicTerminatedError
         | ServerError::UnsupportedVersionError => Kind::Configuration,
-        // Some of them are for good, but the broker does not tell which.
+        // Some are permanent, but the broker does not say which.
         _ => Kind::Unavailable,
     };
     let name = code.as_str_name();
-    // Stack traces of the broker.
+    // The rest is a stack trace of the broker.
     let text = text.lines().next().unwrap_or_default();
     Error::new(kind, format!("{what}: the broker answered {name}: {text}"))
 }

@@ -1,4 +1,4 @@
-//! A connection to a broker: frames both ways, and signs of life.
+//! A connection to a broker: frames in both directions, and keepalive.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -22,35 +22,35 @@ use url::Url;
 
 use super::{command, lookup::TLS, settings::Settings};
 
-/// How long any call waits for a broker.
+/// Timeout of calls to a broker.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// A broker that said nothing for that long is asked for a sign of life, and after as long again is gone.
+/// Idle time before a ping, and timeout of its answer.
 const SILENCE: Duration = Duration::from_secs(5);
-/// The largest message before the broker told its own limit, bytes.
+/// Maximum message size until the broker announces its own, bytes.
 const MESSAGE: usize = 5 * 1024 * 1024;
-/// The largest message whatever a broker says, bytes.
+/// Maximum message size that a broker may announce, bytes.
 const MAX_MESSAGE: usize = 64 * 1024 * 1024;
-/// What a frame may have besides the message, bytes.
+/// Maximum size of a frame in addition to its message, bytes.
 const MAX_OVERHEAD: usize = 1024 * 1024;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A broker that knows who this is.
+/// An authenticated connection to a broker.
 pub(super) struct Connection {
     frames: Framed<Box<dyn Stream>, Frames>,
     settings: Arc<Settings>,
-    /// Whom it was made to.
+    /// Address of the broker.
     url: Url,
     request: u64,
     heard: Instant,
     asked: bool,
-    /// What has to be sent before anything else is waited for.
+    /// Sent before anything else is awaited.
     answers: Vec<Box<Message>>,
 }
 
-/// The frames of the protocol, bounded in size.
+/// Codec of the protocol's frames, with a size limit.
 struct Frames {
     most: usize,
 }
@@ -83,7 +83,7 @@ impl Encoder<Box<Message>> for Frames {
 }
 
 impl Connection {
-    /// To one of the hosts of the settings.
+    /// Connects to one of the configured hosts.
     pub(super) async fn to_any(settings: &Arc<Settings>) -> Result<Self> {
         let mut failed = None;
         for url in &settings.hosts {
@@ -95,7 +95,7 @@ impl Connection {
         Err(failed.unwrap_or_else(|| Error::new(Kind::Configuration, "there is no host")))
     }
 
-    /// To the broker at `url`, or by way of a proxy there to `broker`.
+    /// Connects to the broker at `url`, or through a proxy there to `broker`.
     pub(super) async fn to(settings: &Arc<Settings>, url: &Url, broker: Option<String>) -> Result<Self> {
         let connecting = async {
             let stream = connect(settings, url).await?;
@@ -136,7 +136,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Of a payload with its metadata, bytes.
+    /// Maximum size of a payload with metadata, bytes.
     pub(super) fn largest(&self) -> usize {
         self.frames.codec().most - MAX_OVERHEAD
     }
@@ -145,7 +145,7 @@ impl Connection {
         &self.url
     }
 
-    /// A number for a request.
+    /// A new request id.
     pub(super) fn request(&mut self) -> u64 {
         self.request += 1;
         self.request
@@ -156,7 +156,7 @@ impl Connection {
     }
 
     /// # Errors
-    /// The connection is of no use any more.
+    /// The connection is broken.
     pub(super) async fn send(&mut self, message: Box<Message>) -> Result<()> {
         match timeout(CALL_TIMEOUT, self.frames.send(message)).await {
             Ok(Ok(())) => Ok(()),
@@ -165,13 +165,13 @@ impl Connection {
         }
     }
 
-    /// What comes next, but for signs of life. Can be abandoned.
+    /// The next message except pings. Cancel-safe.
     ///
     /// # Errors
-    /// The connection is of no use any more.
+    /// The connection is broken.
     pub(super) async fn next(&mut self) -> Result<Box<Message>> {
         loop {
-            // First it is in the buffer, then it is not to be sent any more.
+            // Removed only after it is in the send buffer.
             while let Some(answer) = self.answers.last() {
                 let answer = answer.clone();
                 let fed = timeout(CALL_TIMEOUT, self.frames.feed(answer)).await;
@@ -187,7 +187,7 @@ impl Connection {
             }
             let limit = self.heard + if self.asked { SILENCE * 2 } else { SILENCE };
             let message = tokio::select! {
-                // What is here already was heard, however late it is looked at.
+                // Data already received counts as a sign of life, however late it is read.
                 biased;
                 message = self.frames.next() => match message {
                     Some(Ok(message)) => message,
@@ -216,7 +216,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request, and waits for what answers it. Nothing else may come meanwhile that is needed.
+    /// Sends a request and waits for its answer. Other messages are dropped.
     pub(super) async fn ask<T>(
         &mut self,
         what: &str,
@@ -245,7 +245,7 @@ impl Connection {
 async fn connect(settings: &Settings, url: &Url) -> Result<Box<dyn Stream>> {
     let is_tls = url.scheme() == TLS;
     let host = url.host_str().unwrap_or_default();
-    // An IPv6 address has brackets in a URL.
+    // IPv6 addresses have brackets in a URL.
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = url.port().unwrap_or(if is_tls { 6651 } else { 6650 });
     let failed = |error: &io::Error| Error::new(Kind::Unavailable, format!("Pulsar at {url}: {error}"));

@@ -1,5 +1,5 @@
-//! A member of a subscription: what comes from its partitions goes to the app as there is room, and what becomes of it
-//! goes back.
+//! A member of a subscription: passes messages of its partitions to the app as capacity allows, and
+//! settlements back.
 
 use std::{collections::VecDeque, future::pending, num::NonZeroU16, sync::Arc};
 
@@ -40,21 +40,21 @@ pub(super) struct Member {
 
 struct Partition {
     orders: UnboundedSender<Order>,
-    /// The number of its connection.
+    /// Number of its connection.
     connection: u64,
-    /// Messages that the broker may send; fewer than none where a batch had more.
+    /// Messages that the broker may send; negative if a batch exceeded it.
     granted: i64,
-    /// Messages that came and that the app does not have.
+    /// Received messages not yet handed to the app.
     waiting: i64,
 }
 
-/// What the broker has sent ahead at most where all messages are small.
+/// Maximum prefetched messages if all are small.
 fn most(queue: u16) -> NonZeroU16 {
     NonZeroU16::new(queue).unwrap_or(NonZeroU16::MIN)
 }
 
 impl Member {
-    /// When it returns the subscription stands.
+    /// Joins the subscription, which exists on return.
     pub(super) async fn join(shared: &Arc<BrokerState>, topic: &str, kind: SubType) -> Result<Self> {
         let settings = &shared.settings;
         let names = lookup::partitions(settings, &settings.topic(topic)?).await?;
@@ -120,7 +120,7 @@ impl Member {
                     }
                     break;
                 }
-                // What the app never had is given back by leaving.
+                // Leaving the subscription returns messages that the app never received.
                 () = drain.cancelled(), if !draining => draining = true,
                 settled = feed.settled() => {
                     for (incoming, settlement) in settled {
@@ -139,13 +139,13 @@ impl Member {
         &mut self.partitions[id.partition]
     }
 
-    /// Has the broker send as many messages as may wait here.
+    /// Grants the broker permits up to the queue's capacity.
     fn let_flow(&mut self) {
         let partitions = i64::try_from(self.partitions.len()).unwrap_or(i64::MAX);
         let each = (i64::from(self.prefetch.count()) / partitions).max(1);
         for partition in &mut self.partitions {
             let more = each - partition.granted - partition.waiting;
-            // Not one by one.
+            // In steps, not one by one.
             let is_worth_it = more > each / 2 || (more > 0 && partition.granted <= 0);
             if partition.connection > 0
                 && is_worth_it
@@ -180,7 +180,7 @@ impl Member {
         if entry.parts.is_empty() {
             return self.order(id, Order::Acknowledge);
         }
-        // After a connection was lost the broker sends again what is here already.
+        // After a reconnect the broker resends messages that are already here.
         if !self.open.take(id, entry.parts.len()) {
             return;
         }
@@ -199,7 +199,7 @@ impl Member {
     }
 
     fn message(&self, id: Id, part: Part, redelivered: u32) -> Message {
-        // Where several share a subscription whatever the key, there is no order to be kept.
+        // A shared subscription has no order.
         let keeps_order = self.kind != SubType::Shared;
         let ordering_key = part.key.filter(|_| keeps_order).map(|key| OrderingKey {
             partition: u32::try_from(id.partition).ok(),
@@ -252,11 +252,11 @@ impl Member {
             entry_id: id.place.entry,
             ..MessageIdData::default()
         };
-        // Without the session there is nobody to be told: the broker delivers it again.
+        // Fails if the session has ended: the broker then redelivers it.
         let _ = self.partition(id).orders.send(order(vec![name]));
     }
 
-    /// Waits until the brokers know what was acknowledged, and have the rest again.
+    /// Waits until the brokers have the acknowledgements and the other messages back.
     async fn leave(&mut self) {
         let mut leaving = Vec::new();
         for partition in &self.partitions {
@@ -265,7 +265,7 @@ impl Member {
             leaving.push(left);
         }
         for left in leaving {
-            // Where the session is gone there is nothing to wait for.
+            // Fails if the session has ended.
             let _ = left.await;
         }
     }

@@ -1,4 +1,4 @@
-//! What a broker keeps and sends at a time: a message, or a batch of them.
+//! An entry, the unit that a broker stores and sends: a message or a batch.
 
 use bytes::Bytes;
 use outrigger_component::Pairs;
@@ -11,12 +11,12 @@ use pulsar::{
 
 use super::packing::unpack;
 
-/// The largest payload after it was decompressed, bytes.
+/// Maximum decompressed payload, bytes.
 const UNPACKED: usize = 32 * 1024 * 1024;
-/// Most messages of a batch.
+/// Maximum messages of a batch.
 const BATCH: usize = 100_000;
 
-/// Where it is, in its partition.
+/// Position in its partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct EntryPosition {
     pub(super) ledger: u64,
@@ -26,32 +26,32 @@ pub(super) struct EntryPosition {
 /// A message of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Among those of its entry.
+    /// Index within the entry.
     pub(super) index: u32,
     pub(super) data: Bytes,
     pub(super) key: Option<Bytes>,
     pub(super) properties: Pairs,
 }
 
-/// An entry that came.
+/// A received entry.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) place: EntryPosition,
-    /// How often the broker delivered it before.
+    /// Number of earlier deliveries.
     pub(super) redelivered: u32,
-    /// Whether it has messages in it, rather than being one.
+    /// Whether it is a batch.
     pub(super) is_batch: bool,
-    /// Those that were not acknowledged yet.
+    /// Messages not yet acknowledged.
     pub(super) parts: Vec<Part>,
 }
 
-/// How many permits an entry takes.
+/// Number of permits that an entry uses.
 pub(super) fn permits(payload: &Payload) -> u32 {
     let count = payload.metadata.num_messages_in_batch.unwrap_or(1);
     u32::try_from(count).unwrap_or(1).max(1)
 }
 
-/// Bytes that reading it looks at: as it came, and decompressed.
+/// Bytes processed when reading it: received and decompressed.
 fn size(payload: &Payload) -> usize {
     let unpacked = payload.metadata.uncompressed_size.unwrap_or(0);
     let unpacked = usize::try_from(unpacked).unwrap_or(usize::MAX);
@@ -59,8 +59,7 @@ fn size(payload: &Payload) -> usize {
 }
 
 impl Entry {
-    /// What came with `command`, or why nothing can be done with it here. Away from the threads that serve calls where there is
-    /// much of it.
+    /// Decodes the entry of `command`, offloaded if large. The error says why it is unreadable.
     pub(super) async fn read(
         command: CommandMessage,
         payload: Payload,
@@ -74,7 +73,7 @@ impl Entry {
     }
 
     /// # Errors
-    /// Why nothing can be done with it here.
+    /// Why the entry is unreadable.
     fn of(command: &CommandMessage, payload: Payload) -> Result<Self, String> {
         let Payload { metadata, data } = payload;
         if !metadata.encryption_keys.is_empty() {
@@ -107,7 +106,7 @@ impl Entry {
             None => vec![alone(metadata, data)],
             Some(count) => together(count, &data)?,
         };
-        // A bit for each message, set where it was not acknowledged.
+        // One bit per message, set if unacknowledged.
         let words = &command.ack_set;
         parts.retain(|part| {
             let (word, bit) = (part.index / 64, part.index % 64);
@@ -139,7 +138,7 @@ fn alone(metadata: MessageMetadata, data: Bytes) -> Part {
     }
 }
 
-/// Each has four bytes with the length of its metadata, its metadata, and its payload.
+/// Splits a batch: each message has a four-byte length of its metadata, the metadata and the payload.
 fn together(count: i32, data: &Bytes) -> Result<Vec<Part>, String> {
     let wrong = || "its batch is malformed".to_owned();
     let count = usize::try_from(count).ok().filter(|count| *count <= BATCH);
@@ -161,7 +160,7 @@ fn together(count: i32, data: &Bytes) -> Result<Vec<Part>, String> {
         let size = usize::try_from(single.payload_size).ok();
         let size = size.filter(|size| *size <= rest.len()).ok_or_else(wrong)?;
         let payload = rest.split_to(size);
-        // Another one of its key came after it.
+        // A later message of its key replaced it.
         if !single.compacted_out.unwrap_or(false) {
             parts.push(Part {
                 index: u32::try_from(index).unwrap_or(u32::MAX),

@@ -1,13 +1,13 @@
-//! `pubsub.pulsar`: topics of Apache Pulsar, with messages, keys, properties and subscriptions as Dapr's component has
-//! them, so that its sidecars and ours share a topic and a subscription. Empty without the feature `client`.
+//! `pubsub.pulsar`: Apache Pulsar, with the messages, keys, properties and subscriptions of Dapr's component,
+//! so that sidecars of both can share a topic and a subscription. Empty without the feature `client`.
 //!
-//! The crate `pulsar` brings the messages of the protocol and their frames. Its consumer is not used: it acknowledges a
-//! batch with the first message of it, and acknowledgements wait behind messages that wait for the app. Connections are
-//! therefore ours, one for each topic that is published to and each partition that is subscribed to.
+//! The crate `pulsar` provides the protocol's messages and frames. Its consumer is not used: it acknowledges
+//! a batch with its first message, and acknowledgements wait behind messages queued for the app. This crate
+//! therefore manages connections: one for each published topic and each subscribed partition.
 //!
-//! A message is acknowledged once the app is done with it, a batch once it is with all of its messages. What the app
-//! refused comes again after `redeliveryDelay`: from the broker where the subscription is shared, otherwise from here, so
-//! that keys keep their order.
+//! A message is acknowledged once the app has handled it, and a batch once the app has handled all its
+//! messages. Refused messages are redelivered after `redeliveryDelay`: by the broker for shared
+//! subscriptions, otherwise from here to preserve the order of keys.
 
 #![cfg(feature = "client")]
 

@@ -1,4 +1,4 @@
-//! Which broker has a topic, and of which partitions it is made.
+//! Looks up the broker and the partitions of a topic.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use url::Url;
 
 use super::{command, connection::Connection, settings::Settings};
 
-/// The scheme of addresses with TLS.
+/// URL scheme with TLS.
 pub(super) const TLS: &str = "pulsar+ssl";
-/// How often brokers may send on to another one.
+/// Maximum redirects between brokers.
 const REDIRECTS: u32 = 20;
-/// Most partitions of a topic: each is a connection.
+/// Maximum partitions of a topic: each needs a connection.
 const PARTITIONS: u32 = 256;
 
-/// The partitions of a topic by their full names; itself where it has none.
+/// Full names of a topic's partitions; the topic itself if not partitioned.
 pub(super) async fn partitions(settings: &Arc<Settings>, topic: &str) -> Result<Vec<String>> {
     let mut connection = Connection::to_any(settings).await?;
     let request = command::partitions(topic, connection.request());
@@ -44,7 +44,7 @@ pub(super) async fn partitions(settings: &Arc<Settings>, topic: &str) -> Result<
     }
 }
 
-/// A connection to the broker that has a topic, or a partition.
+/// Connects to the broker of a topic or partition.
 pub(super) async fn open(settings: &Arc<Settings>, topic: &str) -> Result<Connection> {
     let mut connection = Connection::to_any(settings).await?;
     let entrance = connection.url().clone();
@@ -69,7 +69,7 @@ pub(super) async fn open(settings: &Arc<Settings>, topic: &str) -> Result<Connec
         let text = text.unwrap_or_default();
         let through = found.proxy_through_service_url.unwrap_or(false);
         if kind == Some(LookupType::Connect) && through {
-            // A proxy names the broker behind it as it reaches that itself, which may be without TLS.
+            // A proxy names the broker by the address it uses itself, possibly without TLS.
             let broker = text.split_once("://").map_or(text.as_str(), |(_, broker)| broker);
             let broker = broker.trim_end_matches('/').to_owned();
             return Connection::to(settings, &entrance, Some(broker)).await;
@@ -88,7 +88,8 @@ pub(super) async fn open(settings: &Arc<Settings>, topic: &str) -> Result<Connec
     Err(Error::new(Kind::Unavailable, text))
 }
 
-/// Where a broker says that the topic is. Who came in by TLS shows nobody its token without.
+/// Validates the address that a broker returned for a topic. A client connected by TLS must not send its
+/// token without TLS.
 fn address(what: &str, entrance: &Url, text: &str) -> Result<Url> {
     let scheme = entrance.scheme();
     match Url::parse(text) {

@@ -1,4 +1,4 @@
-//! What is published, in the broker's terms.
+//! Messages to publish, in Pulsar's form.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 const AT: &str = "deliverAt";
 const AFTER: &str = "deliverAfter";
 
-/// A message that goes out.
+/// A message to publish.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Outgoing {
     pub(super) data: Bytes,
@@ -26,7 +26,7 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// # Errors
-    /// `InvalidRequest`: a time that is none.
+    /// `InvalidRequest`: an invalid time.
     pub(super) fn of(message: &Publish) -> Result<Self> {
         let wrong = |name: &str, value: &str, expected: &str| {
             let text = format!("invalid value {value:?} for the metadata property {name}: {expected}");
@@ -62,7 +62,7 @@ impl Outgoing {
         })
     }
 
-    /// Bytes, but for what is around it.
+    /// Size in bytes without framing.
     pub(super) fn size(&self) -> usize {
         let properties = self
             .properties
@@ -71,12 +71,12 @@ impl Outgoing {
         self.data.len() + self.key.as_ref().map_or(0, String::len) + properties.sum::<usize>()
     }
 
-    /// Whether it may be in a batch. What is in one goes to one consumer, and at one time.
+    /// Whether it may join a batch, which goes to one consumer at one time.
     pub(super) fn joins(&self) -> bool {
         self.key.is_none() && self.deliver_at.is_none()
     }
 
-    /// The partition of its key among `count`, as Dapr's publishers have it.
+    /// The partition of its key among `count`, as Dapr's publishers compute it.
     pub(super) fn partition(&self, count: usize) -> Option<usize> {
         let hash = self.key.as_ref()?.bytes().fold(0_u32, |hash, byte| {
             hash.wrapping_mul(31).wrapping_add(u32::from(byte))

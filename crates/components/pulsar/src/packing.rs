@@ -7,7 +7,7 @@ use outrigger_component::{Metadata, MetadataError};
 use outrigger_offload::offload;
 use pulsar::proto::CompressionType;
 
-/// How payloads go out.
+/// Compression of published payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compression {
     None,
@@ -20,7 +20,7 @@ impl Compression {
     pub(super) fn read(metadata: &Metadata) -> Result<Self, MetadataError> {
         const LEVEL: &[&str] = &["compressionLevel"];
         const KIND: &[&str] = &["compressionType"];
-        // Of zlib and zstd.
+        // Only for zlib and zstd.
         let (zlib, zstd) = match metadata.filled(LEVEL) {
             None | Some("default") => (6, 3),
             Some("faster") => (1, 1),
@@ -36,7 +36,7 @@ impl Compression {
         }
     }
 
-    /// What consumers are told.
+    /// The type announced to consumers.
     pub(super) fn kind(self) -> CompressionType {
         match self {
             Self::None => CompressionType::None,
@@ -46,16 +46,16 @@ impl Compression {
         }
     }
 
-    /// [`Compression::pack`], away from the threads that serve calls where there is much.
+    /// [`Compression::pack`], offloaded if large.
     ///
     /// # Errors
-    /// Those of the libraries.
+    /// Errors of the compression library.
     pub(super) async fn pack_aside(self, data: Vec<u8>) -> io::Result<Vec<u8>> {
         offload(data.len(), move || self.pack(data)).await
     }
 
     /// # Errors
-    /// Those of the libraries.
+    /// Errors of the compression library.
     fn pack(self, data: Vec<u8>) -> io::Result<Vec<u8>> {
         Ok(match self {
             Self::None => data,
@@ -70,17 +70,17 @@ impl Compression {
     }
 }
 
-/// `data` as it was before, which was `size` bytes.
+/// Decompresses `data` to `size` bytes.
 ///
 /// # Errors
-/// It was not, or of a kind that is not known here.
+/// The size differs, or the compression type is unknown.
 pub(super) fn unpack(kind: i32, data: &[u8], size: usize) -> Result<Vec<u8>, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("its payload cannot be decompressed: {error}");
     let unpacked = match CompressionType::try_from(kind) {
         Ok(CompressionType::Lz4) => lz4_flex::block::decompress(data, size).map_err(|error| wrong(&error))?,
         Ok(CompressionType::Zlib) => {
             let mut unpacked = Vec::with_capacity(size);
-            // One byte more than there may be: that it is too long is seen.
+            // One extra byte detects content that is too long.
             let most = u64::try_from(size).unwrap_or(u64::MAX).saturating_add(1);
             let mut decoder = ZlibDecoder::new(data).take(most);
             decoder

@@ -1,4 +1,4 @@
-//! Publishing to a partition: a connection with a producer, which ends with the connection.
+//! A producer of a partition, with its own connection; it ends with the connection.
 
 use std::{collections::VecDeque, future::pending};
 
@@ -23,16 +23,16 @@ use super::{
     settings::Publishing,
 };
 
-/// Messages that wait for the connection.
+/// Maximum messages queued for the connection.
 const WAITING: usize = 64;
-/// Most that were sent and not confirmed.
+/// Maximum sent and unconfirmed messages.
 const UNCONFIRMED: usize = 1000;
 
-/// A way to a producer.
+/// Handle of a producer.
 #[derive(Clone)]
 pub(super) struct Producer {
     jobs: mpsc::Sender<Job>,
-    /// The largest message, bytes.
+    /// Maximum message size in bytes.
     largest: usize,
 }
 
@@ -41,7 +41,7 @@ struct Job {
     done: oneshot::Sender<Result<()>>,
 }
 
-/// What was sent and not confirmed.
+/// A sent, unconfirmed entry.
 struct Sent {
     sequence: u64,
     since: Instant,
@@ -52,14 +52,14 @@ struct Work {
     connection: Connection,
     topic: String,
     publishing: Publishing,
-    /// Its name, by the broker.
+    /// Name assigned by the broker.
     name: String,
     sequence: u64,
     sent: VecDeque<Sent>,
     batch: Vec<Job>,
-    /// Of `batch`.
+    /// Bytes of `batch`.
     bytes: usize,
-    /// When `batch` is sent at the latest.
+    /// Deadline for sending `batch`.
     due: Option<Instant>,
 }
 
@@ -97,8 +97,8 @@ impl Producer {
         self.jobs.is_closed()
     }
 
-    /// Publishes; messages go out in the order in which this is called. The message back where it never went out, because
-    /// the connection was lost before.
+    /// Publishes a message; messages are sent in call order. Returns the message if it was never sent because
+    /// the connection was lost.
     pub(super) async fn publish(&self, message: Outgoing) -> Result<Result<()>, Outgoing> {
         let size = message.size();
         if size > self.largest {
@@ -136,7 +136,7 @@ impl Work {
         }
     }
 
-    /// Until nobody publishes any more and all is confirmed.
+    /// Serves until all publishers are gone and all messages are confirmed.
     async fn serve(&mut self, jobs: &mut mpsc::Receiver<Job>) -> Result<()> {
         let mut open = true;
         loop {
@@ -170,7 +170,7 @@ impl Work {
 
     async fn add(&mut self, job: Job) -> Result<()> {
         let Some(batches) = self.publishing.batches.clone().filter(|_| job.message.joins()) else {
-            // Not before those that were there first.
+            // After the messages queued before it.
             self.flush().await?;
             return self.send_alone(job).await;
         };
@@ -256,7 +256,7 @@ impl Work {
                 metadata.compression = Some(kind as i32);
                 let begun = Instant::now();
                 let packed = compression.pack_aside(data).await;
-                // It may have waited for its turn, and no confirmation was read meanwhile.
+                // It may have waited in the queue, and no confirmation was read during that time.
                 let waited = begun.elapsed();
                 self.sent.iter_mut().for_each(|sent| sent.since += waited);
                 packed.map_err(|error| Error::new(Kind::Internal, format!("compression: {error}")))?
@@ -275,7 +275,7 @@ impl Work {
             return Err(Error::new(Kind::Unavailable, text));
         }
         if let Some(receipt) = command.send_receipt {
-            // They come in the order in which messages were sent.
+            // Confirmations arrive in send order.
             while let Some(sent) = self
                 .sent
                 .pop_front_if(|sent| sent.sequence <= receipt.sequence_id)
@@ -293,7 +293,7 @@ impl Work {
                     let _ = done.send(Err(refused()));
                 }
             }
-            // What comes after it is refused too, or out of order.
+            // Later messages would be refused too, or be out of order.
             return Err(refused());
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What a member has: entries whose messages are not all done, and messages that come again later. No I/O.
+//! State of a member: unfinished entries, and messages to redeliver. No I/O.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -22,17 +22,17 @@ pub(super) struct Id {
 pub(super) struct Incoming {
     pub(super) id: Id,
     pub(super) index: u32,
-    /// Whether its entry has nothing else.
+    /// Whether it is the only message of its entry.
     pub(super) is_alone: bool,
     pub(super) message: Message,
 }
 
-/// Entries whose messages are not all done.
+/// Entries with unfinished messages.
 #[derive(Debug, Default)]
 pub(super) struct OpenEntries(HashMap<Id, usize>);
 
 impl OpenEntries {
-    /// Notes an entry of so many messages; `false` where it is here already.
+    /// Adds an entry with this number of messages; `false` if already present.
     pub(super) fn take(&mut self, id: Id, messages: usize) -> bool {
         let is_new = !self.0.contains_key(&id);
         if is_new {
@@ -41,7 +41,7 @@ impl OpenEntries {
         is_new
     }
 
-    /// A message of it is done; whether that was the last one.
+    /// Marks a message as done; returns whether it was the last of its entry.
     pub(super) fn done(&mut self, id: Id) -> bool {
         let Some(left) = self.0.get_mut(&id) else {
             return false;
@@ -54,29 +54,29 @@ impl OpenEntries {
         is_last
     }
 
-    /// It is the broker's again.
+    /// Removes an entry returned to the broker.
     pub(super) fn forget(&mut self, id: Id) {
         self.0.remove(&id);
     }
 }
 
-/// What comes again when its time has come.
+/// A due redelivery.
 #[derive(Debug)]
 pub(super) enum Due {
-    /// From here.
+    /// Redelivered from here.
     Message(Incoming),
-    /// From the broker.
+    /// Redelivered by the broker.
     Entry(Id),
 }
 
-/// What the app refused.
+/// Messages refused by the app.
 pub(super) struct Redeliveries {
     after: Duration,
-    /// Whether the broker gives a message again by itself, to anybody.
+    /// Whether the broker redelivers single messages, to any consumer.
     by_broker: bool,
-    /// In the order of their times.
+    /// In order of time.
     times: VecDeque<(Instant, Redelivery)>,
-    /// In the order of the topic: later ones of a key wait for the first.
+    /// In topic order: later messages of a key wait for the first.
     by_key: HashMap<OrderingKey, BTreeMap<(Id, u32), Incoming>>,
 }
 
@@ -103,7 +103,7 @@ impl Redeliveries {
         self.behind(incoming, now);
     }
 
-    /// It comes again without a refusal: it is behind one of its key that was refused.
+    /// Redelivers a message behind a refused one of its key, without counting a refusal.
     pub(super) fn behind(&mut self, incoming: Incoming, now: Instant) {
         let redelivery = match &incoming.message.ordering_key {
             Some(ordering_key) => {
@@ -122,7 +122,7 @@ impl Redeliveries {
         self.times.push_back((now + self.after, redelivery));
     }
 
-    /// The message, unless it has to wait for another one of its key.
+    /// Returns the message, unless it must wait for another one of its key.
     pub(super) fn passes(&mut self, incoming: Incoming) -> Option<Incoming> {
         let ordering_key = incoming.message.ordering_key.as_ref();
         match ordering_key.and_then(|ordering_key| self.by_key.get_mut(ordering_key)) {
@@ -134,12 +134,12 @@ impl Redeliveries {
         }
     }
 
-    /// When the next one comes.
+    /// Time of the next redelivery.
     pub(super) fn next(&self) -> Option<Instant> {
         self.times.front().map(|(time, _)| *time)
     }
 
-    /// What has come by `now`, in its order.
+    /// Redeliveries due by `now`, in order.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Due> {
         let mut due = Vec::new();
         while self.next().is_some_and(|time| time <= now)

@@ -1,4 +1,4 @@
-//! The consumer of a partition: a connection at a time, made again when it is lost.
+//! The consumer of a partition, with one connection at a time, reconnected when lost.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,35 +23,35 @@ use super::{
     lookup,
 };
 
-/// Before a lost connection is made again.
+/// Delay before reconnecting.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What the member wants.
+/// A command of the member.
 pub(super) enum Order {
-    /// So many more messages, by this connection.
+    /// Grants this many permits on this connection.
     Flow(u64, u32),
     Acknowledge(Vec<MessageIdData>),
-    /// Deliver again, to anybody.
+    /// Redeliver to any consumer.
     Redeliver(Vec<MessageIdData>),
-    /// Leave the subscription, and say when that is done.
+    /// Leave the subscription and signal completion.
     Leave(oneshot::Sender<()>),
 }
 
-/// What the member is told. No more comes than it let flow.
+/// An event for the member; permits bound the number of entries.
 pub(super) enum SessionEvent {
-    /// A connection, by its number.
+    /// Connected; the connection's number.
     Up(u64),
-    /// With the permits that it took.
+    /// An entry, and the permits it used.
     Entry(Box<Entry>, u32),
-    /// Nothing came of so many permits.
+    /// Permits used without a message.
     Unused(u32),
 }
 
 pub(super) struct Session {
     pub(super) shared: Arc<BrokerState>,
-    /// The partition, by its full name.
+    /// Full name of the partition.
     pub(super) topic: String,
-    /// Among those of the topic.
+    /// Index among the topic's partitions.
     pub(super) number: usize,
     pub(super) kind: SubType,
     pub(super) orders: UnboundedReceiver<Order>,
@@ -89,7 +89,7 @@ pub(super) async fn subscribe(shared: &Arc<BrokerState>, topic: &str, kind: SubT
 }
 
 impl Session {
-    /// Until it was told to leave, or the member is gone.
+    /// Runs until told to leave, or until the member is gone.
     pub(super) async fn run(mut self, connection: Connection) {
         let mut connection = Some(connection);
         let mut number = 0;
@@ -118,7 +118,8 @@ impl Session {
         }
     }
 
-    /// Waits. What was ordered meanwhile has no connection to go by: the broker delivers again. Whether it was told to leave.
+    /// Waits before a reconnect. Commands in that time are obsolete, because the broker redelivers
+    /// everything. Returns whether the member left.
     async fn paused(&mut self) -> bool {
         let pause = sleep(PAUSE);
         tokio::pin!(pause);
@@ -164,7 +165,7 @@ impl Session {
     }
 
     fn notify(&self, news: SessionEvent) {
-        // Where the member is gone, the end of its orders tells.
+        // If the member is gone, its command channel closes.
         let _ = self.news.send((self.number, news));
     }
 
@@ -194,7 +195,8 @@ impl Session {
     }
 }
 
-/// The broker has read what was acknowledged when it answers. One that does not has lost the connection.
+/// The broker's answer confirms that it has read the acknowledgements. Without an answer the connection is
+/// lost.
 async fn leave(connection: &mut Connection) {
     let request = connection.request();
     let close = command::close_consumer(request);

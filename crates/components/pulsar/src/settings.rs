@@ -11,48 +11,48 @@ use url::Url;
 use super::{auth::Credentials, packing::Compression};
 
 const HOST: &[&str] = &["host"];
-/// What Dapr's component can do, and this one cannot; why.
+/// Features of Dapr's component that are not supported, with the reason.
 const REFUSED: [(&str, &str); 3] = [
     ("publicKey", "encryption from end to end is not supported"),
     ("privateKey", "encryption from end to end is not supported"),
     ("keys", "encryption from end to end is not supported"),
 ];
-/// What follows the name of a topic in properties that are not supported.
+/// Suffixes of unsupported per-topic properties.
 const SCHEMAS: [&str; 3] = [".jsonschema", ".avroschema", ".protoschema"];
 
-/// What publishers and consumers of one component share.
+/// Settings shared by publishers and consumers of a component.
 pub(super) struct Settings {
-    /// Each is asked until one answers.
+    /// Tried in order until one answers.
     pub(super) hosts: Vec<Url>,
-    /// Whether certificates of brokers are checked.
+    /// Whether broker certificates are verified.
     pub(super) verifies: bool,
     pub(super) credentials: Credentials,
-    /// `persistent://tenant/namespace/`, or the other kind.
+    /// `persistent://tenant/namespace/`, or the non-persistent form.
     prefix: String,
     pub(super) publishing: Publishing,
     pub(super) subscription: String,
     pub(super) durable: bool,
     pub(super) position: InitialPosition,
     pub(super) replicates: bool,
-    /// Before a message that the app refused comes again.
+    /// Redelivery delay of a refused message.
     pub(super) again: Duration,
     kind: SubType,
     one_by_one: bool,
     handlers: NonZeroU32,
-    /// Messages that wait here for the app.
+    /// Maximum messages queued for the app.
     pub(super) queue: u16,
     persistent: bool,
 }
 
-/// How messages go out.
+/// Settings of publishing.
 #[derive(Clone)]
 pub(super) struct Publishing {
-    /// `None`: each for itself.
+    /// `None` disables batching.
     pub(super) batches: Option<Batches>,
     pub(super) compression: Compression,
 }
 
-/// When a batch is sent: whichever comes first.
+/// Limits of a batch; the first one reached sends it.
 #[derive(Clone)]
 pub(super) struct Batches {
     pub(super) delay: Duration,
@@ -60,11 +60,11 @@ pub(super) struct Batches {
     pub(super) bytes: usize,
 }
 
-/// What a subscription may say for itself.
+/// Settings of a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Consuming {
     pub(super) kind: SubType,
-    /// Messages that the app has at a time.
+    /// Maximum concurrent messages in the app.
     pub(super) concurrency: NonZeroU32,
 }
 
@@ -114,7 +114,7 @@ impl Settings {
             handlers: handlers.and_then(NonZeroU32::new).unwrap_or(HANDLERS),
             queue: u16::try_from(queue).unwrap_or(u16::MAX),
             persistent,
-            // Last: without it nothing more could be read, and all that is wrong is told together.
+            // Last, because without hosts reading stops, and all errors are reported together.
             hosts: hosts(metadata, servers)?,
         })
     }
@@ -122,7 +122,7 @@ impl Settings {
     /// The full name of a topic.
     ///
     /// # Errors
-    /// It cannot be one.
+    /// The name is invalid.
     pub(super) fn topic(&self, name: &str) -> Result<String> {
         if name.is_empty() || name.contains(['/', '\0']) {
             let text = format!("{name:?} cannot be a topic of Pulsar: it must have a name, without a /");
@@ -131,10 +131,10 @@ impl Settings {
         Ok(format!("{}{name}", self.prefix))
     }
 
-    /// What a subscription with this metadata wants.
+    /// Settings from a subscription's metadata.
     ///
     /// # Errors
-    /// It is not among what there is.
+    /// An unsupported value.
     pub(super) fn consuming(&self, metadata: &Pairs) -> Result<Consuming> {
         let kind = chosen(metadata, "subscribeType", KINDS)?.unwrap_or(self.kind);
         let one_by_one = chosen(metadata, "processMode", MODES)?.unwrap_or(self.one_by_one);
@@ -148,13 +148,13 @@ impl Settings {
         })
     }
 
-    /// Whether messages wait for consumers that are away.
+    /// Whether messages are kept while consumers are away.
     pub(super) fn keeps(&self) -> bool {
         self.persistent && self.durable
     }
 }
 
-/// Handlers at a time unless the settings say.
+/// Default number of concurrent handlers.
 const HANDLERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(99);
 
 type Choices<T> = &'static [(&'static str, T)];
@@ -227,13 +227,13 @@ fn hosts(metadata: &Metadata, servers: &str) -> Result<Vec<Url>, MetadataError> 
     let (mut hosts, mut scheme) = (Vec::new(), "pulsar");
     for host in servers.split(',').map(str::trim) {
         let text = match host.split_once("://") {
-            // The scheme of the first is that of all.
+            // All hosts have the scheme of the first.
             None => format!("{scheme}://{host}"),
             Some(_) => host.to_owned(),
         };
         let wrong = |why: &str| metadata.wrong(HOST, why);
         let mut url = Url::parse(&text).map_err(|error| wrong(&error.to_string()))?;
-        // An account in it has no effect, and addresses are shown.
+        // Credentials in it are ignored, and addresses appear in logs.
         let _ = (url.set_username(""), url.set_password(None));
         scheme = match url.scheme() {
             "pulsar" => "pulsar",
@@ -376,7 +376,7 @@ mod tests {
         );
     }
 
-    /// Also where the address is missing or wrong.
+    /// Including a missing or invalid address.
     #[tokio::test]
     async fn all_that_is_wrong_is_told_together() {
         let wrong = [

@@ -1,8 +1,8 @@
-//! Members and connections that vanish. The invariant: what was not acknowledged arrives.
+//! Vanished members and connections. Invariant: unacknowledged messages are redelivered.
 
 use super::*;
 
-/// Its task is aborted while the app has a message.
+/// The member's task is aborted while the app has a message.
 pub(super) async fn a_killed_member_loses_nothing(address: &str) {
     let broker = open(address, "killed", &[("disableBatching", "true")])
         .await
@@ -18,7 +18,8 @@ pub(super) async fn a_killed_member_loses_nothing(address: &str) {
     broker.close().await;
 }
 
-/// The broker sends it again by the new connection; the app is at work on it, and its word counts.
+/// The broker resends it on the new connection while the app still handles it; the app's acknowledgement
+/// counts.
 pub(super) async fn what_the_app_still_has_does_not_come_again(through: &str, proxy: &mut Proxy) {
     use outrigger_component_conformance::Link;
     let broker = open(through, "still", &[]).await.unwrap();

@@ -1,4 +1,4 @@
-//! What is stored, and how it comes back.
+//! Stored form of messages, and reading them back.
 
 use outrigger_component::pubsub::{BulkEntry, BulkPublish};
 
@@ -23,7 +23,7 @@ pub(super) async fn messages_are_those_of_dapr(address: &str) {
     broker.close().await;
 }
 
-/// In one entry of the broker.
+/// Publishes a batch as one entry.
 async fn publish_batch(broker: &Arc<dyn PubSub>, topic: &str, count: usize) {
     let entry = |number: usize| BulkEntry {
         id: number.to_string(),
@@ -40,7 +40,7 @@ async fn publish_batch(broker: &Arc<dyn PubSub>, topic: &str, count: usize) {
 }
 
 pub(super) async fn a_batch_is_acknowledged_once_all_of_it_is_done(pulsar: &Pulsar) {
-    // The number of messages ends it, long before the time does.
+    // The message limit is reached long before the delay.
     let batches = [("batchingMaxPublishDelay", "3s"), ("batchingMaxMessages", "10")];
     let broker = open(&pulsar.address(), "batches", &batches).await.unwrap();
     let mut first = subscribe(&broker, "batches").await;
@@ -57,12 +57,12 @@ pub(super) async fn a_batch_is_acknowledged_once_all_of_it_is_done(pulsar: &Puls
     for delivery in held {
         delivery.receipt.acknowledge();
     }
-    // As if it were killed: the broker has it all still.
+    // As if it were killed: the broker still has all messages.
     drop(first);
     drop(last);
     let mut second = subscribe(&broker, "batches").await;
     assert_eq!(texts(&mut second, 9).await.len(), 9);
-    // The one that is refused comes alone.
+    // Only the refused message is redelivered.
     let refused = next(&mut second).await;
     assert_eq!(text(&refused), "9");
     refused.receipt.reject();
@@ -147,7 +147,7 @@ pub(super) async fn what_is_too_large_or_no_topic_is_refused(address: &str) {
     broker.close().await;
 }
 
-/// Another member gets what the first has no room for, though it asked for a thousand.
+/// Another member gets the messages that exceed the first one's capacity, although it requested a thousand.
 pub(super) async fn what_is_sent_ahead_is_bounded_in_bytes(address: &str) {
     let broker = open(address, "ahead", &[]).await.unwrap();
     let mut slow = broker.subscribe(request("ahead", 1, &[])).await.unwrap();
@@ -157,7 +157,7 @@ pub(super) async fn what_is_sent_ahead_is_bounded_in_bytes(address: &str) {
     }
     let held = next(&mut slow).await;
     let mut fast = subscribe(&broker, "ahead").await;
-    // 16 were sent ahead before their size was known, and no more were asked for.
+    // Only 16 were prefetched, before their size was known.
     assert_eq!(texts(&mut fast, 20).await.len(), 20);
     held.receipt.acknowledge();
     slow.ended().await.unwrap();

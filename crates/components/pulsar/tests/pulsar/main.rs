@@ -1,4 +1,4 @@
-//! Publish/subscribe on a real Pulsar, which is started once: it takes long.
+//! Pub/sub on a real Pulsar, started once because it is slow.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod faults;
@@ -29,10 +29,10 @@ const SHARED: PubSubRules = PubSubRules {
 const BY_KEY: PubSubRules = PubSubRules { keys: true, ..SHARED };
 /// Generous: other builds and tests share the machine.
 const SOON: Duration = Duration::from_secs(30);
-/// How long to watch for something that must not happen.
+/// How long to wait for events that must not happen.
 const A_WHILE: Duration = Duration::from_millis(700);
 
-/// With times that tests can wait for.
+/// With short timers.
 async fn open(address: &str, group: &str, more: &[(&str, &str)]) -> Result<Arc<dyn PubSub>> {
     let mut properties = vec![
         ("host", address),
@@ -99,7 +99,7 @@ fn text(delivery: &Delivery) -> String {
     String::from_utf8(delivery.message.data.to_vec()).unwrap()
 }
 
-/// Takes and acknowledges so many.
+/// Takes and acknowledges `count` messages.
 async fn texts(subscription: &mut Subscription, count: usize) -> Vec<String> {
     let mut texts = Vec::new();
     for _ in 0..count {
@@ -110,7 +110,7 @@ async fn texts(subscription: &mut Subscription, count: usize) -> Vec<String> {
     texts
 }
 
-/// What administrators ask the broker; the answer, which it sends whole.
+/// An admin request to the broker; returns the complete answer.
 async fn admin(pulsar: &Pulsar, method: &str, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(pulsar.admin_address()).await.unwrap();
     let request = format!(
@@ -125,7 +125,7 @@ async fn admin(pulsar: &Pulsar, method: &str, path: &str, body: &str) -> String 
     answer
 }
 
-/// One server for all: each part has topics of its own, and those that cut it come last.
+/// One server for all parts. Each part has its own topics; parts that cut connections come last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pulsar_keeps_the_rules() {
     let certificates = Certificates::new();
@@ -137,7 +137,7 @@ async fn pulsar_keeps_the_rules() {
     let address = pulsar.address();
     let shared = async |group: &str| open(&address, group, &[]).await;
     let by_key = async |group: &str| open(&address, group, &[("subscribeType", "key_shared")]).await;
-    // They wait more than they work.
+    // Concurrent, because they mostly wait.
     tokio::join!(
         conformance::pubsub(SHARED, shared),
         conformance::pubsub(BY_KEY, by_key),

@@ -1,10 +1,10 @@
-//! Who is let in, and who has to be at the other end.
+//! Authentication and TLS.
 
 use outrigger_components_testing::server::pulsar::TOKEN;
 
 use super::*;
 
-/// Publishes and gets it.
+/// Publishes a message and receives it.
 async fn works(address: &str, settings: &[(&str, &str)]) {
     let broker = open(address, "secure", settings).await.unwrap();
     let mut subscription = subscribe(&broker, "secure").await;
@@ -30,7 +30,7 @@ pub(super) async fn tokens_let_in(pulsar: &Pulsar) {
     );
 }
 
-/// Answers each request with `body`; what the requests were, as one text.
+/// Answers each request with `body`; returns all requests as one text.
 async fn issuer(listener: TcpListener, status: &str, body: String) -> String {
     let (mut stream, _) = listener.accept().await.unwrap();
     let mut request = vec![0; 4096];
@@ -65,7 +65,7 @@ pub(super) async fn issuers_give_tokens(pulsar: &Pulsar) {
             ("oauth2Audiences", "broker"),
             ("oauth2Scopes", "a,b"),
         ];
-        // One answer is enough: the token is used until it ends.
+        // One answer is enough, because the token is cached until it expires.
         let asked = tokio::spawn(issuer(listener, status, body));
         if status.starts_with("200") {
             works(&address, &settings).await;

@@ -1,4 +1,4 @@
-//! Kinds of subscriptions, and what they promise.
+//! Subscription types and their guarantees.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +58,7 @@ pub(super) async fn a_subscription_may_begin_with_what_is_there(address: &str) {
     publisher.close().await;
 }
 
-/// While the first does nothing but refuse.
+/// The first member refuses everything.
 pub(super) async fn what_is_refused_may_go_to_another_member(address: &str) {
     let broker = open(address, "elsewhere", &[]).await.unwrap();
     let mut refusing = subscribe(&broker, "elsewhere").await;
@@ -104,7 +104,7 @@ pub(super) async fn one_of_two_members_has_it_all(address: &str) {
     let mut active = subscribe(&broker, "failover").await;
     let mut waiting = subscribe(&broker, "failover").await;
     publish(&broker, "failover", &["1", "2"], &[]).await;
-    // The broker chooses by the names that it gave them.
+    // The broker chooses by the names it assigned.
     let held = tokio::select! {
         held = next(&mut active) => held,
         held = next(&mut waiting) => {
