@@ -28,13 +28,13 @@ use super::{
     topology::Queue,
 };
 
-/// Before a message that was returned goes back to the broker, which delivers it again at once.
+/// Delay before a returned message goes back to the broker, which redelivers it at once.
 const REDELIVERY_DELAY: Duration = Duration::from_secs(1);
-/// The longest tag of a consumer, bytes.
+/// Maximum length of a consumer tag in bytes.
 const MAX_TAG: usize = 255;
-/// How long the last settlements may take.
+/// Timeout of the last settlements.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
-/// From so many returns on of a message it is told that the broker may drop it: a quorum queue of RabbitMQ 4 does after 20.
+/// Returns of a message from which on a warning is logged: quorum queues of RabbitMQ 4 drop it after 20.
 const SOON_DROPPED: u32 = 15;
 
 /// A consumer of a queue.
@@ -47,32 +47,32 @@ pub(super) struct Consumer {
     drops: DropWarning,
 }
 
-/// Whether it was told that the broker may drop messages of the queue.
+/// Whether the warning about dropped messages was logged for the queue.
 #[derive(Default)]
 struct DropWarning(AtomicBool);
 
 impl DropWarning {
-    /// Whether to tell now, of a message that came back so many times.
+    /// Whether to warn now about a message with this number of returns.
     fn is_due(&self, returned: u32) -> bool {
         returned >= SOON_DROPPED && !self.0.swap(true, Ordering::Relaxed)
     }
 }
 
-/// What one channel brings.
+/// The deliveries of one channel.
 struct Stream {
     channel: Channel,
     deliveries: lapin::Consumer,
     prefetch: Prefetch,
-    /// What the broker sends ahead.
+    /// Current prefetch count.
     window: usize,
 }
 
-/// Messages on their way to the app, by the channel they came by.
+/// Messages for the app from one channel.
 #[derive(Default)]
 struct Backlog {
-    /// Delivered while there was no room, by their tags: the order in which they left the queue.
+    /// Delivered without capacity, by tag, which is queue order.
     ahead: BTreeMap<u64, Delivery>,
-    /// Returned, until it is due, and whether nobody failed it.
+    /// Returned messages by due time, and whether they were unattempted.
     again: VecDeque<(Instant, Acker, bool)>,
 }
 
@@ -128,7 +128,7 @@ impl Consumer {
         })
     }
 
-    /// A new consumer, to which the broker sends so many messages ahead.
+    /// A new consumer with this prefetch count.
     async fn deliveries(&self, channel: &Channel, prefetch: u16) -> Result<lapin::Consumer> {
         call(channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
         let consuming = channel.basic_consume(
@@ -140,8 +140,8 @@ impl Consumer {
         call(consuming).await
     }
 
-    /// Has the broker send another number of messages ahead, which it takes with a new consumer alone. That one is there
-    /// before the old one goes: a queue may go with its last consumer. What the old one had stays the channel's.
+    /// Changes the prefetch count, which needs a new consumer. It starts before the old one ends, because a
+    /// queue may be deleted with its last consumer. Deliveries of the old one stay with the channel.
     async fn refit(&self, stream: &mut Stream, waiting: &mut Backlog) -> Result<()> {
         let fitted = self.deliveries(&stream.channel, stream.prefetch.count()).await?;
         let mut old = std::mem::replace(&mut stream.deliveries, fitted);
@@ -149,7 +149,7 @@ impl Consumer {
             .channel
             .basic_cancel(old.tag(), BasicCancelOptions::default());
         call(cancelling).await?;
-        // Both are looked through before anything of either is handed on: tags tell the order.
+        // Both are drained before anything is handed on, because tags give the order.
         while let Some(delivery) = old.next().await {
             waiting.add(delivery.map_err(|error| failure(&error))?);
         }
@@ -160,7 +160,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// `<queue>-<uuid>`, of which the end is unique.
+    /// `<queue>-<uuid>`, shortened at the start.
     fn tag(&self) -> String {
         let tag = format!("{}-{}", self.queue.name, uuid::Uuid::new_v4());
         let mut from = tag.len().saturating_sub(MAX_TAG);
@@ -184,7 +184,7 @@ impl Consumer {
                 },
                 Err(error) => error,
             };
-            // The broker delivers again what the channel had.
+            // The broker redelivers the channel's messages.
             feed.forget(|_| true);
             tracing::warn!(
                 target: LOG,
@@ -198,7 +198,7 @@ impl Consumer {
         }
     }
 
-    /// Takes messages from one channel until nothing more is wanted. An error: the channel is gone.
+    /// Takes messages from one channel until draining ends. An error means that the channel is gone.
     async fn session(&self, mut stream: Stream, feed: &mut Feed<Acker>) -> Result<()> {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
         let mut waiting = Backlog::default();
@@ -245,13 +245,13 @@ impl Consumer {
                         }
                     }
                     Some(Err(error)) => return Err(failure(&error)),
-                    // Cancelled by this side, or by the broker.
+                    // Cancelled by this side or by the broker.
                     None if draining => over = true,
                     None => return Err(queue_deleted()),
                 },
             }
         }
-        // Closing waits until the broker has read what was settled; what was not goes back to the queue.
+        // Closing waits until the broker has read the settlements; unsettled messages return to the queue.
         drop(waiting);
         let _late = timeout(CLOSE_WAIT, stream.channel.close(200, "OK".into())).await;
         Ok(())
@@ -269,7 +269,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// With limits: where the connection breaks meanwhile, the client may leave who waits for an acknowledgement waiting.
+    /// With a timeout: if the connection breaks, the client may never complete an acknowledgement.
     async fn settle(
         &self,
         settled: Vec<(Acker, Settlement)>,
@@ -294,7 +294,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Gives back what the app never had, or did not finish.
+    /// Returns messages that the app never received or did not finish.
     async fn release(&self, waiting: &mut Backlog) -> Result<()> {
         for delivery in std::mem::take(&mut waiting.ahead).into_values() {
             self.give_back(&delivery.acker, true).await?;
@@ -305,7 +305,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// A message that cannot be read now cannot be read when it comes again.
+    /// Rejects an unreadable message, because redelivery would not help.
     async fn refuse(&self, acker: &Acker, why: &str) -> Result<()> {
         tracing::error!(
             target: LOG,
@@ -321,7 +321,8 @@ impl Consumer {
         call(acker.nack(nack)).await.map(drop)
     }
 
-    /// Where the app failed it (`!untried`) and dead letters are kept, it becomes one; else it is queued again.
+    /// Returns a message. If the app failed it (`!untried`) and dead-lettering is on, it is dead-lettered;
+    /// otherwise it is requeued.
     async fn give_back(&self, acker: &Acker, untried: bool) -> Result<()> {
         let options = &self.shared.options;
         let nack = BasicNackOptions {
@@ -331,7 +332,7 @@ impl Consumer {
         call(acker.nack(nack)).await.map(drop)
     }
 
-    /// Where there is a queue of dead letters, the message gets there.
+    /// With a dead-letter queue, the message is moved there instead.
     fn warn_of_drops(&self, returned: u32) {
         if self.shared.options.dead_letter || !self.drops.is_due(returned) {
             return;
@@ -383,7 +384,7 @@ impl Consumer {
     }
 }
 
-/// How often a message came back to its queue: only quorum queues tell.
+/// How often a message was returned to its queue; only quorum queues report it.
 fn returned(properties: &BasicProperties) -> u32 {
     let headers = properties.headers().as_ref();
     let counted = headers.and_then(|headers| headers.inner().get("x-delivery-count"));
@@ -391,7 +392,7 @@ fn returned(properties: &BasicProperties) -> u32 {
     counted.and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
 }
 
-/// What a message takes in memory, bytes: payload and headers.
+/// Memory size of a message in bytes: payload and headers.
 fn size(delivery: &Delivery) -> usize {
     let headers = delivery.properties.headers().as_ref();
     delivery.data.len() + headers.map_or(0, table_size)
@@ -416,7 +417,7 @@ fn value_size(value: &AMQPValue) -> usize {
     size_of::<AMQPValue>() + more
 }
 
-/// The value of a header as text.
+/// A header value as text.
 fn shown(value: &AMQPValue) -> String {
     match value {
         AMQPValue::LongString(text) => text.to_string(),

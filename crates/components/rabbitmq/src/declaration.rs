@@ -1,4 +1,4 @@
-//! Declaring a queue that may exist with other arguments.
+//! Declares a queue that may exist with other arguments.
 
 use std::fmt;
 
@@ -16,10 +16,10 @@ use super::{
     settings::Options,
 };
 
-/// Declarations of one queue: RabbitMQ names one difference at a time.
+/// Maximum declarations of a queue: RabbitMQ reports one difference at a time.
 const MAX_DIFFERENCES: usize = 16;
 
-/// The settings of properties and arguments.
+/// Component properties by queue property or argument.
 const SETTINGS: [(&str, &str); 8] = [
     ("durable", "durable"),
     ("auto_delete", "deletedWhenUnused"),
@@ -28,7 +28,7 @@ const SETTINGS: [(&str, &str); 8] = [
     ("x-max-length", "maxLen"),
     ("x-max-length-bytes", "maxLenBytes"),
     ("x-max-priority", "maxPriority"),
-    // A queue of another type has another name.
+    // A queue of another type needs another name.
     (TYPE, "queueName"),
 ];
 const TYPE: &str = "x-queue-type";
@@ -37,7 +37,7 @@ const MODE: &str = "x-queue-mode";
 const AUTO_DELETE: &str = "auto-delete";
 const NON_DURABLE: &str = "non-durable";
 
-/// A queue as it is declared.
+/// Parameters of a queue declaration.
 pub(super) struct Declaration {
     name: ShortString,
     durable: bool,
@@ -45,23 +45,23 @@ pub(super) struct Declaration {
     arguments: FieldTable,
 }
 
-/// Why RabbitMQ does not accept a declaration.
+/// Why RabbitMQ rejected a declaration.
 #[derive(Debug, PartialEq, Eq)]
 enum Objection<'t> {
-    /// The queue exists with another value, or with none.
+    /// The queue exists with another value, or without one.
     Differs {
         argument: &'t str,
         current: Option<Current<'t>>,
     },
-    /// Queues of this type have no such argument, or no such property.
+    /// This queue type does not support the argument or property.
     Invalid(&'t str),
 }
 
-/// A value of a queue that exists.
+/// A value of the existing queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Current<'t> {
     value: &'t str,
-    /// As RabbitMQ names it; empty for properties.
+    /// RabbitMQ's type name; empty for properties.
     kind: &'t str,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for Objection<'_> {
 }
 
 impl<'t> Objection<'t> {
-    /// Reads the text of a `PRECONDITION_FAILED`.
+    /// Parses the text of a `PRECONDITION_FAILED`.
     fn read(text: &'t str) -> Option<Self> {
         let quoted = |text: &'t str| text.strip_prefix('\'')?.split('\'').next();
         let after = |mark| text.split_once(mark).map(|(_, rest)| rest);
@@ -120,7 +120,7 @@ impl Declaration {
         }
     }
 
-    /// Declares the queue. RabbitMQ ends the channel with each objection: the channel that is open in the end.
+    /// Declares the queue. RabbitMQ closes the channel with each rejection; returns the final open channel.
     pub(super) async fn make(mut self, mut channel: Channel, link: &Link) -> Result<Channel> {
         for _ in 0..MAX_DIFFERENCES {
             let declare = QueueDeclareOptions {
@@ -144,13 +144,13 @@ impl Declaration {
         Err(Error::new(Kind::Configuration, text))
     }
 
-    /// Changes the declaration, where the subscription can use the queue all the same.
+    /// Adapts the declaration to the existing queue, if the subscription can use that.
     ///
     /// # Errors
-    /// `Configuration`: it cannot.
+    /// `Configuration`: the queue is unusable.
     fn yield_to(&mut self, objection: &Objection<'_>, text: &str) -> Result<()> {
         match *objection {
-            // Such a queue loses nothing that the other one would keep.
+            // Such a queue keeps at least as much.
             Objection::Invalid(AUTO_DELETE) => self.auto_delete = false,
             Objection::Invalid(NON_DURABLE) => self.durable = true,
             Objection::Invalid(MODE) => self.set(MODE, None),
@@ -186,8 +186,8 @@ impl Declaration {
         Ok(())
     }
 
-    /// Whether the subscription can use a queue with this value of an argument: no setting asked for another one, or the
-    /// argument only says how the broker stores messages. A stream is none: its consumers get what is published later.
+    /// Whether the subscription can use a queue with this argument value: no setting contradicts it, or the
+    /// argument only concerns storage. Streams are excluded, because their consumers get only later messages.
     fn can_yield(&self, argument: &str, current: Option<Current<'_>>) -> bool {
         let is_stream = argument == TYPE && current.is_some_and(|current| current.value == "stream");
         let is_stored = [TYPE, MODE].contains(&argument);

@@ -1,5 +1,5 @@
-//! Frames of the broker, checked before the client parses them: its parser recurses for each table in a table, and a frame
-//! that it cannot parse ends the connection.
+//! Validates the broker's frames before the client parses them. The client's parser recurses into nested
+//! tables, and an invalid frame ends the connection.
 
 use std::{
     collections::HashMap,
@@ -12,33 +12,33 @@ use bytes::{Buf, Bytes};
 use lapin::BasicProperties;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 
-/// How deep tables and arrays may nest.
+/// Maximum nesting of tables and arrays.
 const MAX_NESTING: usize = 32;
-/// The largest frame, bytes, where the connection string has no `frame_max`: the default of RabbitMQ. The client allocates 64
-/// times the size that the broker proposes.
+/// Maximum frame size in bytes without `frame_max` in the connection string: RabbitMQ's default. The client
+/// allocates 64 times the negotiated size.
 pub(super) const MAX_FRAME: u32 = 128 * 1024;
-/// Bytes that one read takes from the socket.
+/// Bytes per read from the socket.
 const READ_SIZE: usize = 128 * 1024;
-/// The header of a message whose properties cannot be read; it replaces all of them.
+/// Replaces all properties of a message with unreadable ones.
 const UNREADABLE: &str = "x-outrigger-unreadable";
-/// The same for a message that is too large.
+/// The same for an oversized message.
 const TOO_LARGE: &str = "x-outrigger-too-large";
 
-/// Type of the frame, channel, and size of the payload.
+/// Frame type, channel and payload size.
 const HEAD: usize = 7;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 const BODY: u8 = 3;
-/// The first byte of `AMQP0091`: a broker that refuses the version sends these eight bytes in place of a frame.
+/// First byte of `AMQP0091`, the eight bytes that a broker sends instead of a frame to reject the version.
 const PROTOCOL: u8 = b'A';
-/// Class, weight and body size precede the properties of a message.
+/// Class, weight and body size precede a message's properties.
 const BEFORE_PROPERTIES: usize = 12;
 const BODY_SIZE: std::ops::Range<usize> = 4..BEFORE_PROPERTIES;
-/// `basic.deliver`, which has the routing key of a message.
+/// `basic.deliver`, which contains a routing key.
 const DELIVER: [u8; 4] = [0, 60, 0, 60];
-/// `connection.start`, the only method of a broker with a table.
+/// `connection.start`, the only method from a broker with a table.
 const START: [u8; 4] = [0, 10, 0, 10];
-/// The methods of clients that have one, by class and method.
+/// Methods from clients with a table, by class and method.
 const OF_CLIENTS: [[u8; 4]; 8] = [
     [0, 10, 0, 11],
     [0, 40, 0, 10],
@@ -50,7 +50,7 @@ const OF_CLIENTS: [[u8; 4]; 8] = [
     [0, 60, 0, 20],
 ];
 
-/// Why the message must be refused, if it must.
+/// Why the message must be rejected, if so.
 pub(super) fn refusal(properties: &BasicProperties) -> Option<&'static str> {
     let headers = properties.headers().as_ref()?.inner();
     if headers.contains_key(TOO_LARGE) {
@@ -60,30 +60,30 @@ pub(super) fn refusal(properties: &BasicProperties) -> Option<&'static str> {
     is_unreadable.then_some("its properties are malformed, or its headers nest too deep")
 }
 
-/// What the broker may send, bytes.
+/// Size limits of incoming data, bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// The largest frame.
+    /// Maximum frame size.
     pub(super) frame: u32,
-    /// The largest body of a message.
+    /// Maximum body size of a message.
     pub(super) body: usize,
 }
 
-/// A connection to a broker whose frames are checked.
+/// A connection to a broker with validated frames.
 pub(super) struct Frames<S> {
     stream: BufReader<S>,
-    /// The largest frame, bytes.
+    /// Maximum frame size in bytes.
     largest: usize,
     max_body: u64,
-    /// The frame that is incomplete.
+    /// The incomplete frame.
     frame: Vec<u8>,
-    /// Checked bytes for the client.
+    /// Validated bytes for the client.
     checked: Bytes,
-    /// Bytes left of a frame without tables.
+    /// Remaining bytes of a frame without tables.
     unchecked: usize,
-    /// Bytes left of a frame that the client does not get.
+    /// Remaining bytes of a dropped frame.
     skipped: usize,
-    /// Bytes left of bodies that are too large, by channel.
+    /// Remaining bytes of oversized bodies by channel.
     too_large: HashMap<[u8; 2], u64>,
 }
 
@@ -101,7 +101,7 @@ impl<S: AsyncRead> Frames<S> {
         }
     }
 
-    /// Checks the frame, of which the head at least is there.
+    /// Validates the current frame, whose header is complete.
     fn check(&mut self) -> io::Result<()> {
         let size = size(&self.frame);
         let has_tables = matches!(self.frame.first(), Some(&METHOD | &HEADER));
@@ -136,7 +136,7 @@ impl<S: AsyncRead> Frames<S> {
         Ok(())
     }
 
-    /// Whether the message of a header frame has too large a body, of which the client gets nothing.
+    /// Whether a header frame announces an oversized body, which is dropped.
     fn has_too_large_body(&mut self, header: &[u8]) -> bool {
         let size = payload(header)
             .get(BODY_SIZE)
@@ -152,7 +152,7 @@ impl<S: AsyncRead> Frames<S> {
         is_too_large
     }
 
-    /// Whether the frame of so many bytes is part of a body that is too large.
+    /// Whether a frame of this size belongs to an oversized body.
     fn is_too_large(&mut self, size: usize) -> bool {
         let [BODY, ..] = *self.frame else { return false };
         let Some(channel) = channel(&self.frame) else {
@@ -170,13 +170,13 @@ impl<S: AsyncRead> Frames<S> {
     }
 }
 
-/// How many bytes a frame has, as soon as its head is there.
+/// Size of a frame, once its header is complete.
 fn size(frame: &[u8]) -> usize {
     match *frame {
         [PROTOCOL, ..] => HEAD + 1,
         [_, _, _, a, b, c, d, ..] => {
             let payload = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
-            // One byte marks the end.
+            // An end byte follows the payload.
             payload.saturating_add(HEAD + 1)
         }
         _ => HEAD,
@@ -193,7 +193,7 @@ fn payload(frame: &[u8]) -> &[u8] {
 
 fn is_readable_method(payload: &[u8]) -> bool {
     match payload.split_first_chunk() {
-        // Two bytes for the version precede the table.
+        // Two version bytes precede the table.
         Some((&START, start)) => start
             .get(2..)
             .is_some_and(|start| Fields(start).table(0).is_some()),
@@ -202,12 +202,12 @@ fn is_readable_method(payload: &[u8]) -> bool {
     }
 }
 
-/// Routing keys may be any bytes, and the client parses UTF-8 only. Consumers do not use them.
+/// Routing keys may contain any bytes, but the client parses only UTF-8. Consumers do not use them.
 fn replace_unreadable_key(frame: &mut [u8]) {
     let is_delivery = payload(frame).starts_with(&DELIVER);
     let key = is_delivery.then(|| key_of_delivery(&payload(frame)[DELIVER.len()..]));
     let Some(length) = key.flatten() else { return };
-    // The key ends the payload; one byte marks the end of the frame.
+    // The key ends the payload; one byte ends the frame.
     let end = frame.len() - 1;
     for byte in &mut frame[end - length..end] {
         if !byte.is_ascii() {
@@ -216,7 +216,7 @@ fn replace_unreadable_key(frame: &mut [u8]) {
     }
 }
 
-/// The length of the routing key, where it is not UTF-8.
+/// Length of the routing key, if it is not UTF-8.
 fn key_of_delivery(fields: &[u8]) -> Option<usize> {
     let mut fields = Fields(fields);
     let _consumer = fields.short()?;
@@ -233,7 +233,7 @@ fn is_readable_header(payload: &[u8]) -> bool {
     read.is_some() && fields.0.is_empty()
 }
 
-/// The header frame of a message with the header `why` as its only property: without a body if that is too large.
+/// A header frame with the header `why` as its only property, without a body if that is oversized.
 fn refused(frame: &[u8], why: &str) -> Vec<u8> {
     let mut table = vec![u8::try_from(why.len()).unwrap_or_default()];
     table.extend_from_slice(why.as_bytes());
@@ -260,15 +260,15 @@ fn length(bytes: &[u8]) -> [u8; 4] {
     u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes()
 }
 
-/// The flag of the headers among the properties of a message.
+/// Property flag of the headers.
 const HEADERS: u16 = 1 << 13;
-/// The other properties with a text.
+/// Property flags of texts.
 const TEXTS: u16 = 0b1100_0111_1011_1100;
-/// The property with a timestamp.
+/// Property flag of the timestamp.
 const TIMESTAMP: u16 = 1 << 6;
 
-/// What is left of a frame. Each method takes a value of its type, and returns `None` where there is none that the client
-/// can parse.
+/// The rest of a frame. Each method parses a value of its type and returns `None` if the client could not
+/// parse it.
 struct Fields<'f>(&'f [u8]);
 
 impl<'f> Fields<'f> {
@@ -291,7 +291,7 @@ impl<'f> Fields<'f> {
         str::from_utf8(self.short()?).ok().map(drop)
     }
 
-    /// A string, a table or an array.
+    /// A string, table or array.
     fn long(&mut self) -> Option<&'f [u8]> {
         let size = self.take(4)?.try_into().ok().map(u32::from_be_bytes)?;
         self.take(usize::try_from(size).ok()?)
@@ -314,7 +314,7 @@ impl<'f> Fields<'f> {
         Some(())
     }
 
-    /// A value that `depth` tables and arrays contain.
+    /// A value nested in `depth` tables and arrays.
     fn value(&mut self, depth: usize) -> Option<()> {
         if depth > MAX_NESTING {
             return None;

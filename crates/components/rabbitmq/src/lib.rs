@@ -1,8 +1,7 @@
-//! `pubsub.rabbitmq`: exchanges and queues of RabbitMQ, declared as Dapr declares them, so that its sidecars and ours
-//! share an exchange and a queue.
+//! `pubsub.rabbitmq`: exchanges and queues declared like Dapr's, so that sidecars of both can share them.
 //!
-//! A topic is an exchange; a consumer group is a queue `<consumerID>-<topic>` that is bound to it. Every message that is
-//! published is confirmed by the broker; every message that is delivered is acknowledged when the app is done with it.
+//! A topic is an exchange; a consumer group is a queue `<consumerID>-<topic>` bound to it. The broker
+//! confirms every published message; every delivery is acknowledged once the app has handled it.
 
 mod consumer;
 mod declaration;
@@ -31,10 +30,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use self::{consumer::Consumer, link::Link, settings::Options, topology::Queue};
 
 const LOG: &str = "dapr.contrib";
-/// Attempts at one message, and the pause between them, as in Dapr.
+/// Attempts per message and the delay between them, as in Dapr.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(2);
-/// The longest time to live of a message: for a longer one RabbitMQ ends the channel.
+/// Maximum time to live of a message: for a longer one RabbitMQ closes the channel.
 const MAX_TTL: Duration = Duration::from_millis(4_294_967_295);
 
 /// Adds the component of this crate.
@@ -47,7 +46,7 @@ pub fn add(catalog: &mut Catalog) {
         }));
 }
 
-/// What publishers and consumers of one component share.
+/// State shared by publishers and consumers of a component.
 struct BrokerInner {
     link: Link,
     options: Options,
@@ -90,7 +89,7 @@ impl Rabbit {
             &message.data,
             outgoing.properties.clone(),
         );
-        // A broker with an alarm confirms nothing while it lasts.
+        // A broker with a resource alarm confirms nothing.
         match link::call(async { sent.await?.await }).await {
             Ok(confirmed) if confirmed.is_nack() => Err(Error::new(
                 Kind::Unavailable,
@@ -108,8 +107,8 @@ impl Rabbit {
     }
 }
 
-/// RabbitMQ answers a message that is too large by ending the channel, for all that are on their way there. Who sent it is
-/// told; the others try again.
+/// RabbitMQ answers an oversized message by closing the channel, with all messages in flight on it. Its
+/// publisher gets an error; the others retry.
 fn oversized(error: Error, size: usize) -> Error {
     let text = error.to_string();
     let Some((_, sizes)) = text.split_once("message size ") else {
@@ -126,7 +125,7 @@ fn oversized(error: Error, size: usize) -> Error {
     ))
 }
 
-/// A message as AMQP has it.
+/// A message in AMQP's form.
 struct Outgoing {
     routing_key: ShortString,
     properties: BasicProperties,
@@ -181,7 +180,7 @@ impl Outgoing {
     }
 }
 
-/// A text of AMQP, which has at most 255 bytes.
+/// An AMQP short string of at most 255 bytes.
 fn short(text: &str, what: &str) -> Result<ShortString> {
     ShortString::try_new(text)
         .map_err(|_| Error::invalid_request(format!("the {what} {text:?} is longer than 255 bytes")))
@@ -203,7 +202,7 @@ impl PubSub for Rabbit {
         let outgoing = Outgoing::new(message, &self.0.options).map_err(named)?;
         for _ in 1..ATTEMPTS {
             match self.once(message, &outgoing).await {
-                // Without an answer the message may be there: another attempt would be a second one.
+                // After a timeout the message may be stored, so a retry could duplicate it.
                 Err(error) if error.retryable() && error.kind() != Kind::Timeout => {
                     let closed = self.0.closed.run_until_cancelled(sleep(PAUSE)).await;
                     closed.ok_or_else(|| named(Error::closed()))?;
@@ -219,8 +218,8 @@ impl PubSub for Rabbit {
         let shared = &self.0;
         let queue = Queue::new(&request, &shared.options);
         let queue = queue.map_err(|error| error.of(&shared.component))?;
-        // While its app is unhealthy, one that acknowledges what comes, or gets all there is, would keep it from others: it goes,
-        // though its queue may go with it.
+        // While its app is unhealthy, a consumer that auto-acknowledges or is the only active one would
+        // withhold messages from others. It ends then, although its queue may be deleted.
         let others_get_it = !shared.options.auto_ack && !queue.has_one_consumer();
         let needs_consumer = shared.options.delete_when_unused && others_get_it;
         let consumer = Consumer::join(shared, queue, request.in_flight).await;
@@ -242,7 +241,7 @@ impl PubSub for Rabbit {
 
     async fn close(&self) {
         self.0.closed.cancel();
-        // Consumers give back what they hold before the connection is closed.
+        // Consumers return their messages before the connection closes.
         self.0.consumers.close();
         self.0.consumers.wait().await;
         self.0.link.close().await;
@@ -273,7 +272,7 @@ mod tests {
         Outgoing::new(&message, &Options::read(&setup).unwrap())
     }
 
-    /// RabbitMQ would end the channel, on which others publish too.
+    /// RabbitMQ would close the channel, which other publishers share.
     #[test]
     fn a_time_to_live_that_the_server_does_not_take_is_refused() {
         let (longest, longer) = ([("ttlInSeconds", "4294967")], [("ttlInSeconds", "4294968")]);

@@ -22,19 +22,19 @@ use super::{
     topology,
 };
 
-/// How long connecting, and any call, may take.
+/// Timeout of connecting and of each call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// Topics of which it is known that their exchange is there.
+/// Maximum cached topics with a declared exchange.
 const MAX_KNOWN: usize = 10_000;
 
-/// The connection, made anew when it broke.
+/// The connection, which reconnects after a failure.
 pub(super) struct Link {
     uri: AMQPUri,
     tls: Option<Tls>,
     name: Option<String>,
     external: bool,
-    /// The largest body of a message, bytes.
+    /// Maximum body size of a message in bytes.
     max_body: usize,
     reconnect_wait: Duration,
     live: Mutex<Live>,
@@ -44,19 +44,19 @@ pub(super) struct Link {
 #[derive(Default)]
 struct Live {
     connection: Option<Arc<Connection>>,
-    /// When connecting failed last, and how.
+    /// Time and cause of the last failed connect.
     failed: Option<(Instant, Kind, String)>,
     closed: bool,
 }
 
-/// The channel for publishing, and the topics whose exchange was declared while it was there.
+/// The publishing channel, and topics whose exchange was declared on it.
 #[derive(Default)]
 struct Publishing {
     channel: Option<Channel>,
     declared: HashSet<String>,
 }
 
-/// The certificate says who this is.
+/// SASL EXTERNAL: the certificate identifies the client.
 struct External;
 impl AuthProvider for External {}
 
@@ -84,7 +84,7 @@ impl Link {
         })
     }
 
-    /// The connection, made now where there is none. After a failure nobody dials for a while.
+    /// The current or a new connection. After a failure, further attempts fail at once for a while.
     pub(super) async fn connection(&self) -> Result<Arc<Connection>> {
         let mut live = self.live.lock().await;
         if live.closed {
@@ -148,7 +148,7 @@ impl Link {
         within(CALL_TIMEOUT, &at, connecting).await
     }
 
-    /// The channel for publishing, with the exchange of `topic` declared.
+    /// The publishing channel, with the exchange of `topic` declared.
     pub(super) async fn publisher(&self, topic: &str, options: &Options) -> Result<Channel> {
         let mut publishing = self.publishing.lock().await;
         let channel = match &publishing.channel {
@@ -172,8 +172,8 @@ impl Link {
         Ok(channel)
     }
 
-    /// Declares the exchange of a topic, on a channel of its own: where it is there with other properties the server ends the
-    /// channel, and with it the messages that others have on their way there. Dropped, a channel is closed.
+    /// Declares a topic's exchange on a separate channel: if it exists with other properties, the server
+    /// closes the channel with all messages in flight. Dropping a channel closes it.
     async fn declare(&self, topic: &str, options: &Options) -> Result<()> {
         let name = short(topic, "topic")?;
         let channel = self.channel().await?;
@@ -186,7 +186,7 @@ impl Link {
         .await
     }
 
-    /// A channel that failed is not used again.
+    /// Discards a failed channel.
     pub(super) async fn forget_publisher(&self, failed: &Channel) {
         let mut publishing = self.publishing.lock().await;
         if publishing
@@ -211,19 +211,19 @@ impl Link {
             live.connection.take()
         };
         if let Some(connection) = connection {
-            // A broker that does not answer finds out by itself.
+            // An unresponsive broker notices by itself.
             let _late = timeout(CALL_TIMEOUT, connection.close(200, "OK".into())).await;
         }
     }
 }
 
-/// Waits for an answer, with a limit.
+/// Waits for an answer, with a timeout.
 pub(super) async fn call<T: Send>(answer: impl Future<Output = lapin::Result<T>> + Send) -> Result<T> {
     let answer = async { answer.await.map_err(|error| failure(&error)) };
     within(CALL_TIMEOUT, "RabbitMQ", answer).await
 }
 
-/// An error of the client as one that says what to do.
+/// Converts a client error, with a remedy.
 pub(super) fn failure(error: &lapin::Error) -> Error {
     let ErrorKind::ProtocolError(amqp) = error.kind() else {
         return Error::new(Kind::Unavailable, format!("RabbitMQ: {error}"));
@@ -244,7 +244,7 @@ pub(super) fn failure(error: &lapin::Error) -> Error {
     Error::new(kind, format!("RabbitMQ: {}", amqp.get_message()))
 }
 
-/// Why there is no connection.
+/// The error of a failed connect.
 fn dialled(error: &lapin::Error, at: &str) -> Error {
     let failed = failure(error);
     let text = match failed.kind() {

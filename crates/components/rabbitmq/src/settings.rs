@@ -8,17 +8,17 @@ use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Setup, Un
 
 const RECONNECT_WAIT: Duration = Duration::from_secs(3);
 
-/// The properties of `pubsub.rabbitmq` besides those of the connection.
+/// The properties of `pubsub.rabbitmq` except those of the connection.
 pub(super) struct Options {
-    /// What names of queues begin with.
+    /// Prefix of queue names.
     pub(super) consumer: String,
     pub(super) durable: bool,
     pub(super) delete_when_unused: bool,
     pub(super) auto_ack: bool,
     pub(super) requeue: bool,
-    /// 2 = stored on disk.
+    /// 2 means stored on disk.
     pub(super) delivery_mode: u8,
-    /// What the broker sends ahead; `None` = as much as may be in flight.
+    /// Prefetch count; `None` for the maximum in flight.
     pub(super) prefetch: Option<NonZeroU16>,
     pub(super) reconnect_wait: Duration,
     pub(super) exchange_kind: ExchangeKind,
@@ -26,9 +26,9 @@ pub(super) struct Options {
     pub(super) max_length: Option<i64>,
     pub(super) max_length_bytes: Option<i64>,
     pub(super) concurrency: Option<NonZeroUsize>,
-    /// Of messages that do not say.
+    /// Default time to live of messages.
     pub(super) ttl: Option<Duration>,
-    /// Whether apps get the properties of AMQP.
+    /// Whether apps get AMQP properties.
     pub(super) tell_properties: bool,
 }
 
@@ -36,7 +36,7 @@ impl Options {
     pub(super) fn read(setup: &Setup) -> Result<Self> {
         let metadata: &Metadata = &setup.metadata;
         let seconds = |name: &str| metadata.duration(&[name], Unit::Seconds);
-        // Known, and always on.
+        // Accepted, but confirms are always on.
         let _confirms = metadata.flag(&["publisherConfirm"], true);
         Ok(Self {
             consumer: metadata

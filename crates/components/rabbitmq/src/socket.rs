@@ -1,4 +1,4 @@
-//! The byte stream below AMQP: the client's own knows no TLS of ours.
+//! The byte stream below AMQP: the client's own streams do not support our TLS.
 
 use std::{
     io::{self, Read, Write},
@@ -24,7 +24,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
 /// A connection with or without TLS.
 pub(super) type Socket = Compat<Box<dyn Bytes>>;
 
-/// How to protect a connection, and whose it must be.
+/// TLS settings and the expected server name.
 #[derive(Clone)]
 pub(super) struct Tls {
     connector: TlsConnector,
@@ -41,7 +41,7 @@ impl Tls {
     }
 }
 
-/// A connection to a broker that sends no more than `limits`.
+/// Connects to a broker, whose output is limited by `limits`.
 pub(super) async fn connect(host: &str, port: u16, tls: Option<&Tls>, limits: Limits) -> io::Result<Socket> {
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;
@@ -54,7 +54,7 @@ pub(super) async fn connect(host: &str, port: u16, tls: Option<&Tls>, limits: Li
     }))
 }
 
-/// Tokio, with sockets of ours.
+/// Tokio with our sockets.
 #[derive(Debug, Clone)]
 pub(super) struct Sockets(Tokio);
 
@@ -66,7 +66,7 @@ impl Reactor for Sockets {
     type TcpStream = Socket;
     type Sleep = <Tokio as Reactor>::Sleep;
 
-    /// The client makes its sockets by [`connect`] alone.
+    /// The client creates its sockets only with [`connect`].
     fn register<H: Read + Write + Send + 'static>(
         &self,
         _socket: H,

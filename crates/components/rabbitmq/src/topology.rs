@@ -15,11 +15,11 @@ use super::{
     short,
 };
 
-/// A queue and what is bound to it.
+/// A queue and its bindings.
 pub(super) struct Queue {
     pub(super) topic: ShortString,
     pub(super) name: ShortString,
-    /// The exchange and the queue of what the app failed for good.
+    /// Exchange and queue of dead letters.
     dead: Option<(ShortString, ShortString)>,
     routing_keys: Vec<ShortString>,
     arguments: FieldTable,
@@ -59,7 +59,7 @@ impl Queue {
                 limits.insert(argument.into(), AMQPValue::LongLongInt(most));
             }
         }
-        // The queue of dead letters has the component's limits only.
+        // The dead-letter queue has only the component's limits.
         let mut arguments = limits.clone();
         for (argument, most) in [
             ("x-max-length", number(&request.metadata, "maxLen")?),
@@ -93,13 +93,13 @@ impl Queue {
         })
     }
 
-    /// Whether one consumer gets all messages until it goes; with a new one the next sidecar would have its turn.
+    /// Whether the queue has a single active consumer; resubscribing would give the role to another sidecar.
     pub(super) fn has_one_consumer(&self) -> bool {
         self.one_consumer
     }
 
-    /// Declares the queue and what belongs to it; the channel that is open then. Exchanges that exist have to have the same
-    /// properties. A queue that exists with other arguments is used where it serves.
+    /// Declares the queue and its exchanges; returns the open channel. Existing exchanges must have the same
+    /// properties. An existing queue with other arguments is used if suitable.
     pub(super) async fn declare(&self, link: &Link, options: &Options) -> Result<Channel> {
         let mut channel = link.channel().await?;
         call(exchange(&channel, &self.topic, &options.exchange_kind, options)).await?;
@@ -124,7 +124,7 @@ fn text(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
 
-/// Declares an exchange as the settings say.
+/// Declares an exchange with the configured properties.
 pub(super) async fn exchange(
     channel: &Channel,
     name: &ShortString,

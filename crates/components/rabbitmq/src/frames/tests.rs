@@ -3,7 +3,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use super::*;
 
-/// A table with tables in it, `levels` in all.
+/// `levels` nested tables.
 fn nested_tables(levels: usize) -> Vec<u8> {
     (1..levels).fold(length(&[]).to_vec(), |inner, _| {
         let pair = [&[1, b'a', b'F'][..], &inner].concat();
@@ -11,7 +11,7 @@ fn nested_tables(levels: usize) -> Vec<u8> {
     })
 }
 
-/// A table with arrays in it, `levels` in all.
+/// A table with `levels` of nested arrays.
 fn nested_arrays(levels: usize) -> Vec<u8> {
     let array = (2..levels).fold(length(&[]).to_vec(), |inner, _| {
         let item = [&[b'A'][..], &inner].concat();
@@ -54,12 +54,12 @@ const LIMITS: Limits = Limits {
     body: 3000,
 };
 
-/// What the client reads of a broker that sends `sent` in pieces of a size.
+/// Sends `sent` in pieces of a size, and returns the bytes that reach the client.
 async fn read(sent: &[u8], piece: usize) -> io::Result<Vec<u8>> {
     let (mut broker, client) = duplex(piece);
     let sent = sent.to_vec();
     let sending = tokio::spawn(async move {
-        // The client may have refused it.
+        // The client may have closed the connection.
         let _ended = broker.write_all(&sent).await;
     });
     let mut got = Vec::new();
@@ -68,7 +68,7 @@ async fn read(sent: &[u8], piece: usize) -> io::Result<Vec<u8>> {
     read.map(|_| got)
 }
 
-/// The properties in a header frame, as the client parses them.
+/// The properties of a header frame, parsed by the client.
 fn parsed(header: &[u8]) -> BasicProperties {
     let properties = &payload(header)[BEFORE_PROPERTIES..];
     let (rest, properties) = parse_properties(properties).unwrap();
@@ -105,7 +105,7 @@ async fn a_message_with_unreadable_properties_is_marked() {
         with_headers(&[&length(&pair)[..], &pair].concat()),
         with_headers(&[0, 0, 0, 9, 1]),
         with_headers(&[0, 0, 0, 3, 1, b'a', b'z']),
-        // A content type that is no UTF-8, and bytes behind the properties.
+        // A content type that is not UTF-8, and bytes after the properties.
         header(&[0x80, 0, 1, 0xff]),
         header(&[0, 0, 1]),
         header(&[]),
@@ -126,7 +126,7 @@ async fn a_message_with_unreadable_properties_is_marked() {
 
 #[tokio::test]
 async fn of_a_body_that_is_too_large_the_client_gets_nothing() {
-    // A frame of a channel.
+    // Changes the channel of a frame.
     let on = |channel: u8, mut frame: Vec<u8>| {
         frame[2] = channel;
         frame
@@ -190,7 +190,7 @@ async fn a_hostile_broker_is_refused() {
     }
 }
 
-/// The client parses, on the stack of its thread, exactly the frames that pass the check.
+/// The client parses exactly the frames that pass validation, without overflowing its thread's stack.
 #[test]
 fn the_check_and_the_parser_agree() {
     let types: [(u8, &[u8]); 17] = [

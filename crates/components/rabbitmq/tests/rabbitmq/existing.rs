@@ -71,7 +71,7 @@ pub(super) async fn queues_are_used_where_their_arguments_allow(url: &str) {
     connection.close(200, "OK".into()).await.unwrap();
 }
 
-/// RabbitMQ takes no quorum queue that goes with its consumers, as queues do by default.
+/// RabbitMQ rejects auto-delete quorum queues, and auto-delete is the default.
 pub(super) async fn a_quorum_queue_needs_no_other_setting(url: &str) {
     let broker = open(url, "q", &[("enableDeadLetter", "true")]).await.unwrap();
     for (topic, metadata) in [
@@ -83,7 +83,7 @@ pub(super) async fn a_quorum_queue_needs_no_other_setting(url: &str) {
         broker.publish(&message(topic, "x", &[])).await.unwrap();
         next(&mut subscription).await.receipt.acknowledge();
         if metadata.is_empty() {
-            // The queue stays while the next one subscribes.
+            // The queue must survive until the next consumer subscribes.
             let second = subscribe(&broker, topic, &[("queueType", "quorum")])
                 .await
                 .unwrap();

@@ -1,4 +1,4 @@
-//! Publish/subscribe on a real RabbitMQ, which is started once: it takes long.
+//! Pub/sub on a real RabbitMQ, started once because it is slow.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod existing;
@@ -29,7 +29,7 @@ const RULES: PubSubRules = PubSubRules {
 };
 /// Generous: other builds and tests share the machine.
 const SOON: Duration = Duration::from_secs(30);
-/// Queues and messages that outlive their consumers and the broker.
+/// Queues and messages that survive their consumers and the broker.
 const LASTING: [(&str, &str); 3] = [
     ("deletedWhenUnused", "false"),
     ("deliveryMode", "2"),
@@ -75,7 +75,7 @@ async fn next(subscription: &mut Subscription) -> Delivery {
     }
 }
 
-/// One server for all: each part has topics of its own, and those that cut it come last.
+/// One server for all parts. Each part has its own topics; parts that cut connections come last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rabbitmq_keeps_the_rules() {
     let certificates = Certificates::new();
@@ -109,7 +109,7 @@ async fn rabbitmq_keeps_the_rules() {
     let opener = async |group: &str| open(&through, group, &LASTING).await;
     conformance::pubsub_outlives(RULES, &opener, &mut proxy).await;
     conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
-    // The broker, too, gives up who has fallen silent by the client's heartbeat.
+    // The broker also uses the heartbeat to drop silent clients.
     let mut brief = LASTING.to_vec();
     brief.push(("heartBeat", "2s"));
     let opener = async |group: &str| open(&through, group, &brief).await;
@@ -122,7 +122,7 @@ async fn by_default_queues_go_with_their_consumers(url: &str) {
     let broker = open(url, "default", &[]).await.unwrap();
     let mut first = subscribe(&broker, "passing", &[]).await.unwrap();
     assert!(first.needs_consumer());
-    // What nobody failed goes back to the queue that it came by, which stays meanwhile.
+    // Unattempted messages return to their queue, which stays.
     broker
         .publish(&message("passing", "returned", &[]))
         .await
@@ -158,7 +158,7 @@ async fn a_consumer_that_keeps_messages_from_others_does_not_outlast_a_pause(url
     }
 }
 
-/// As while it has an alarm of memory or disk: heartbeats would go on, confirmations would not come.
+/// As with a memory or disk alarm: heartbeats continue, confirmations stop.
 async fn a_broker_that_confirms_nothing_fails_the_call(url: &str, proxy: &Proxy) {
     let mut settings = LASTING.to_vec();
     settings.push(("heartBeat", "0"));
@@ -181,8 +181,8 @@ async fn a_broker_that_confirms_nothing_fails_the_call(url: &str, proxy: &Proxy)
     broker.close().await;
 }
 
-/// What the broker sends ahead follows the size of messages; their order stays, and the queue does, which goes with its
-/// last consumer.
+/// The prefetch count follows message sizes. The order is preserved, and so is the queue, which is deleted
+/// with its last consumer.
 async fn what_is_sent_ahead_is_bounded_in_bytes(url: &str) {
     const LARGE: usize = 4 * 1024 * 1024;
     let broker = open(url, "sizes", &[]).await.unwrap();
@@ -213,7 +213,7 @@ async fn what_is_sent_ahead_is_bounded_in_bytes(url: &str) {
     for _ in 0..23 {
         next(&mut subscription).await.receipt.acknowledge();
     }
-    // Small ones wait when the broker is asked for more and more of them.
+    // Small messages are waiting while the prefetch count grows.
     for number in 0..400 {
         publish(number.to_string()).await;
     }
@@ -292,7 +292,7 @@ async fn what_the_app_failed_becomes_a_dead_letter(url: &str) {
     let mut subscription = subscribe(&broker, "dead", &[]).await.unwrap();
     assert!(!subscription.needs_consumer());
     broker.publish(&message("dead", "bad", &[])).await.unwrap();
-    // Nobody failed it yet.
+    // It was not attempted.
     next(&mut subscription).await.receipt.release(false);
     next(&mut subscription).await.receipt.reject();
     let connection = Connection::connect(url, ConnectionProperties::default())
@@ -309,7 +309,7 @@ async fn what_the_app_failed_becomes_a_dead_letter(url: &str) {
         }
     };
     assert_eq!(tokio::time::timeout(SOON, waiting).await.unwrap(), b"bad");
-    // What it did not finish is not one.
+    // Unfinished messages are not dead-lettered.
     broker.publish(&message("dead", "unfinished", &[])).await.unwrap();
     let held = next(&mut subscription).await;
     broker.close().await;
@@ -369,7 +369,7 @@ async fn routing_keys_choose(url: &str) {
 async fn other_properties_are_named(url: &str) {
     let mut settings = LASTING.to_vec();
     settings.push(("maxLen", "10"));
-    // The queue was made without that limit.
+    // The queue was created without that limit.
     let broker = open(url, "app", &settings).await.unwrap();
     let error = subscribe(&broker, "named", &[]).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), Kind::Configuration, "{error}");
@@ -383,7 +383,7 @@ async fn other_properties_are_named(url: &str) {
     broker.close().await;
 }
 
-/// The server ends the channel that such an exchange is declared on: no message of another topic may be on its way there.
+/// The server closes the channel of such a declaration, so it must not carry messages of other topics.
 async fn other_properties_of_a_topic_fail_it_alone(url: &str) {
     let kind = [("exchangeKind", "topic")];
     let other = open(url, "beside", &[&LASTING[..], &kind].concat())
@@ -393,7 +393,7 @@ async fn other_properties_of_a_topic_fail_it_alone(url: &str) {
     other.close().await;
     let broker = open(url, "beside", &LASTING).await.unwrap();
     let subscription = subscribe(&broker, "beside", &[]).await.unwrap();
-    // Confirmed once it is on the disk.
+    // Confirmed once on disk.
     let (fine, taken) = (message("beside", "x", &[]), message("taken", "x", &[]));
     broker.publish(&fine).await.unwrap();
     let publishing = join_all((0..100).map(|_| broker.publish(&fine)));
@@ -407,7 +407,7 @@ async fn other_properties_of_a_topic_fail_it_alone(url: &str) {
     broker.close().await;
 }
 
-/// The server ends the channel, on which others publish too.
+/// The server closes the channel, which other publishers share.
 async fn what_is_too_large_is_refused_alone(url: &str) {
     const MAX_MESSAGE: usize = RabbitMq::MAX_MESSAGE;
     let broker = open(url, "large", &LASTING).await.unwrap();
@@ -432,7 +432,7 @@ async fn what_is_too_large_is_refused_alone(url: &str) {
     one.unwrap();
     two.unwrap();
     broker.publish(&small).await.unwrap();
-    // Those that were tried again may be there twice.
+    // Retried messages may be duplicated.
     for _ in 0..3 {
         let delivery = next(&mut subscription).await;
         assert_eq!(delivery.message.data, "small");

@@ -1,4 +1,4 @@
-//! Messages that no client library writes, and what becomes of them.
+//! Messages that no client library writes.
 
 use outrigger_components_testing::server::RabbitMq;
 use tokio::{
@@ -8,7 +8,7 @@ use tokio::{
 
 use super::*;
 
-/// A publisher that writes frames by itself.
+/// A publisher that writes raw frames.
 struct Publisher(TcpStream);
 
 fn short(bytes: &[u8]) -> Vec<u8> {
@@ -33,7 +33,7 @@ impl Publisher {
         ]
         .concat();
         publisher.call(0, [10, 11], &login, [10, 30]).await;
-        // Nine channels, the usual frames, no heartbeat.
+        // Nine channels, default frame size, no heartbeat.
         publisher
             .send(1, 0, &[0, 10, 0, 31, 0, 9, 0, 2, 0, 0, 0, 0])
             .await;
@@ -41,7 +41,7 @@ impl Publisher {
             .call(0, [10, 40], &[&short(b"/")[..], &[0, 0]].concat(), [10, 41])
             .await;
         publisher.call(1, [20, 10], &[0], [20, 11]).await;
-        // Confirmations.
+        // Enables confirms.
         publisher.call(1, [85, 10], &[0], [85, 11]).await;
         publisher
     }
@@ -51,7 +51,7 @@ impl Publisher {
         self.0.write_all(&frame).await.unwrap();
     }
 
-    /// Waits for a method, by class and method.
+    /// Waits for a method by class and method id.
     async fn answer(&mut self, expected: [u8; 2]) {
         let mut head = [0; 7];
         self.0.read_exact(&mut head).await.unwrap();
@@ -72,7 +72,7 @@ impl Publisher {
         self.answer(answer).await;
     }
 
-    /// Publishes a message, and waits until the broker has it. `headers`: a table.
+    /// Publishes a message and waits for the confirmation. `headers` is an encoded table.
     async fn publish(&mut self, exchange: &str, key: &[u8], headers: &[u8], data: &str) {
         let method = [
             &[0, 60, 0, 40, 0, 0][..],
@@ -90,7 +90,7 @@ impl Publisher {
     }
 }
 
-/// A table with tables in it, or arrays.
+/// A table with nested tables or arrays.
 fn nested(kind: u8, levels: usize) -> Vec<u8> {
     let inner = (1..levels).fold(long(b""), |inner, _| match kind {
         b'F' => long(&[&[1, b'a', b'F'][..], &inner].concat()),
@@ -99,7 +99,7 @@ fn nested(kind: u8, levels: usize) -> Vec<u8> {
     long(&[&[1, b'a', kind][..], &inner].concat())
 }
 
-/// The client's parser overflows the stack with them, or ends the connection.
+/// They would overflow the stack of the client's parser, or end the connection.
 pub(super) async fn what_the_client_cannot_parse_is_refused_alone(url: &str, rabbit: &RabbitMq) {
     let mut settings = LASTING.to_vec();
     settings.push(("enableDeadLetter", "true"));
@@ -110,7 +110,7 @@ pub(super) async fn what_the_client_cannot_parse_is_refused_alone(url: &str, rab
         nested(b'F', 800),
         nested(b'F', 15_000),
         nested(b'A', 20_000),
-        // A name that is no UTF-8.
+        // A name that is not UTF-8.
         long(&[1, 0xff, b't', 1]),
     ];
     for headers in &unreadable {

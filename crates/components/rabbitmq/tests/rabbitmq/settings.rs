@@ -1,13 +1,13 @@
-//! What settings of components and subscriptions come to at a real broker.
+//! Settings of components and subscriptions on a real broker.
 
 use super::*;
 
-/// A component whose queues outlive their consumers, with more settings.
+/// A component with durable queues and additional settings.
 async fn lasting(url: &str, group: &str, more: &[(&str, &str)]) -> Arc<dyn PubSub> {
     open(url, group, &[&LASTING[..], more].concat()).await.unwrap()
 }
 
-/// Ready messages and consumers of a queue, as the broker counts them.
+/// Numbers of ready messages and of consumers of a queue.
 async fn queue(url: &str, name: &str) -> (u32, u32) {
     let connection = Connection::connect(url, ConnectionProperties::default())
         .await
@@ -65,7 +65,7 @@ async fn with_auto_ack_messages_come_at_most_once(url: &str) {
     let held = next(&mut subscription).await;
     assert_eq!(held.message.data, "held");
     assert_eq!(subscription.window().get(), usize::MAX, "nothing is waited for");
-    // What is returned would be queued again after a second.
+    // A returned message would be requeued after a second.
     quiet(&mut subscription, Duration::from_secs(2)).await;
     drop((subscription, held));
     broker.close().await;
@@ -149,7 +149,7 @@ async fn higher_priorities_come_first(url: &str) {
     broker.close().await;
 }
 
-/// The oldest messages make room.
+/// The oldest messages are dropped.
 async fn a_queue_is_bounded_in_bytes(url: &str) {
     let bounds = [("maxLenBytes", "10")];
     for (group, of_component, of_subscription) in [
@@ -168,7 +168,7 @@ async fn a_queue_is_bounded_in_bytes(url: &str) {
     }
 }
 
-/// A connection that breaks while acknowledgements are under way, again and again, does not hold up the consumer.
+/// Connections that break repeatedly during acknowledgements do not block the consumer.
 pub(super) async fn what_is_acknowledged_while_connections_break_holds_up_nothing(
     url: &str,
     proxy: &mut Proxy,
