@@ -1,41 +1,41 @@
-//! The bound of what a server answers: values that are too large never reach the driver.
+//! Limits a server's answers: oversized values never reach the driver.
 
 use std::io;
 
 use outrigger_component::answer::Filter;
 
-/// The code of the error in the place of a value.
+/// Error code that replaces a value.
 pub(super) const TOO_LARGE: &str = "TOOLARGE";
-/// Bytes that the driver takes for each value of a list, however small.
+/// The driver's memory per list value, bytes.
 const VALUE: usize = 64;
-/// The longest line: numbers, short texts, errors.
+/// Maximum line length: numbers, short texts, errors.
 const MAX_LINE: usize = 64 << 10;
-/// The deepest nesting of lists.
+/// Maximum nesting of lists.
 const MAX_DEPTH: usize = 128;
 
-/// Follows the answers of a server. In the place of a value with which an answer has more than `limit` bytes comes an error,
-/// which fails its command and no other.
+/// Follows a server's answers. A value that takes an answer over `limit` bytes is replaced with an error,
+/// which fails only its command.
 pub(super) struct Answers {
     limit: usize,
-    /// What there is of the line at whose end it is known what comes.
+    /// Received part of the line that determines what follows.
     line: Vec<u8>,
-    /// Bytes of a text that are still to come, with the end of its line.
+    /// Remaining bytes of a text, including its line end.
     left: usize,
-    /// The lists that are open: how many values each still gets.
+    /// Open lists, with their numbers of remaining values.
     open: Vec<usize>,
-    /// How many lists are open around a value that is left out.
+    /// Depth of the list that contains a dropped value.
     hidden: Option<usize>,
     /// Bytes of this answer so far.
     total: usize,
 }
 
-/// What a line begins.
+/// The value that a line starts.
 enum Begun {
-    /// Nothing: the value is the line.
+    /// A complete value.
     Whole,
-    /// A text of so many bytes.
+    /// A text of this length.
     Text(usize),
-    /// A list of so many values.
+    /// A list of this length.
     List(usize),
 }
 
@@ -47,13 +47,13 @@ impl Begun {
         let number = str::from_utf8(rest)
             .ok()
             .and_then(|text| text.trim().parse().ok());
-        // Less than 0: there is none.
+        // Negative means null.
         let count = number.and_then(|number: i64| usize::try_from(number).ok());
         match (kind, count) {
             (b'$' | b'!' | b'=', Some(count)) => Self::Text(count),
             (b'*' | b'~' | b'>', Some(count)) => Self::List(count),
             (b'%', Some(count)) => Self::List(count.saturating_mul(2)),
-            // Attributes stand before the value that they are about.
+            // Attributes precede the value they describe.
             (b'|', Some(count)) => Self::List(count.saturating_mul(2).saturating_add(1)),
             _ => Self::Whole,
         }
@@ -72,7 +72,7 @@ impl Answers {
         }
     }
 
-    /// The line is whole.
+    /// Handles a complete line.
     fn begin(&mut self, shown: &mut Vec<u8>) -> io::Result<()> {
         let begun = Begun::read(&self.line);
         let size = match begun {
@@ -108,7 +108,7 @@ impl Answers {
         Ok(())
     }
 
-    /// A value is whole, and perhaps the lists that it ends.
+    /// Ends a value, and the lists that it completes.
     fn end(&mut self) {
         loop {
             if self.hidden == Some(self.open.len()) {
@@ -176,7 +176,7 @@ mod tests {
 
     const LIMIT: usize = 1000;
 
-    /// What is shown of what was sent, however it is cut.
+    /// The output for `sent`, which must not depend on how it is split.
     fn shown(sent: &str) -> String {
         let whole = of_pieces(sent, sent.len());
         for size in 1..sent.len().min(50) {
@@ -209,7 +209,7 @@ mod tests {
             text(900),
             "|1\r\n+a\r\n+b\r\n+c\r\n>1\r\n+d\r\n=5\r\ntxt:a\r\n!3\r\nERR\r\n".to_owned(),
         ];
-        // Each answer has the limit for itself.
+        // The limit applies to each answer separately.
         let sent = sent.concat().repeat(3);
         assert_eq!(shown(&sent), sent);
     }
@@ -224,7 +224,7 @@ mod tests {
                 format!("*2\r\n{large}$1\r\n1\r\n"),
                 format!("*2\r\n{error}$1\r\n1\r\n"),
             ),
-            // Together they are too large.
+            // Together they exceed the limit.
             (
                 format!("*3\r\n{0}{0}:1\r\n", text(500)),
                 format!("*3\r\n{}{error}:1\r\n", text(500)),

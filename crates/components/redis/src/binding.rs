@@ -24,7 +24,7 @@ pub(super) async fn open(metadata: &Metadata) -> Result<RedisBinding> {
     Ok(RedisBinding { link })
 }
 
-/// Milliseconds until a key goes; `None` = never. A Go duration, or a number of seconds.
+/// Time to live in milliseconds; `None` for no expiry. A Go duration or a number of seconds.
 fn ttl(metadata: &Pairs) -> Result<Option<i64>> {
     let given = ["ttl", "ttlInSeconds"].iter().find_map(|name| {
         let found = metadata.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
@@ -38,7 +38,7 @@ fn ttl(metadata: &Pairs) -> Result<Option<i64>> {
         Err(_) => go_nanos(text).ok().map(|nanos| nanos / 1_000_000),
     };
     match millis.filter(|millis| *millis > 0) {
-        // The server refuses more than fits with its clock added.
+        // The server rejects values that overflow when its clock is added.
         Some(millis) => Ok(Some(millis.min(i64::MAX / 4))),
         None => Err(Error::invalid_request(format!(
             "ttlInSeconds value must be higher than zero: actual is {text:?}; write seconds, or 1m30s"

@@ -1,9 +1,9 @@
-//! `pubsub.redis`: streams and their consumer groups, in Dapr's form, so that its sidecars and ours share a group.
+//! `pubsub.redis`: streams and consumer groups in Dapr's form, so that sidecars of both can share a group.
 //!
-//! A message is an entry of the stream with the topic's name; what a group has not acknowledged stays pending. Pending
-//! entries that nobody has touched for `processingTimeout` are claimed and delivered again; those that this sidecar
-//! still has are touched meanwhile. Where the settings say that nobody looks for them, it is done at the beginning, and for
-//! what the app returned.
+//! A message is an entry of the stream named after the topic. It stays pending until the group acknowledges
+//! it. Pending entries idle for `processingTimeout` are claimed and redelivered; this sidecar resets the idle
+//! time of the entries it holds. If the settings disable claiming, it still happens at the start, and for
+//! messages returned by the app.
 
 mod consumer;
 mod entry;
@@ -28,10 +28,10 @@ use super::{
     settings::{Role, Topology},
 };
 
-/// Entries of a bulk on their way at once.
+/// Concurrent entries of a bulk request.
 const PIPELINED: usize = 64;
 
-/// What publishers and consumers of one component share.
+/// State shared by publishers and consumers of a component.
 struct BrokerInner {
     link: Link,
     options: Options,
@@ -54,7 +54,7 @@ pub(super) async fn open(setup: &Setup) -> Result<RedisBroker> {
     })))
 }
 
-/// The first entry that a stream keeps whose entries live so long.
+/// The first entry id that a stream with this time to live keeps.
 fn oldest(ttl: Duration) -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let oldest = since.unwrap_or_default().saturating_sub(ttl);
@@ -89,7 +89,7 @@ impl PubSub for RedisBroker {
     }
 
     async fn publish_bulk(&self, bulk: &BulkPublish) -> Result<Vec<Failed>> {
-        // Commands to a cluster overtake each other.
+        // In a cluster, commands may overtake each other.
         let at_once = match self.0.link.settings.topology {
             Topology::Cluster => 1,
             Topology::Node | Topology::Sentinel(_) => PIPELINED,
@@ -119,7 +119,7 @@ impl PubSub for RedisBroker {
 
     async fn close(&self) {
         self.0.closed.cancel();
-        // Consumers give back what they hold before the connection is closed.
+        // Consumers return their messages before the connection closes.
         self.0.consumers.close();
         self.0.consumers.wait().await;
         self.0.link.close();

@@ -8,10 +8,10 @@ use ::redis::{
 
 use super::settings::Settings;
 
-/// How often a command is sent on to another node.
+/// Maximum redirects per command.
 const MAX_HOPS: usize = 5;
 
-/// The connections to the nodes of a cluster.
+/// Connections to the nodes of a cluster.
 #[derive(Clone)]
 pub(super) struct Cluster(pub(super) ClusterConnection);
 
@@ -23,7 +23,8 @@ pub(super) fn client(settings: &Settings) -> RedisResult<ClusterClient> {
     let mut builder = ClusterClient::builder(hosts)
         .connection_timeout(settings.dial_timeout)
         .tcp_settings(settings.tcp())
-        // The driver would repeat what may have run already: only `Link::attempt` knows what may.
+        // The driver would repeat commands that may have run; only `Link::attempt` knows which may be
+        // repeated.
         .retries(0);
     if let Some(limit) = settings.read_timeout {
         builder = builder.response_timeout(limit);
@@ -40,10 +41,10 @@ pub(super) fn client(settings: &Settings) -> RedisResult<ClusterClient> {
     builder.build()
 }
 
-/// Where a node sends a command on to. It did nothing with it.
+/// Target of a redirect. The node did not run the command.
 struct Redirect {
     node: SingleNodeRoutingInfo,
-    /// For this once: the slot is just being moved there.
+    /// Only for this command, because the slot is being migrated.
     asking: bool,
 }
 
@@ -53,7 +54,7 @@ impl Redirect {
         let (address, _slot) = error.redirect_node()?;
         let (host, port) = address.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        // Without a host it is the node that answered, which the driver does not name.
+        // An empty host means the answering node, whose address the driver does not expose.
         if host.is_empty() {
             return None;
         }
@@ -66,7 +67,7 @@ impl Redirect {
 }
 
 impl Cluster {
-    /// Runs `command` where its key is, following the nodes that know better.
+    /// Runs `command` on the node of its key, following redirects.
     pub(super) async fn run(mut self, command: &Cmd) -> RedisResult<Value> {
         let mut result = self.0.req_packed_command(command).await;
         for _ in 0..MAX_HOPS {

@@ -1,4 +1,5 @@
-//! `configuration.redis`: strings that hold `VALUE||VERSION`, and keyspace events for changes. Dapr's layout.
+//! `configuration.redis`: strings of the form `VALUE||VERSION`, with keyspace events for changes, in Dapr's
+//! layout.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -19,11 +20,11 @@ use super::{
     settings::Role,
 };
 
-/// Kinds of events needed: keyspace channel, generic, string, expired and evicted.
+/// Event classes needed: keyspace channel, generic, string, expired and evicted.
 const EVENTS: &str = "Kg$xe";
-/// Values read at once.
+/// Concurrent reads of values.
 const AT_ONCE: usize = 64;
-/// How often a silent server is asked whether it is there, unless `readTimeout` says otherwise.
+/// Ping interval on a silent connection, unless `readTimeout` is set.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 
 pub(super) struct RedisConfiguration {
@@ -60,7 +61,7 @@ impl Values {
             let mut scan = cmd("SCAN");
             scan.arg(&cursor).arg("COUNT").arg(1000);
             let (next, found): (String, Vec<Vec<u8>>) = self.link.call(&scan, Repeat::Yes).await?;
-            // A key that is no text cannot be asked for by any API.
+            // Keys that are not text cannot be requested by any API.
             keys.extend(found.into_iter().filter_map(|key| String::from_utf8(key).ok()));
             cursor = next;
             if cursor == "0" {
@@ -69,7 +70,7 @@ impl Values {
         }
     }
 
-    /// The value of a key; `None` when absent, empty, or not a string.
+    /// The value of a key; `None` if absent, empty or not a string.
     async fn one(&self, key: &str) -> Result<Option<Item>> {
         let mut get = cmd("GET");
         get.arg(key);
@@ -106,8 +107,8 @@ impl Values {
         Ok(items)
     }
 
-    /// Makes the server tell of changes. Managed servers forbid it: their operators do it instead. A server that
-    /// cannot be asked now is an error: without events, a watcher would wait for ever.
+    /// Enables change notifications on the server. Managed servers forbid it; their operators must enable
+    /// them. An unreachable server is an error, because a watcher without events would wait forever.
     async fn enable_events(&self) -> Result<()> {
         match self.add_events().await {
             Err(error) if !error.retryable() && error.kind() != Kind::Closed => {
@@ -122,13 +123,13 @@ impl Values {
         }
     }
 
-    /// Other kinds of events that the server tells of stay.
+    /// Adds the event classes to those already enabled.
     async fn add_events(&self) -> Result<()> {
         let mut ask = cmd("CONFIG");
         ask.arg("GET").arg("notify-keyspace-events");
         let current: Vec<String> = self.link.call(&ask, Repeat::Yes).await?;
         let mut flags = current.into_iter().nth(1).unwrap_or_default();
-        // `A` stands for all kinds of events, `K` for the channel they are told on.
+        // `A` means all event classes, `K` the keyspace channel.
         let missing = |flag: &char| !flags.contains(*flag) && (*flag == 'K' || !flags.contains('A'));
         let missing: String = EVENTS.chars().filter(missing).collect();
         if missing.is_empty() {
@@ -162,10 +163,10 @@ impl Values {
     }
 }
 
-/// What one subscription follows.
+/// The values that a subscription follows.
 struct Watch {
     values: Arc<Values>,
-    /// Empty = all.
+    /// Empty for all.
     keys: Vec<String>,
 }
 
@@ -191,7 +192,7 @@ impl Follow for Watch {
         };
         Some(match self.values.one(key).await {
             Ok(item) => Heard::Change(key.to_owned(), item),
-            // No other event may come for it: all are read again when the server answers, and compared.
+            // There may be no further event, so all values are read again once the server responds.
             Err(error) if error.retryable() => {
                 tracing::warn!(
                     target: "dapr.contrib",
@@ -199,7 +200,7 @@ impl Follow for Watch {
                 );
                 Heard::Missed
             }
-            // A key of another type, for example: it must not hold up the others.
+            // E.g. a key of another type; it must not block the others.
             Err(error) => {
                 tracing::warn!(target: "dapr.contrib", "cannot read the changed key {key}: {error}");
                 Heard::Nothing
@@ -212,8 +213,8 @@ impl Follow for Watch {
     }
 }
 
-/// The next message; `None` when the connection ended. A silent server is asked for a sign of life every so often:
-/// where packets get lost it would be silent for ever.
+/// The next message; `None` if the connection ended. Pings a silent server periodically, to detect lost
+/// connections.
 async fn next(asking: &mut PubSubSink, messages: &mut PubSubStream, every: Duration) -> Option<Msg> {
     loop {
         if let Ok(message) = tokio::time::timeout(every, messages.next()).await {

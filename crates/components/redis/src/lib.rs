@@ -1,7 +1,8 @@
-//! Redis and what speaks its protocol: `state.redis`, `lock.redis`, `configuration.redis`, `bindings.redis`, `pubsub.redis`, in Dapr's
-//! layouts.
+//! Redis and compatible servers: `state.redis`, `lock.redis`, `configuration.redis`, `bindings.redis` and
+//! `pubsub.redis` in Dapr's layouts.
 //!
-//! One multiplexed connection carries all commands. A single server, a cluster, or a master that sentinels name.
+//! One multiplexed connection carries all commands, to a single server, a cluster, or a master found through
+//! sentinels.
 
 mod answers;
 mod binding;

@@ -17,7 +17,7 @@ use super::{
     settings::{Role, Settings, Topology},
 };
 
-/// Whether a command may run twice when nobody knows whether it ran.
+/// Whether a command may be repeated when its outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
     Yes,
@@ -31,17 +31,17 @@ enum Connection {
     Cluster(Cluster),
 }
 
-/// The connection in use, and how many there were before it.
+/// The current connection and its number.
 #[derive(Clone)]
 struct Current {
     connection: Connection,
     number: u64,
 }
 
-/// A connection that comes back after it broke, and how patient callers are.
+/// A reconnecting connection with the timeouts of its callers.
 pub(super) struct Link {
     current: Mutex<Option<Current>>,
-    /// What connects to a cluster anew.
+    /// Creates new cluster connections.
     cluster: Option<Box<ClusterClient>>,
     pub(super) settings: Settings,
     component: Arc<str>,
@@ -84,7 +84,7 @@ fn describe(mut what: String, error: RedisError) -> Error {
     Error::new(kind(&error), what).because(error)
 }
 
-/// Whether the server certainly did nothing.
+/// Whether the server certainly did not run the command.
 fn untouched(error: &RedisError) -> bool {
     error.is_connection_refusal()
         || matches!(
@@ -96,7 +96,7 @@ fn untouched(error: &RedisError) -> bool {
 }
 
 impl Link {
-    /// Connects and asks the server for a sign of life.
+    /// Connects and pings the server.
     pub(super) async fn open(metadata: &Metadata, role: Role) -> Result<Self> {
         let settings = Settings::read(metadata, role)?;
         let component = metadata.component().clone();
@@ -138,7 +138,7 @@ impl Link {
         }
     }
 
-    /// A second connection to the same server; connects when first used. None to a cluster.
+    /// A second connection to the same server, made on first use. `None` for a cluster.
     pub(super) fn apart(&self) -> Option<Self> {
         let is_cluster = self.settings.topology == Topology::Cluster;
         (!is_cluster).then(|| {
@@ -152,8 +152,8 @@ impl Link {
         current.clone().ok_or_else(|| Error::closed().of(&self.component))
     }
 
-    /// Later commands take new connections to a cluster instead of `number`, which do not answer any more: a connection
-    /// whose other end vanished looks well for a long time. Answers that still come on it are delivered.
+    /// Replaces unresponsive cluster connection `number` for later commands, because a connection to a
+    /// vanished peer stays open for a long time. Pending answers are still delivered.
     fn replace(&self, number: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let (Some(current), Some(client)) = (current.as_mut(), &self.cluster) else {
@@ -179,14 +179,14 @@ impl Link {
         self.current().map(drop)
     }
 
-    /// Runs `command`. The outer error is that the link is closed, the inner one the server's.
+    /// Runs `command`. The outer error means that the link is closed; the inner error is the server's.
     pub(super) async fn attempt(&self, command: &Cmd, repeat: Repeat) -> Result<RedisResult<Value>> {
         let answer = self.attempt_parts(command, repeat).await?;
-        // A part that is an error fails the whole.
+        // An error in a part fails the whole answer.
         Ok(answer.and_then(Value::extract_error))
     }
 
-    /// As [`Link::attempt`], with an answer in which parts may be errors.
+    /// Like [`Link::attempt`], but parts of the answer may be errors.
     pub(super) async fn attempt_parts(&self, command: &Cmd, repeat: Repeat) -> Result<RedisResult<Value>> {
         let mut pause = self.settings.least_pause;
         for _ in 0..self.settings.retries {
@@ -221,7 +221,7 @@ impl Link {
         Ok(result)
     }
 
-    /// Runs `command` and reads its answer.
+    /// Runs `command` and parses its answer.
     pub(super) async fn call<T: FromRedisValue>(&self, command: &Cmd, repeat: Repeat) -> Result<T> {
         let value = self.attempt(command, repeat).await?;
         value
@@ -229,7 +229,7 @@ impl Link {
             .map_err(|error| self.failure(error))
     }
 
-    /// How many replicas follow the server.
+    /// Number of the server's replicas.
     pub(super) async fn replicas(&self) -> Result<u32> {
         if self.settings.topology == Topology::Cluster {
             return Ok(0);
@@ -243,7 +243,7 @@ impl Link {
         Ok(count.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
     }
 
-    /// A connection of its own for messages.
+    /// A dedicated connection for messages.
     pub(super) async fn pubsub(&self) -> Result<PubSub> {
         let opening = async {
             match self.current()?.connection {
@@ -260,7 +260,7 @@ impl Link {
         opened.map_err(|error| self.failure(error))
     }
 
-    /// Commands that come later fail; the connection ends when the last one in flight is answered.
+    /// Fails later commands; the connection ends after the last answer.
     pub(super) fn close(&self) {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).take();
     }

@@ -1,4 +1,4 @@
-//! `lock.redis`: a lock is a string with the owner in it. Dapr's layout.
+//! `lock.redis`: a string key that contains the owner, in Dapr's layout.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(super) async fn open(metadata: &Metadata) -> Result<RedisLock> {
     if link.settings.topology == Topology::Cluster {
         return refused("this component does not support connecting to Redis Cluster");
     }
-    // After a failover nobody asked for, two owners could hold one lock.
+    // After an unplanned failover, two owners could hold the same lock.
     if link.settings.topology == Topology::Node && link.replicas().await.unwrap_or(0) > 0 {
         return refused("replication is not supported; set failover and sentinelMasterName");
     }

@@ -3,7 +3,7 @@ use outrigger_component::Result;
 
 use super::link::{Link, Repeat};
 
-/// A Lua script, sent by its hash, and in full only to a server that does not know it yet.
+/// A Lua script, sent by hash, and in full if the server does not have it.
 pub(super) struct Script {
     code: &'static str,
     hash: String,
@@ -17,7 +17,7 @@ impl Script {
         }
     }
 
-    /// Runs it on `keys`, which must be on one server of a cluster.
+    /// Runs the script on `keys`, which must be on one node of a cluster.
     pub(super) async fn run<T: FromRedisValue>(
         &self,
         link: &Link,

@@ -1,4 +1,4 @@
-//! The connection to one server: the one that is configured, or whichever the sentinels call the master.
+//! The connection to a single server: the configured one, or the sentinels' master.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,17 +22,17 @@ use super::{
 
 type Address = (String, u16);
 
-/// A server, connected to when first used and when the connection broke.
+/// A server, connected on first use and after failures.
 #[derive(Clone)]
 pub(super) struct Server {
     settings: Arc<Settings>,
     current: Arc<Mutex<Option<Attempt>>>,
 }
 
-/// An attempt to connect, whose outcome its callers share: one after another they would wait for ever longer.
+/// A shared connection attempt: sequential attempts would add up their timeouts.
 type Attempt = Shared<BoxFuture<'static, RedisResult<Connected>>>;
 
-/// A connection, which ends with the last who has it.
+/// A connection, closed with its last user.
 #[derive(Clone)]
 struct Connected {
     connection: MultiplexedConnection,
@@ -55,7 +55,7 @@ impl Server {
         }
     }
 
-    /// The attempt that is under way, or that made the connection in use; otherwise a new one.
+    /// The attempt in progress, or that of the current connection; otherwise a new one.
     fn attempt(&self) -> Attempt {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let serves = |attempt: &&Attempt| match attempt.peek() {
@@ -68,16 +68,16 @@ impl Server {
         }
         let settings = Arc::clone(&self.settings);
         let attempt = async move { Ok(settings.find().await?.1) }.boxed().shared();
-        // It continues when callers give up.
+        // Continues if the callers give up.
         tokio::spawn(attempt.clone());
         current.insert(attempt).clone()
     }
 
-    /// Runs `command`, and connects anew next time where the connection does not serve any more.
+    /// Runs `command`; a broken connection is replaced on the next call.
     pub(super) async fn run(&self, command: &Cmd) -> RedisResult<Value> {
         let mut used = self.attempt().await?;
         let answer = used.connection.req_packed_command(command).await;
-        // Errors of the server arrive as values too.
+        // Server errors arrive as values too.
         let answer = answer.and_then(|value| match value {
             Value::ServerError(error) => Err(error.into()),
             value => Ok(value),
@@ -89,8 +89,7 @@ impl Server {
         answer
     }
 
-    /// Connects again next time, unless that has been done since `used`. Answers that still come on it reach who waits for
-    /// them.
+    /// Reconnects on the next call, unless that happened since `used`. Pending answers are still delivered.
     fn forget(&self, used: &Connected) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.take_if(|attempt| match attempt.peek() {
@@ -99,7 +98,7 @@ impl Server {
         });
     }
 
-    /// A connection of its own for messages.
+    /// A dedicated connection for messages.
     pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
         let (host, port) = match &self.settings.topology {
             Topology::Sentinel(_) => self.settings.find().await?.0,
@@ -128,7 +127,7 @@ impl Settings {
         }
     }
 
-    /// Asks all sentinels at once: the first of their answers that is a master counts.
+    /// Queries all sentinels at once and takes the first address that is a master.
     async fn ask_sentinels(&self, master: &str) -> RedisResult<(Address, Connected)> {
         let asked = self.hosts.iter().map(|sentinel| self.ask(sentinel, master));
         let mut asked: FuturesUnordered<_> = asked.collect();
@@ -151,7 +150,7 @@ impl Settings {
         Err(last.unwrap_or_else(|| no_master("no sentinel is configured; set redisHost")))
     }
 
-    /// Where a sentinel says that the master is.
+    /// The master's address according to a sentinel.
     async fn ask(&self, sentinel: &Address, master: &str) -> RedisResult<Address> {
         let mut asked = self.connect(sentinel, &self.sentinel_account, 0).await?;
         let mut question = cmd("SENTINEL");
@@ -161,19 +160,19 @@ impl Settings {
         answer.ok_or_else(|| no_master("no master of that name; check sentinelMasterName"))
     }
 
-    /// Connects to what a sentinel called the master: it may not know yet that another one is.
+    /// Connects to the reported master and checks its role, because a sentinel may be outdated.
     async fn reach(&self, address: &Address) -> RedisResult<Connected> {
         let mut found = self.connect(address, &self.account, self.database).await?;
         match self.soon(cmd("ROLE").query_async(&mut found.connection)).await {
             Ok(Role::Primary { .. }) => Ok(found),
             Ok(_) => Err(no_master("the server that a sentinel named is not the master")),
-            // Not every account may ask; a server that is no master refuses what is written to it.
+            // Some accounts may not query the role; a replica would reject writes.
             Err(error) if matches!(error.kind(), ErrorKind::Server(_)) => Ok(found),
             Err(error) => Err(error),
         }
     }
 
-    /// Whatever `readTimeout` is: callers share the attempt.
+    /// A fixed timeout instead of `readTimeout`, because callers share the attempt.
     async fn soon<T>(&self, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let done = tokio::time::timeout(self.dial_timeout, step).await;
         done.map_err(too_late)?
@@ -213,7 +212,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn callers_share_one_attempt_and_its_failure() {
-        // It accepts connections, and answers nothing.
+        // Accepts connections and never answers.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = listener.local_addr().unwrap().to_string();
         let properties = [

@@ -18,18 +18,18 @@ use super::{
     tls::{self, Tls},
 };
 
-/// Commands that may wait to be written, of a connection. Where it is full, later ones overtake those that wait: entries of a bulk
-/// would lose their order. 50 is what the library has.
+/// Capacity of a connection's command queue. If it is full, later commands may overtake waiting ones, and
+/// bulk entries lose their order. The library's default is 50.
 pub(super) const PIPELINE: usize = 4096;
 
 const DEFAULT_PORT: u16 = 6379;
-/// How long a connection may be silent before the system asks whether the server is still there.
+/// Idle time before TCP keepalive probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// A connection, with TLS or without.
+/// A connection with or without TLS.
 pub(super) type Stream = Either<TcpStream, TlsStream<TcpStream>>;
 
-/// The properties all stores on Redis share.
+/// Properties shared by all Redis components.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) hosts: Vec<(String, u16)>,
@@ -38,12 +38,12 @@ pub(super) struct Settings {
     pub(super) sentinel_account: Account,
     pub(super) database: i64,
     pub(super) tls: Option<Tls>,
-    /// Bytes of an answer.
+    /// Maximum bytes of an answer.
     pub(super) max_answer: usize,
     pub(super) dial_timeout: Duration,
-    /// `None` = wait for ever.
+    /// `None` for no timeout.
     pub(super) read_timeout: Option<Duration>,
-    /// How often a command that met a broken connection is tried again.
+    /// Retries of a command on a broken connection.
     pub(super) retries: u32,
     pub(super) least_pause: Duration,
     pub(super) most_pause: Duration,
@@ -80,7 +80,7 @@ impl Account {
     }
 }
 
-/// Which defaults apply.
+/// Selects the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     State,
@@ -121,12 +121,12 @@ impl Settings {
             retries,
             least_pause,
             most_pause,
-            // Last: without it nothing more could be read, and all that is wrong is told together.
+            // Last, because without hosts reading stops, and all errors are reported together.
             hosts: hosts(metadata, servers)?,
         })
     }
 
-    /// For messages.
+    /// The servers for messages.
     pub(super) fn shown(&self) -> String {
         let shown: Vec<_> = self
             .hosts
@@ -136,7 +136,7 @@ impl Settings {
         shown.join(",")
     }
 
-    /// As whom, and to which of its databases, a server is connected to.
+    /// Account and database of a connection.
     pub(super) fn info(&self, account: &Account, database: i64) -> RedisConnectionInfo {
         let info = RedisConnectionInfo::default().set_db(database);
         let info = match &account.user {
@@ -149,7 +149,7 @@ impl Settings {
         }
     }
 
-    /// Connects to a server, whose answers are bounded.
+    /// Connects to a server, with an answer limit.
     pub(super) async fn dial(&self, host: &str, port: u16) -> RedisResult<Filtered<Stream, Answers>> {
         let tcp = TcpStream::connect((host, port)).await?;
         tcp.set_nodelay(true)?;
@@ -168,7 +168,7 @@ impl Settings {
         Ok(Filtered::new(stream, Answers::new(self.max_answer)))
     }
 
-    /// For connections to a cluster. Small commands go out at once, and a server that vanished is noticed.
+    /// TCP settings of cluster connections: no delay for small commands, and detection of dead peers.
     pub(super) fn tcp(&self) -> TcpSettings {
         let settings = TcpSettings::default()
             .set_nodelay(true)
@@ -205,7 +205,7 @@ fn keepalive() -> TcpKeepalive {
         .with_retries(3)
 }
 
-/// Bare numbers are milliseconds here, unlike elsewhere.
+/// Bare numbers are milliseconds, unlike in other components.
 fn milliseconds(metadata: &Metadata, name: &str) -> Result<Option<GoDuration>, MetadataError> {
     metadata.duration(&[name], Unit::Milliseconds)
 }
@@ -221,7 +221,7 @@ fn hosts(metadata: &Metadata, servers: &str) -> Result<Vec<(String, u16)>, Metad
                 redisUsername and redisPassword";
             return Err(metadata.wrong(&["redisHost"], expected));
         }
-        // An IPv6 address has colons of its own; with a port it stands in brackets.
+        // IPv6 addresses contain colons; with a port they are in brackets.
         let (host, own) = match address.rsplit_once(':') {
             Some((host, own)) if !host.contains(':') || host.ends_with(']') => (host, Some(own)),
             _ => (address, None),
@@ -271,7 +271,7 @@ fn topology(metadata: &Metadata) -> Result<Topology, MetadataError> {
     }
 }
 
-/// Properties of the original's pool of connections: here all calls share one.
+/// Validates Dapr's connection pool properties, which have no effect because all calls share a connection.
 fn check_pool(metadata: &Metadata) -> Result<(), MetadataError> {
     let durations = [
         "writeTimeout",
@@ -303,7 +303,7 @@ fn check_pool(metadata: &Metadata) -> Result<(), MetadataError> {
     Ok(())
 }
 
-/// Retries and the pauses between them; the state store also reads names of old releases.
+/// Retries and their backoff; the state store also accepts deprecated names.
 fn pauses(metadata: &Metadata, role: Role) -> Result<(u32, Duration, Duration), MetadataError> {
     let old = matches!(role, Role::State | Role::Lock);
     let names: &[&str] = if old {
@@ -327,7 +327,7 @@ fn pauses(metadata: &Metadata, role: Role) -> Result<(u32, Duration, Duration), 
         _ => Duration::from_millis(512),
     });
     let least = least.map_or(default, |given| given.positive().unwrap_or_default());
-    // The ceiling wins where the floor is above it.
+    // The maximum wins over a larger minimum.
     Ok((u32::try_from(retries).unwrap_or(0), least.min(most), most))
 }
 
@@ -440,7 +440,7 @@ mod tests {
         }
     }
 
-    /// Also where the address is missing or wrong.
+    /// Including a missing or invalid address.
     #[tokio::test]
     async fn all_that_is_wrong_is_told_together() {
         let wrong = [

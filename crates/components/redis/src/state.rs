@@ -1,9 +1,9 @@
-//! `state.redis`. A key is a hash with the fields `data` and `version` (a number that grows by one per write), and
-//! `first-write` after a write with that option, though not one in a transaction: Dapr's layout.
+//! `state.redis` in Dapr's layout. A key is a hash with the fields `data` and `version`, which each write
+//! increments, and `first-write` after a write with that option, except in a transaction.
 //!
-//! A transaction is one script, so it happens as a whole or not at all; in a cluster that is so for the keys of
-//! each hash slot. Values with content type JSON are kept like all others: the layout for servers with the JSON
-//! module, and with it the query API, is not supported.
+//! A transaction is one script and therefore atomic; in a cluster, only for the keys of each hash slot. JSON
+//! values are stored like others: the layout for the JSON module, and with it the query API, is not
+//! supported.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
@@ -34,12 +34,12 @@ const FEATURES: &[Feature] = &[
     Feature::Ttl,
     Feature::KeysLike,
 ];
-/// Keys of a cluster are on many servers, and only one is asked.
+/// Cluster keys are spread over many servers, and a scan would query only one.
 const CLUSTER_FEATURES: &[Feature] = &[Feature::Etag, Feature::Transactional, Feature::Ttl];
 
-/// Per key five arguments: `s`et or `d`elete; the expected version (empty = any, `-` = no key at all, else `=VERSION`); the
-/// value; `0` for first-write; the TTL (0 = none). Answers the number of the first operation that must not happen; or 0,
-/// and for each operation the new version of its key, 0 where it removes it.
+/// Five arguments per key: `s`et or `d`elete; the expected version (empty for any, `-` for an absent key,
+/// else `=VERSION`); the value; `0` for first-write; the TTL (0 for none). Returns the number of the first
+/// operation that must not happen, or 0 and each key's new version, 0 if deleted.
 const OPERATE: &str = r#"
 local function version_of(key)
   local version = redis.pcall("HGET", key, "version")
@@ -75,16 +75,16 @@ end
 return answer
 "#;
 
-/// The expected version of a key that must not exist.
+/// Expected version of a key that must be absent.
 const ABSENT: &str = "-";
 
 pub(super) struct RedisState {
     link: Link,
-    /// For writes that wait for replicas: on the shared connection everybody would wait with them.
+    /// For writes that wait for replicas, which would block the shared connection.
     strong: Option<Link>,
     replicas: u32,
     operate: Script,
-    /// TTL of writes that carry none.
+    /// Default TTL of writes.
     default_ttl: Option<i64>,
 }
 
@@ -109,12 +109,12 @@ pub(super) async fn open(metadata: &Metadata) -> Result<RedisState> {
     })
 }
 
-/// The longest life of a value that Redis takes, in seconds, less some for the time since 1970: it counts milliseconds in
-/// 64 bits, and refuses what is more when the value has been written already.
+/// Maximum TTL in seconds, less a margin for the time since 1970: Redis counts milliseconds in 64 bits, and
+/// rejects more only after writing the value.
 const UP_TO: i64 = i64::MAX / 1000 - (1 << 40);
 
-/// The `ttlInSeconds` of a request: any whole number here, unlike on other stores; from zero down it means "never
-/// expires".
+/// The `ttlInSeconds` of a request: any whole number, unlike in other stores. Zero and negative values mean
+/// no expiry.
 fn ttl_seconds(metadata: &Pairs) -> Result<Option<i64>> {
     let Some(text) = metadata.get(TTL).filter(|text| !text.is_empty()) else {
         return Ok(None);
@@ -127,11 +127,11 @@ fn ttl_seconds(metadata: &Pairs) -> Result<Option<i64>> {
     }
 }
 
-/// The arguments of one operation.
+/// Script arguments of one operation.
 struct Step<'a> {
     key: &'a str,
     action: &'static [u8],
-    /// As the script reads it.
+    /// In the script's notation.
     expected: String,
     value: Cow<'a, [u8]>,
     first: &'static [u8],
@@ -182,7 +182,7 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// Of a transaction, where no write leaves the mark of a first one: plain writes would fail from then on.
+    /// Arguments in a transaction, where no write sets `first-write`: later plain writes would fail.
     fn of(operation: &'a Operation, default_ttl: Option<i64>) -> Result<Self> {
         let step = match operation {
             Operation::Set(set) => Self::set(set, default_ttl)?,
@@ -193,7 +193,8 @@ impl<'a> Step<'a> {
 }
 
 impl RedisState {
-    /// Runs the steps as one, and waits for replicas where asked to. The new version of each key, 0 of what is removed.
+    /// Runs the steps atomically and waits for replicas if requested. Returns each key's new version, 0 if
+    /// deleted.
     async fn operate(&self, steps: &[&Step<'_>], consistency: Consistency) -> Result<Vec<i64>> {
         let strong = consistency == Consistency::Strong && self.replicas > 0;
         let link = match &self.strong {
@@ -211,7 +212,7 @@ impl RedisState {
                 step.ttl.as_bytes(),
             ]);
         }
-        // Running twice is harmless unless the first run changes what the second one finds.
+        // Repeating is safe unless the first run changes the outcome of the second.
         let unguarded = steps
             .iter()
             .all(|step| step.expected.is_empty() && step.first == b"1");
@@ -232,7 +233,7 @@ impl RedisState {
         Ok(versions)
     }
 
-    /// Values that Dapr's first releases wrote are plain strings.
+    /// Values of Dapr's first releases are plain strings.
     async fn plain(&self, key: &str) -> Result<Option<Item>> {
         let data: Option<Vec<u8>> = self.link.call(cmd("GET").arg(key), Repeat::Yes).await?;
         Ok(data.map(|data| Item {

@@ -5,23 +5,23 @@ use outrigger_component::{Metadata, MetadataError};
 use outrigger_tls::{AnyCertificate, Verifier};
 use rustls::ClientConfig;
 
-/// How connections are protected.
+/// TLS settings.
 #[derive(Debug, Clone)]
 pub(super) struct Tls {
-    /// For the driver, which makes the connections to a cluster itself.
+    /// For the driver, which opens cluster connections itself.
     pub(super) certificates: TlsCertificates,
-    /// For the others.
+    /// For other connections.
     pub(super) config: Arc<ClientConfig>,
 }
 
-/// What the properties say about TLS; `None` where it is off. Without `caCert` certificates are not verified, as in Dapr.
+/// The TLS settings; `None` if disabled. Without `caCert` certificates are not verified, as in Dapr.
 pub(super) fn read(metadata: &Metadata) -> Result<Option<Tls>, MetadataError> {
     if !metadata.flag(&["enableTLS"], false) {
         return Ok(None);
     }
     let (roots, identity) = (metadata.pem("caCert")?, metadata.client_identity()?);
-    // The driver reads them when it connects, and takes a text without any certificate for a list of none; what is
-    // wrong with them is to be told before.
+    // Validates certificates early: the driver reads them only when connecting, and treats text without
+    // certificates as an empty list.
     let mut config = metadata.client_tls_of(roots, identity)?;
     if roots.is_none() {
         let verifier = Verifier::new(AnyCertificate, config.crypto_provider());

@@ -14,21 +14,21 @@ use super::{
 };
 use crate::link::{Link, Repeat};
 
-/// How long a read waits for entries at most: as long as draining may take longer.
+/// Maximum wait of a blocking read; draining takes as long.
 const BLOCK: Duration = Duration::from_secs(1);
-/// Between two reads from a cluster, whose one connection nobody may keep waiting.
+/// Poll interval in a cluster, whose shared connection must not block.
 const POLL: Duration = Duration::from_millis(100);
-/// After a command that failed.
+/// Delay after a failed command.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long nobody touched what a consumer left that vanished, where `processingTimeout` does not say.
+/// Idle time before claiming entries of a vanished consumer, without `processingTimeout`.
 const CLAIM_AFTER: Duration = Duration::from_secs(60);
-/// The first of all pending entries.
+/// Start of the pending entries list.
 const FIRST: &str = "-";
-/// Of what is done again and again.
+/// Minimum interval of periodic tasks.
 const MIN_PERIOD: Duration = Duration::from_millis(1);
-/// Steps of one look at pending entries.
+/// Maximum steps per scan of pending entries.
 const MAX_STEPS: usize = 16;
-/// Entries named in one command.
+/// Entries per command.
 const BATCH: usize = 100;
 
 type Reading = Pin<Box<dyn Future<Output = Result<Vec<Entry>>> + Send>>;
@@ -36,12 +36,12 @@ type Reading = Pin<Box<dyn Future<Output = Result<Vec<Entry>>> + Send>>;
 /// A member of a consumer group.
 pub(super) struct Consumer {
     shared: Arc<BrokerInner>,
-    /// For reads that wait. `None`: a cluster.
+    /// Connection for blocking reads; `None` in a cluster.
     apart: Option<Arc<Link>>,
     topic: Arc<str>,
 }
 
-/// Entries that the server does not know to be settled, by how they are.
+/// Entries not settled on the server, by state.
 #[derive(Default)]
 struct Unsettled {
     acknowledged: Vec<String>,
@@ -81,7 +81,7 @@ fn has_code(error: &RedisError, code: &str) -> bool {
 }
 
 impl Consumer {
-    /// Makes the group where there is none: it begins with the oldest entry.
+    /// Creates the group if needed; it starts at the oldest entry.
     pub(super) async fn join(shared: Arc<BrokerInner>, topic: &str) -> Result<Self> {
         let apart = shared.link.apart().map(Arc::new);
         let consumer = Self {
@@ -109,14 +109,14 @@ impl Consumer {
     pub(super) async fn run(self, mut feed: Feed<String>) -> Result<()> {
         let (drain, options) = (feed.drain_token(), &self.shared.options);
         let (every, timeout) = (options.looks(), self.timeout());
-        // What was left just before is seen to be left after the timeout.
+        // Entries abandoned just before are idle after the timeout.
         let mut look = Some(Instant::now() + every.unwrap_or(timeout));
-        // Of what the app returned, where it is not looked for it every so often.
+        // Time of the next scan for returned messages, if there is no periodic scan.
         let mut again: Option<Instant> = None;
         let mut touch = timer(timeout / 3);
         let mut reading: Option<Reading> = None;
         let mut owed = Unsettled::default();
-        // Whether it is time to look at pending entries, and after which of them.
+        // Whether a scan of pending entries is due, and its position.
         let mut due = true;
         let mut from = FIRST.to_owned();
         loop {
@@ -136,10 +136,10 @@ impl Consumer {
             if feed.draining() && reading.is_none() && feed.is_settled() && owed.is_empty() {
                 return Ok(());
             }
-            // Between two reads: together they would bring more than there is room for.
+            // Only between reads: together they would exceed the capacity.
             if reading.is_none() && due && feed.free_capacity() > 0 {
                 let claimed = self.claim_idle(&mut feed, &mut from).await;
-                // Where there is no next time it goes on until it is through.
+                // Without a periodic scan, continue until the end of the list.
                 due = every.is_none() && matches!(claimed, Ok(false));
                 if let Err(error) = claimed {
                     self.failed("pending messages are not checked", &error);
@@ -158,7 +158,7 @@ impl Consumer {
                 read = next(&mut reading) => {
                     reading = None;
                     if every.is_none() && read.is_err() {
-                        // It may have been done, and what it brought is left behind.
+                        // The command may have been executed and its entries abandoned.
                         look = Some(Instant::now() + timeout);
                     }
                     self.take(read, &mut feed, &mut owed).await;
@@ -177,12 +177,12 @@ impl Consumer {
         }
     }
 
-    /// How long nobody touched an entry before it is claimed.
+    /// Idle time before an entry is claimed.
     fn timeout(&self) -> Duration {
         self.shared.options.processing_timeout.unwrap_or(CLAIM_AFTER)
     }
 
-    /// Begins a read that must not be abandoned: what it brings is pending with nobody else.
+    /// Starts a read that must not be cancelled: its entries become pending with this consumer only.
     fn read(&self, count: usize) -> Reading {
         let mut read = cmd("XREADGROUP");
         let group = &self.shared.options.group;
@@ -235,7 +235,7 @@ impl Consumer {
         match read {
             Ok(entries) => {
                 for entry in entries {
-                    // Draining began while the read was under way.
+                    // Draining began during the read.
                     if feed.draining() {
                         owed.returned.push(entry.id);
                         continue;
@@ -269,7 +269,7 @@ impl Consumer {
         }
         while !owed.returned.is_empty() {
             let batch = owed.returned.len().min(BATCH);
-            // As if nobody had touched them for long: whoever looks next claims them.
+            // Marked as idle, so that the next scan of any consumer claims them.
             self.run_in_group(&self.mark(&owed.returned[..batch], self.timeout()))
                 .await?;
             owed.returned.drain(..batch);
@@ -277,7 +277,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Sets how long entries were untouched.
+    /// Sets the idle time of entries.
     fn mark(&self, ids: &[String], idle: Duration) -> Cmd {
         let group = &self.shared.options.group;
         let mut claim = cmd("XCLAIM");
@@ -286,7 +286,7 @@ impl Consumer {
         claim
     }
 
-    /// Runs a command about entries; where their group is gone, so are they.
+    /// Runs a command about entries; if the group is gone, so are they.
     async fn run_in_group(&self, command: &Cmd) -> Result<Value> {
         match self.shared.link.attempt_parts(command, Repeat::Yes).await? {
             Ok(value) => Ok(value),
@@ -295,7 +295,7 @@ impl Consumer {
         }
     }
 
-    /// Says that this sidecar still has its messages.
+    /// Resets the idle time of this sidecar's messages.
     async fn touch(&self, feed: &Feed<String>) {
         let ids: Vec<String> = feed.unsettled().cloned().collect();
         for batch in ids.chunks(BATCH) {
@@ -305,8 +305,8 @@ impl Consumer {
         }
     }
 
-    /// Takes pending entries that nobody has touched for long, from where the last look ended. Whether it has seen the last one;
-    /// then the next look begins anew.
+    /// Claims idle pending entries, continuing where the last scan ended. Returns whether it reached the end,
+    /// after which the next scan starts over.
     async fn claim_idle(&self, feed: &mut Feed<String>, from: &mut String) -> Result<bool> {
         let own: HashSet<String> = feed.unsettled().cloned().collect();
         let (group, depth) = (&self.shared.options.group, self.shared.options.queue_depth);
@@ -333,7 +333,7 @@ impl Consumer {
                 FIRST.clone_into(from);
                 return Ok(true);
             }
-            // The others of this step are for the next look.
+            // The others of this step wait for the next scan.
             let seen = match fits {
                 true => last,
                 false => idle.pop().map(|pending| pending.id),
@@ -376,7 +376,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// Acknowledges a pending entry that could not be claimed, if the stream does not have it any more: else somebody was faster.
+    /// Acknowledges a pending entry that could not be claimed, if it was deleted from the stream. Otherwise
+    /// another consumer claimed it.
     async fn forget_removed(&self, id: &str) -> Result<()> {
         let mut find = cmd("XRANGE");
         find.arg(&*self.topic).arg(id).arg(id);
@@ -392,8 +393,7 @@ impl Consumer {
         self.acknowledge(id).await
     }
 
-    /// An entry of which a part was too large for the answer that it came in with others, read alone. `None` where it is too
-    /// large even so, or gone.
+    /// Reads an entry alone that was cut in a larger answer. `None` if it is still too large, or gone.
     async fn whole(&self, entry: Entry) -> Result<Option<Entry>> {
         if !entry.cut {
             return Ok(Some(entry));
@@ -426,10 +426,10 @@ impl Consumer {
         self.run_in_group(&acknowledge).await.map(drop)
     }
 
-    /// The component is being closed: what it has not settled can be claimed at once.
+    /// Closes the consumer: unsettled entries can be claimed at once.
     async fn leave(&self, feed: Feed<String>, reading: Option<Reading>, mut owed: Unsettled) -> Result<()> {
         owed.returned.extend(feed.unsettled().cloned());
-        // What a read brings that is under way is pending too.
+        // Entries of a read in progress are pending too.
         if let Some(reading) = reading
             && let Ok(entries) = reading.await
         {

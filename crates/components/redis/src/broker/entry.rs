@@ -11,17 +11,17 @@ use outrigger_component::{
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) id: String,
-    /// Whether a part was too large for the answer that it came in.
+    /// Whether a part was dropped because of the answer limit.
     pub(super) cut: bool,
     data: Bytes,
     metadata: Pairs,
 }
 
-/// An entry that a group has not acknowledged.
+/// An unacknowledged entry of a group.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pending {
     pub(super) id: String,
-    /// Milliseconds since somebody touched it.
+    /// Idle time in milliseconds.
     pub(super) idle: u64,
     pub(super) deliveries: u32,
 }
@@ -66,10 +66,10 @@ fn items(value: Value) -> Vec<Value> {
     }
 }
 
-/// What `XREADGROUP` on one stream answered. Nothing came: none.
+/// Parses the answer of `XREADGROUP` for one stream; empty if nothing arrived.
 pub(super) fn read(value: Value) -> Vec<Entry> {
     let streams = match value {
-        // RESP3 has a map here.
+        // In RESP3 this is a map.
         Value::Map(streams) => streams.into_iter().map(|(_, entries)| entries).collect(),
         value => items(value)
             .into_iter()
@@ -79,7 +79,7 @@ pub(super) fn read(value: Value) -> Vec<Entry> {
     streams.into_iter().flat_map(entries).collect()
 }
 
-/// What `XCLAIM` answered: without those that were deleted from the stream meanwhile.
+/// Parses the answer of `XCLAIM`, skipping deleted entries.
 pub(super) fn entries(value: Value) -> Vec<Entry> {
     items(value).into_iter().filter_map(entry).collect()
 }
@@ -97,7 +97,7 @@ fn entry(value: Value) -> Option<Entry> {
     while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
         match (text(&name).as_deref(), value) {
             (Some("data"), Value::BulkString(bytes)) => data = bytes.into(),
-            // Another writer's text that is none costs its metadata, not the message.
+            // Invalid metadata of another writer is dropped; the message is kept.
             (Some("metadata"), Value::BulkString(bytes)) => {
                 metadata = serde_json::from_slice(&bytes).unwrap_or_default();
             }
@@ -113,7 +113,7 @@ fn entry(value: Value) -> Option<Entry> {
     })
 }
 
-/// What the long form of `XPENDING` answered.
+/// Parses the extended answer of `XPENDING`.
 pub(super) fn pending(value: Value) -> Vec<Pending> {
     let one = |value| {
         let parts = items(value);

@@ -2,29 +2,29 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Setup, Unit};
 
-/// Entries of one read, and how many pending ones are looked at in one step.
+/// Entries per read, and pending entries per scan step.
 const QUEUE_DEPTH: usize = 100;
-/// Handlers at once.
+/// Default number of concurrent handlers.
 const CONCURRENCY: usize = 10;
 
-/// The properties of `pubsub.redis` besides those of the connection.
+/// The properties of `pubsub.redis` except those of the connection.
 pub(super) struct Options {
-    /// The consumer group, and the consumer's name in it, as in Dapr.
+    /// Name of the consumer group and of its consumer, as in Dapr.
     pub(super) group: String,
-    /// `None` = the settings have 0, as for `processing_timeout`.
+    /// `None` if set to 0; likewise for `processing_timeout`.
     pub(super) redeliver_interval: Option<Duration>,
-    /// How long a pending entry may be untouched before it is claimed.
+    /// Idle time before a pending entry is claimed.
     pub(super) processing_timeout: Option<Duration>,
     pub(super) queue_depth: usize,
     pub(super) concurrency: Option<NonZeroUsize>,
-    /// About how many entries a stream keeps; `None` = all.
+    /// Approximate number of entries that a stream keeps; `None` for all.
     pub(super) max_length: Option<u64>,
-    /// About how long a stream keeps entries; `None` = for ever.
+    /// Approximate time that a stream keeps entries; `None` for no limit.
     pub(super) stream_ttl: Option<Duration>,
 }
 
 impl Options {
-    /// How often it is looked for pending entries; `None` = only at the beginning, and after messages were returned.
+    /// Interval of scanning pending entries; `None` to scan only at the start and after returns.
     pub(super) fn looks(&self) -> Option<Duration> {
         self.redeliver_interval
             .filter(|_| self.processing_timeout.is_some())

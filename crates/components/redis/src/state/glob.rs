@@ -1,6 +1,6 @@
 use outrigger_component::{Error, Result};
 
-/// A SQL `LIKE` pattern as the glob that `SCAN` takes.
+/// Converts a SQL `LIKE` pattern to a `SCAN` glob.
 pub(super) fn from_like(pattern: &str) -> Result<String> {
     if pattern.is_empty() {
         return Err(Error::invalid_request("keys like pattern cannot be empty"));

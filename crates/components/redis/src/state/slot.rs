@@ -1,4 +1,4 @@
-/// The hash slot of a cluster that `key` belongs to: CRC-16/XMODEM of the part in braces, or of the whole key.
+/// The cluster hash slot of `key`: CRC-16/XMODEM of the part in braces, or of the whole key.
 pub(super) fn slot(key: &[u8]) -> u16 {
     crc16(tag(key)) % 16_384
 }

@@ -1,4 +1,4 @@
-//! Answers of a server that are larger than they may be.
+//! Server answers over the limit.
 
 use std::num::NonZeroUsize;
 
@@ -82,7 +82,7 @@ async fn values_that_are_too_large_fail_their_call_alone() {
     assert_eq!(error.kind(), Kind::TooLarge, "{error}");
 }
 
-/// Alone: together with others it only has to be read again.
+/// On its own: among others it would only be read again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_is_too_large_holds_up_no_other() {
     let Some(redis) = Redis::start(&[]) else { return };

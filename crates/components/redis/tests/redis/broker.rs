@@ -1,4 +1,4 @@
-//! Publish/subscribe on streams.
+//! Pub/sub on streams.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -134,7 +134,7 @@ async fn consumers_may_hang_refuse_and_go() {
     conformance::pubsub_members(RULES, opener).await;
 }
 
-/// What Dapr's sidecars read and write.
+/// Compatibility with Dapr's sidecars.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_stored_form_is_daprs() {
     let Some(redis) = Redis::start(&[]) else { return };
@@ -147,7 +147,7 @@ async fn the_stored_form_is_daprs() {
         fields,
         ["data", "plain", "data", "more", "metadata", "{\"a\":\"1\"}"]
     );
-    // A new group begins with the oldest entry; its consumer has its name.
+    // A new group starts at the oldest entry; its consumer has the group's name.
     let mut subscription = subscribe(&broker).await;
     assert_eq!(subscription.concurrency(), NonZeroUsize::new(10));
     let first = next(&mut subscription).await;
@@ -157,7 +157,7 @@ async fn the_stored_form_is_daprs() {
             .cli(&["XINFO", "CONSUMERS", "orders", "app"])
             .contains("app")
     );
-    // Somebody else's entry, with another field.
+    // An entry of another writer, with an extra field.
     redis.cli(&["XADD", "orders", "*", "other", "x", "data", "foreign"]);
     assert_eq!(next(&mut subscription).await.message.metadata["a"], "1");
     assert_eq!(next(&mut subscription).await.message.data, "foreign");
@@ -165,7 +165,7 @@ async fn the_stored_form_is_daprs() {
     broker.close().await;
 }
 
-/// How large entries are is known when they came: the first read asks for a few, and the next ones for what fits.
+/// Entry sizes are known only after reading: the first read requests a few, later ones as many as fit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_are_bounded_in_bytes() {
     const LARGE: usize = 2 * 1024 * 1024;
@@ -192,7 +192,7 @@ async fn reads_are_bounded_in_bytes() {
     for _ in 0..8 {
         next(&mut subscription).await.receipt.acknowledge();
     }
-    // Small ones are read many at a time again.
+    // Small entries are read in large batches again.
     for _ in 0..300 {
         broker.publish(&message("small", &[])).await.unwrap();
     }
@@ -204,15 +204,15 @@ async fn reads_are_bounded_in_bytes() {
     broker.close().await;
 }
 
-/// A sidecar that was killed leaves its entries pending; another one of the group, ours or Dapr's, claims them once
-/// nobody has touched them for `processingTimeout`.
+/// A killed sidecar leaves its entries pending. Another sidecar of the group, ours or Dapr's, claims them
+/// after they are idle for `processingTimeout`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_a_vanished_consumer_are_claimed() {
     let Some(redis) = Redis::start(&[]) else { return };
     let short = [("processingTimeout", "1s")];
     let broker = open(&redis.host(), "app", &short).await.unwrap();
     let mut subscription = subscribe(&broker).await;
-    // Read by another consumer of the group, which is never heard of again.
+    // Read by another consumer of the group, which then vanishes.
     redis.cli(&["XADD", "orders", "*", "data", "left"]);
     let took = next(&mut subscription).await;
     took.receipt.acknowledge();
@@ -239,7 +239,8 @@ async fn entries_of_a_vanished_consumer_are_claimed() {
     broker.close().await;
 }
 
-/// Also where the settings say that nobody looks for pending entries: with Dapr, which acknowledges what failed, they cost less.
+/// Even if the settings disable scans for pending entries: Dapr acknowledges failed messages, so it needs no
+/// scan.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_looks_what_failed_was_given_back_or_left_comes_again() {
     let Some(redis) = Redis::start(&[]) else { return };
@@ -257,7 +258,7 @@ async fn without_looks_what_failed_was_given_back_or_left_comes_again() {
                 _ => delivery.receipt.reject(),
             }
         }
-        // Read ahead, and given back at an orderly end.
+        // Prefetched, and returned on a clean shutdown.
         for data in ["a", "b"] {
             broker.publish(&message(data, &[])).await.unwrap();
         }
@@ -274,7 +275,7 @@ async fn without_looks_what_failed_was_given_back_or_left_comes_again() {
         }
         subscription.ended().await.unwrap();
 
-        // Left behind by one that vanished, more than one look sees; and one that another sidecar still has.
+        // Entries of a vanished consumer, more than one scan covers, and one held by another sidecar.
         let leave = |data: &str| {
             let id = redis.cli(&["XADD", "orders", "*", "data", data]);
             redis.cli(&["XREADGROUP", "GROUP", "app", "app", "STREAMS", "orders", ">"]);
@@ -304,7 +305,7 @@ async fn without_looks_what_failed_was_given_back_or_left_comes_again() {
     }
 }
 
-/// However many are held before it, and however few a step looks at.
+/// However many held entries precede it, and however few a step scans.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_behind_many_that_are_held_is_claimed() {
     const HELD: usize = 17;
@@ -326,7 +327,7 @@ async fn an_entry_behind_many_that_are_held_is_claimed() {
         broker.publish(&message("held", &[])).await.unwrap();
         held.push(next(&mut subscription).await);
     }
-    // The consumer that reads would take it otherwise: both at once.
+    // Atomically, or the reading consumer would take it.
     let left = "redis.call('XADD', 'orders', '*', 'data', 'left')
         redis.call('XREADGROUP', 'GROUP', 'app', 'dead', 'STREAMS', 'orders', '>')";
     redis.cli(&["EVAL", left, "0"]);
@@ -338,7 +339,7 @@ async fn an_entry_behind_many_that_are_held_is_claimed() {
     broker.close().await;
 }
 
-/// What the stream does not have any more cannot be delivered; it would be looked at for ever.
+/// Entries deleted from the stream cannot be delivered and would be scanned forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pending_entries_that_were_removed_from_the_stream_are_acknowledged() {
     let Some(redis) = Redis::start(&[]) else { return };
@@ -427,7 +428,7 @@ async fn wrong_settings_are_named() {
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 }
 
-/// A server ends the connection of whom sends it more than it takes.
+/// The server disconnects clients that send more than its limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_is_refused_alone() {
     const MAX_BULK: usize = 1 << 20;
@@ -440,7 +441,7 @@ async fn what_is_too_large_is_refused_alone() {
     broker.publish(&message("before", &[])).await.unwrap();
     let large = "x".repeat(MAX_BULK + 1);
     let error = broker.publish(&message(&large, &[])).await.unwrap_err();
-    // The connection may be gone before its last words are read.
+    // The connection may be closed before the server's error is read.
     let text = error.to_string();
     assert!(
         ["invalid bulk length", "broken pipe", "reset"]
@@ -448,7 +449,7 @@ async fn what_is_too_large_is_refused_alone() {
             .any(|cause| text.contains(cause)),
         "{text}"
     );
-    // What is under way when the connection ends may be there, so it is not sent again: its publisher is told.
+    // Requests in flight when the connection ends may have run, so they fail instead of being repeated.
     let again = async {
         while broker.publish(&message("after", &[])).await.is_err() {
             tokio::task::yield_now().await;

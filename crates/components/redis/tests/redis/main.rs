@@ -1,4 +1,4 @@
-//! The Redis stores, on real servers.
+//! The Redis components on real servers.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod answers;
@@ -93,7 +93,7 @@ async fn the_layout_is_daprs() {
     };
     store.set(&first).await.unwrap();
     assert_eq!(cli(&["HGET", "first", "first-write"]), "0");
-    // In a transaction no write leaves a mark, and plain writes go on.
+    // In a transaction no write sets `first-write`, so plain writes succeed.
     let several = Transaction {
         operations: vec![Operation::Set(Set {
             key: "several".to_owned(),
@@ -114,7 +114,7 @@ async fn the_layout_is_daprs() {
     store.set(&short).await.unwrap();
     assert_eq!(cli(&["TTL", "short"]), "-1");
 
-    // What others left: a plain value of the first releases, a hash that is none of ours, another type.
+    // Data of other writers: a plain value of the first releases, an unrelated hash, another type.
     cli(&["SET", "plain", "old"]);
     assert_eq!(text(&*store, "plain").await.as_deref(), Some("old"));
     cli(&["HSET", "broken", "data", "x"]);
@@ -174,7 +174,7 @@ async fn the_server_may_restart() {
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
     assert!(error.retryable());
     redis.start_again();
-    // The script is forgotten, the connection is new.
+    // The script cache is empty and the connection new.
     store.set(&set("k2", "after")).await.unwrap();
     assert_eq!(text(&*store, "k").await.as_deref(), Some("before"));
     assert_eq!(text(&*store, "k2").await.as_deref(), Some("after"));
@@ -235,7 +235,7 @@ async fn a_lost_connection_is_replaced() {
     store.set(&set("k", "v")).await.unwrap();
     proxy.lose();
     assert_eq!(text(&*store, "k").await.as_deref(), Some("v"));
-    // A write that must not happen twice is not sent again, but the next one works.
+    // A write that must not run twice is not repeated, but the next one works.
     proxy.lose();
     let first = Set {
         concurrency: Concurrency::FirstWrite,
@@ -245,7 +245,7 @@ async fn a_lost_connection_is_replaced() {
     assert_eq!(error.kind(), Kind::Timeout, "{error}");
     store.set(&first).await.unwrap();
 
-    // What changes while the watcher's connection is lost is told, and nothing else.
+    // Changes missed while the watcher is disconnected are reported, and no others.
     for key in ["changed", "removed", "same"] {
         redis.cli(&["SET", key, "old||1"]);
     }
@@ -282,7 +282,7 @@ async fn a_cluster_keeps_the_rules() {
         .unwrap();
     assert!(!store.features().contains(&Feature::KeysLike));
     conformance::state(&store, RULES).await;
-    // Keys of several nodes: each gets its part.
+    // Keys on several nodes.
     let gets = ["a", "b", "c", "absent"].map(Get::key);
     let transaction = Transaction {
         operations: ["a", "b", "c"].map(|key| Operation::Set(set(key, "3"))).to_vec(),
@@ -315,7 +315,7 @@ async fn a_slot_may_move(store: &dyn StateStore, nodes: &[Redis]) {
     let (source, target) = (&nodes[from], &nodes[to]);
     target.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[from]]);
     source.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[to]]);
-    // New keys are made at the target already.
+    // New keys are created on the target already.
     let first = Set {
         concurrency: Concurrency::FirstWrite,
         ..set("moving", "x")
@@ -364,7 +364,7 @@ async fn a_cluster_runs_once_what_must_not_run_twice() {
     let error = binding.invoke(&increment).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
     assert_eq!(redis.cli(&["GET", "n"]), "2");
-    // A read is asked again.
+    // A read is repeated.
     proxy.swallow_an_answer();
     let get = Invoke {
         operation: "get".to_owned(),
@@ -461,7 +461,7 @@ async fn configuration_keeps_the_rules() {
         .chars()
         .collect();
     events.retain(|flag| "Es".contains(*flag));
-    // The name of the setting has letters of its own.
+    // The setting's name contains these letters too.
     assert!(
         events.ends_with(&['E', 's']) || events.contains(&'E'),
         "other events were switched off"

@@ -24,10 +24,10 @@ async fn sentinels_name_the_master() {
     assert!(components().state("state.redis", "v1", &unknown).await.is_err());
 }
 
-/// Stores of one server, some of which cannot reach it.
+/// Stores of one server, some of which cannot connect.
 struct Secured<'a> {
     host: &'a str,
-    /// Such as `failover`.
+    /// E.g. `failover`.
     more: &'a [(&'a str, &'a str)],
 }
 
@@ -49,7 +49,7 @@ impl Secured<'_> {
         components().state("state.redis", "v1", &properties).await
     }
 
-    /// The error of a store that cannot be opened; it comes at once.
+    /// The immediate error of a store that cannot be opened.
     async fn refusal(&self, root: &str, identity: Option<&Certificates>) -> Error {
         let opening = self.open(root, identity);
         let opened = tokio::time::timeout(Duration::from_secs(5), opening).await;
@@ -109,7 +109,7 @@ async fn tls_protects_servers_sentinels_and_clusters() {
     conformance::configuration(&store, &Values(redis.client())).await;
 }
 
-/// Before TLS 1.3 a server refuses during the handshake: what it says cannot be lost with the connection.
+/// Before TLS 1.3 a server rejects during the handshake, so its error cannot be lost.
 async fn refusals_name_the_remedy(certificates: &Certificates, others: &Certificates) {
     let redis = Redis::start_tls(certificates, &["--tls-protocols", "TLSv1.2"]).unwrap();
     let host = redis.host();
@@ -157,7 +157,7 @@ async fn sentinels_name_the_next_master() {
     };
     store.set(&strong).await.unwrap();
     assert_eq!(replica.cli(&["HGET", "k", "data"]), "before");
-    // A write that waits for its replica, which takes a second to give up, holds nobody else up.
+    // A write that waits a second for its replica blocks no other call.
     replica.freeze(true);
     let (writer, during) = (
         store.clone(),
