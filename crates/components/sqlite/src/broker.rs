@@ -1,9 +1,9 @@
-//! `pubsub.sqlite`: publish/subscribe among the sidecars of one machine, without a server. Not a component of Dapr's;
-//! the layout is our own, and described in `docs/reference/components/pubsub/sqlite.md`.
+//! `pubsub.sqlite`: pub/sub between the sidecars of one machine, without a server. Dapr has no such
+//! component; `docs/reference/components/pubsub/sqlite.md` describes the layout.
 //!
-//! A message is stored once, with a row for each consumer group that the topic has. A consumer leases rows for the
-//! visibility time-out, and renews the lease while it has them; acknowledged rows go. What a consumer leased and left
-//! behind is visible again when its lease has passed.
+//! A message is stored once, with a row for each consumer group of the topic. A consumer leases rows for the
+//! visibility timeout, renews the leases it holds, and deletes acknowledged rows. Rows of a vanished consumer
+//! become visible when its lease expires.
 
 mod consumer;
 mod settings;
@@ -30,12 +30,12 @@ use super::{
     settings::{Settings, both},
 };
 
-/// What publishers and consumers of one component share.
+/// State shared by publishers and consumers of a component.
 struct BrokerInner {
     pool: Pool,
     tables: Tables,
     options: Options,
-    /// Something was published here: consumers need not wait for their next look.
+    /// Signals a local publish, so that consumers need not wait for the next poll.
     published: Notify,
     closed: CancellationToken,
     consumers: TaskTracker,
@@ -142,7 +142,7 @@ impl PubSub for SqliteBroker {
 
     async fn close(&self) {
         self.0.closed.cancel();
-        // Consumers give back what they hold before the database is closed.
+        // Consumers return their messages before the database closes.
         self.0.consumers.close();
         self.0.consumers.wait().await;
         self.0.pool.close().await;

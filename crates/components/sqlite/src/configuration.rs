@@ -1,5 +1,5 @@
-//! `configuration.sqlite`: values in a table that anything may write, e.g. the `sqlite3` command. Not a store of
-//! Dapr's; the layout is our own: `key`, `value`, `version`, `metadata` (a JSON object of texts, or NULL).
+//! `configuration.sqlite`: values in a table that any tool may write, e.g. the `sqlite3` command. Dapr has no
+//! such store. Columns: `key`, `value`, `version`, `metadata` (a JSON object of texts, or NULL).
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use super::{
     settings::{Settings, both, identifier},
 };
 
-/// How often a subscription asks whether somebody wrote; the question costs no disk access.
+/// Interval of checking for writes; the check needs no disk access.
 const POLL: Duration = Duration::from_millis(500);
 
 pub(super) struct SqliteConfiguration {
@@ -31,7 +31,7 @@ struct Values {
     table: String,
 }
 
-/// Items, and the state of the database they were read from.
+/// Items, and the data version they were read at.
 struct Snapshot {
     version: i64,
     items: Items,
@@ -101,13 +101,13 @@ impl Values {
         nothing.ok_or_else(|| Error::new(Kind::Internal, "SQLite: no answer"))
     }
 
-    /// The items of `keys`; `None` when nobody wrote since `version`.
+    /// The items of `keys`; `None` if unchanged since `version`.
     async fn read_after(&self, keys: &HashSet<String>, version: Option<i64>) -> Result<Option<Snapshot>> {
         let sql = format!("SELECT key, value, version, metadata FROM {}", self.table);
         let keys = keys.clone();
         let work = move |connection: &Connection| {
-            // Asked first: a write in between is seen twice rather than never. The number means something on
-            // one connection only, and there is one that reads.
+            // Read first, so that a concurrent write is reported twice rather than lost. The number is only
+            // valid on one connection; all reads use the same one.
             let current = connection
                 .query_row("PRAGMA data_version", [], |row| row.get(0))
                 .map_err(failure)?;
@@ -123,7 +123,7 @@ impl Values {
         self.pool.read(work).await
     }
 
-    /// Tells what changes from `known` on.
+    /// Reports changes relative to `known`.
     async fn watch(
         &self,
         keys: HashSet<String>,

@@ -1,8 +1,8 @@
-//! SQLite: `state.sqlite` in Dapr's layout, and the embedded forms `lock.sqlite`, `configuration.sqlite` and
+//! SQLite: `state.sqlite` in Dapr's layout, and the embedded `lock.sqlite`, `configuration.sqlite` and
 //! `pubsub.sqlite`.
 //!
-//! Several sidecars may use one file: journal mode WAL, a busy timeout, and immediate transactions. One thread
-//! writes and commits what has queued up together; two read.
+//! Several sidecars may share a file, with WAL, a busy timeout and immediate transactions. One thread commits
+//! queued writes in batches; two threads read.
 
 mod broker;
 mod configuration;

@@ -1,4 +1,4 @@
-//! `lock.sqlite`: locks for all sidecars on one file. Not a store of Dapr's; the layout is our own.
+//! `lock.sqlite`: locks for all sidecars on one file. Dapr has no such store.
 
 use std::time::{Duration, SystemTime};
 
@@ -66,7 +66,7 @@ impl LockStore for SqliteLock {
         let lasts = i64::try_from(expiry.as_millis()).unwrap_or(i64::MAX);
         self.pool
             .write(move |connection| {
-                // Asked here, not before: the write may have waited.
+                // Read inside the transaction, because the write may have waited.
                 let now = now();
                 let values = params![resource, owner, now.saturating_add(lasts), now];
                 let rows = connection

@@ -3,13 +3,13 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::pool::failure;
 
-/// Where the level of a table stands.
+/// Location of a table's migration level.
 pub(super) struct Record {
     /// The table with the levels of other tables.
     pub(super) bookkeeping: String,
-    /// The row that tables of this kind have in common: Dapr's, in its layout. It has the highest of their levels.
+    /// The common row for tables of this kind, from Dapr's layout. It has the highest level of all tables.
     pub(super) common: &'static str,
-    /// The table. Its own row is named after it.
+    /// The table, whose row has the same name.
     pub(super) table: String,
 }
 
@@ -42,8 +42,8 @@ impl Record {
     }
 }
 
-/// Brings a table up to date: `steps` from the number on that its level has. Exclusive, so that sidecars that start
-/// together do it once.
+/// Migrates a table: runs `steps` from its current level on. Exclusive, so that sidecars starting together do
+/// it once.
 pub(super) fn migrate(connection: &mut Connection, record: &Record, steps: &[String]) -> Result<()> {
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Exclusive)
@@ -59,11 +59,11 @@ pub(super) fn migrate(connection: &mut Connection, record: &Record, steps: &[Str
     let own = record.level(&transaction, &key)?;
     let done = match own {
         Some(own) => own,
-        // Dapr and earlier releases have the common row only.
+        // Dapr and earlier releases have only the common row.
         None if record.table_exists(&transaction)? => common,
         None => 0,
     };
-    // A database of a newer release has more steps than are known here: it is used as it is.
+    // A database of a newer release has more steps than are known here and is used as is.
     for step in steps.iter().skip(done) {
         transaction.execute_batch(step).map_err(failure)?;
     }

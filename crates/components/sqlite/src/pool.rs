@@ -11,15 +11,16 @@ use tokio::sync::{mpsc, oneshot};
 use super::settings::Settings;
 use outrigger_component::deadline::within;
 
-/// Requests waiting per queue; callers beyond it wait outside.
+/// Queue capacity; further callers wait for a place.
 const QUEUE: usize = 256;
-/// Writes that share a commit at most.
+/// Maximum writes per commit.
 const BATCH: usize = 64;
-/// Statements kept prepared per connection.
+/// Prepared statements cached per connection.
 const STATEMENTS: usize = 32;
 
 type Read = Box<dyn FnOnce(&Connection) + Send>;
-/// Does the work, unless no transaction could begin; then is told how the commit went.
+/// Does the work, unless no transaction could begin; the result is then called with the outcome of the
+/// commit.
 type Write = Box<dyn FnOnce(Result<&Connection>) -> Finish + Send>;
 
 struct Finish {
@@ -30,11 +31,11 @@ struct Finish {
 #[derive(Clone)]
 struct Queues {
     writes: mpsc::Sender<Write>,
-    /// `None`: the writer reads as well.
+    /// `None` if the writer also reads.
     reads: Option<mpsc::Sender<Read>>,
 }
 
-/// The threads of a database, each with its connection.
+/// The threads of a database, each with a connection.
 pub(super) struct Pool {
     queues: Mutex<Option<Queues>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -42,7 +43,7 @@ pub(super) struct Pool {
     component: Arc<str>,
 }
 
-/// An error of SQLite as one of a component.
+/// Converts a SQLite error.
 pub(super) fn failure(error: rusqlite::Error) -> Error {
     let (kind, message) = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
@@ -59,7 +60,7 @@ pub(super) fn failure(error: rusqlite::Error) -> Error {
 }
 
 impl Pool {
-    /// Opens the database, runs `prepare` on it, and starts the threads: a writer and `readers`.
+    /// Opens the database, runs `prepare` on it, and starts a writer thread and `readers` reader threads.
     pub(super) async fn open(
         settings: Settings,
         readers: usize,
@@ -67,7 +68,7 @@ impl Pool {
         prepare: impl FnOnce(&mut Connection) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
         let (timeout, property) = (settings.timeout, settings.property);
-        // Where only the metadata is looked at, it ends here: a thread that has begun cannot be called back.
+        // A metadata check ends here, because a started thread cannot be cancelled.
         tokio::task::yield_now().await;
         let opened = tokio::task::spawn_blocking(move || Self::start(&settings, readers, prepare));
         let (queues, threads) = opened
@@ -91,8 +92,8 @@ impl Pool {
         prepare: impl FnOnce(&mut Connection) -> Result<()>,
     ) -> Result<(Queues, Vec<JoinHandle<()>>)> {
         if let Some(path) = &settings.creates {
-            // Payloads are for the owner alone, unless the file is there with other permissions, which the log and its
-            // index get too. What cannot be made SQLite tells better.
+            // New files are readable only by the owner; existing permissions are kept, and SQLite copies them
+            // to its WAL files. SQLite reports creation errors better.
             let _ = outrigger_files::create_private(path);
         }
         let mut writer = connect(settings)?;
@@ -120,7 +121,7 @@ impl Pool {
         queues.clone().ok_or_else(|| Error::closed().of(&self.component))
     }
 
-    /// Runs `work` on a connection of its own, outside of any transaction.
+    /// Runs `work` on a reader connection, outside a transaction.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
@@ -138,8 +139,8 @@ impl Pool {
         .await
     }
 
-    /// Runs `work` in a transaction: kept when it succeeds, undone when it does not. Answers after the commit. Nothing is
-    /// written for a caller that no longer waits: an actor that has ended may be active elsewhere by then.
+    /// Runs `work` in a transaction, which commits on success and rolls back on failure. Answers after the
+    /// commit. Skips work whose caller has given up: an actor may have moved by then.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
@@ -169,14 +170,14 @@ impl Pool {
             .map_err(|error| error.of(&self.component))
     }
 
-    /// Lets the threads finish what is queued, and waits for them.
+    /// Finishes queued work and stops the threads.
     pub(super) async fn close(&self) {
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(queues);
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         let ended = tokio::task::spawn_blocking(move || {
             for thread in threads {
-                // A panic of the thread was reported where it happened.
+                // A panic was reported by the thread.
                 let _ = thread.join();
             }
         });
@@ -214,7 +215,8 @@ fn connect(settings: &Settings) -> Result<Connection> {
     Ok(connection)
 }
 
-/// Changing the journal mode ignores the busy timeout, and sidecars on one file start together.
+/// Retries, because changing the journal mode ignores the busy timeout, and sidecars on one file start
+/// together.
 fn set_journal(connection: &Connection, settings: &Settings) -> rusqlite::Result<()> {
     let deadline = Instant::now() + settings.busy_timeout.max(Duration::from_secs(1));
     loop {
@@ -270,7 +272,7 @@ fn write_loop(connection: &Connection, mut queue: mpsc::Receiver<Write>) {
     }
 }
 
-/// A savepoint for each, so that one that fails takes nothing else with it.
+/// Uses a savepoint per job, so that a failure affects only its own job.
 fn run(connection: &Connection, job: Write) -> Finish {
     let begun = connection.execute_batch("SAVEPOINT job");
     let finish = job(Ok(connection));

@@ -3,23 +3,23 @@ use std::{path::PathBuf, time::Duration};
 use outrigger_component::{Error, Kind, Metadata, Result, Unit};
 use outrigger_sqlite::ConnectionString;
 
-/// How a database is opened.
+/// Settings for opening a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settings {
-    /// The property that says which database.
+    /// The property that names the database.
     pub(super) property: &'static str,
-    /// `file:` URI for SQLite.
+    /// SQLite `file:` URI.
     pub(super) uri: String,
-    /// The file that is made where there is none.
+    /// The file to create if missing.
     pub(super) creates: Option<PathBuf>,
-    /// Lives in memory: exactly one connection sees it.
+    /// In memory, visible to exactly one connection.
     pub(super) memory: bool,
     /// Statements for each new connection.
     pub(super) pragmas: Vec<String>,
     pub(super) journal_mode: &'static str,
-    /// How long SQLite waits for another process; zero = not at all.
+    /// SQLite's busy timeout; zero disables waiting.
     pub(super) busy_timeout: Duration,
-    /// How long a caller waits.
+    /// Timeout of a caller.
     pub(super) timeout: Duration,
 }
 
@@ -30,7 +30,7 @@ const DEFAULT_BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 impl Settings {
     pub(super) fn read(metadata: &Metadata) -> Result<Self> {
         let text = metadata.filled(NAMES).ok_or_else(|| {
-            // The words that tools match.
+            // Dapr's text, which tools match.
             let text = "missing connection string; set the metadata property connectionString";
             Error::new(Kind::Configuration, text)
         });
@@ -71,7 +71,7 @@ impl Settings {
     }
 }
 
-/// Two values, or all that is wrong with them.
+/// Both values, or all errors.
 pub(super) fn both<A, B>(first: Result<A>, second: Result<B>) -> Result<(A, B)> {
     match (first, second) {
         (Ok(first), Ok(second)) => Ok((first, second)),
@@ -172,7 +172,7 @@ mod tests {
         );
     }
 
-    /// As many as there are: what was told with another mistake is not told again when the rest is read without that.
+    /// Errors reported together with another one are not repeated when the rest is read without it.
     #[tokio::test]
     async fn each_mistake_is_told_once() {
         let (names, table) = (["tableName", "metadataTableName"], "a-b");

@@ -30,7 +30,7 @@ const FEATURES: &[Feature] = &[
 
 const DEFAULT_TABLE: &str = "state";
 
-/// Threads that read while another writes.
+/// Reader threads.
 const READERS: usize = 2;
 
 pub(super) struct SqliteState {
@@ -39,7 +39,7 @@ pub(super) struct SqliteState {
     sweeper: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
-/// The statements, with the table's name in place.
+/// The statements with the table name filled in.
 struct Sql {
     get: String,
     upsert: String,
@@ -67,7 +67,7 @@ impl Sql {
                 "SELECT value, is_binary, etag, strftime('%Y-%m-%dT%H:%M:%SZ', expiration_time)
                  FROM {table} WHERE key = ?1 AND {ALIVE}"
             ),
-            // An expired row that is still there does not count.
+            // An expired row that was not deleted yet does not count.
             first_write: format!("{insert} WHERE NOT {ALIVE}"),
             upsert: insert,
             update: format!(
@@ -85,7 +85,7 @@ impl Sql {
     }
 }
 
-/// The table of step 1; later steps of the layout go below it.
+/// The table of step 1; later migration steps follow.
 fn steps(table: &str) -> Vec<String> {
     vec![format!(
         "CREATE TABLE IF NOT EXISTS {table} (
@@ -121,7 +121,7 @@ pub(super) async fn open(metadata: &Metadata) -> Result<SqliteState> {
     let sweeper = every.and_then(|every| every.positive()).map(|every| {
         let expired = Expired {
             pool: pool.clone(),
-            // Dapr's row, where its table may be meant.
+            // Dapr's row, if its table may be meant.
             key: match table.as_str() {
                 DEFAULT_TABLE => "last-cleanup".to_owned(),
                 other => format!("last-cleanup:{other}"),
@@ -177,7 +177,7 @@ fn get(connection: &Connection, sql: &Sql, key: &str) -> Result<Option<Item>> {
     rows.next().map_err(failure)?.map(item).transpose()
 }
 
-/// A write with its value encoded and its TTL read, which need no connection.
+/// A write with encoded value and parsed TTL, prepared without a connection.
 struct Ready {
     key: String,
     value: String,
@@ -207,7 +207,7 @@ impl Ready {
         })
     }
 
-    /// Writes it; its new ETag.
+    /// Writes the value; returns its new ETag.
     fn write(&self, connection: &Connection, sql: &Sql) -> Result<String> {
         let Self {
             key,
@@ -264,7 +264,7 @@ impl Step {
         })
     }
 
-    /// Carries it out; the new ETag of what it writes.
+    /// Runs the operation; returns the new ETag of a write.
     fn run(&self, connection: &Connection, sql: &Sql) -> Result<Option<String>> {
         match self {
             Self::Set(ready) => ready.write(connection, sql).map(Some),
@@ -296,7 +296,7 @@ impl StateStore for SqliteState {
     async fn bulk_get(&self, requests: &[Get], bounds: Bounds) -> Result<Vec<BulkItem>> {
         let keys: Vec<String> = requests.iter().map(|request| request.key.clone()).collect();
         let sql = self.sql.clone();
-        // Goes with this call: nothing more is read for a caller that no longer waits.
+        // Dropped with the call, which stops the read for a caller that gave up.
         let waits = Arc::new(());
         let waited_for = Arc::downgrade(&waits);
         let answer = move |connection: &Connection| {
@@ -363,7 +363,7 @@ impl StateStore for SqliteState {
         let size = request.page_size.filter(|size| *size > 0).map(i64::from);
         let (pattern, sql) = (request.pattern.clone(), self.sql.clone());
         let find = move |connection: &Connection| {
-            // One more than the page shows whether there is another.
+            // One extra row shows whether there is another page.
             let limit = size.map_or(-1, |size| size + 1);
             let mut statement = prepared(connection, &sql.keys)?;
             let rows = statement

@@ -6,12 +6,12 @@ use rusqlite::params;
 
 use super::pool::{Pool, failure};
 
-/// Which rows are swept, by the sidecars on the file.
+/// Which rows to sweep, coordinated between sidecars on the file.
 pub(super) struct Expired {
     pub(super) pool: Arc<Pool>,
     pub(super) table: String,
     pub(super) metadata_table: String,
-    /// The row that says when it was done last.
+    /// The row with the time of the last sweep.
     pub(super) key: String,
 }
 

@@ -16,16 +16,16 @@ use super::{
 };
 use crate::pool::failure;
 
-/// Messages leased in one transaction.
+/// Maximum messages leased per transaction.
 const MAX_LEASED: usize = 256;
-/// How often a settlement is tried that the database does not take, while the component is closed.
+/// Attempts to store a settlement while the component closes.
 const LAST_TRIES: u32 = 3;
-/// The longest pause after a failure of the database.
+/// Maximum delay after a database failure.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// What two clocks show.
+/// Readings of two clocks.
 struct Moment {
-    /// Of one that nobody sets.
+    /// The monotonic clock.
     at: Instant,
     shown: SystemTime,
 }
@@ -38,7 +38,7 @@ impl Moment {
         }
     }
 
-    /// How far the clock was set ahead in between.
+    /// How far the wall clock was set ahead since `before`.
     fn gained_since(&self, before: &Self) -> Duration {
         let passed = self.shown.duration_since(before.shown).unwrap_or_default();
         passed.saturating_sub(self.at.duration_since(before.at))
@@ -77,20 +77,20 @@ impl Consumer {
         let (drain, options) = (feed.drain_token(), &self.shared.options);
         let pauses = backoff(options.poll);
         let mut renewal = interval(options.visibility / 3);
-        // Joining has said that the group has a consumer.
+        // Joining has just refreshed the group.
         let mut sweep = interval_at(time::Instant::now() + options.sweep, options.sweep);
         let mut swept = Moment::now();
         for timer in [&mut renewal, &mut sweep] {
             timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
-        // What the database does not know yet.
+        // Settlements not yet stored.
         let mut owed: Vec<(i64, Settlement)> = Vec::new();
-        // Whether it is likely that something waits.
+        // Whether messages are probably available.
         let mut likely = true;
-        // Failures since the database worked last: each pause is longer than the one before it.
+        // Consecutive failures, which determine the delay.
         let mut failures = 0_u32;
         loop {
-            // Heard from here on: what is published while the database is asked is not missed.
+            // Registered before the query, so that no publish is missed.
             let published = self.shared.published.notified();
             let budget = LeaseBudget {
                 messages: feed.free_capacity().min(MAX_LEASED),
@@ -130,7 +130,7 @@ impl Consumer {
         }
     }
 
-    /// Reports the first of some failures one after another; the others only to who debugs.
+    /// Logs the first of consecutive failures as a warning, the others at debug level.
     fn report(&self, failures: u32, error: &Error) {
         let (component, topic) = (&self.shared.component, &self.topic);
         if failures == 0 {
@@ -154,14 +154,14 @@ impl Consumer {
         }
     }
 
-    /// Whether something can be leased. Readers do not keep writers waiting.
+    /// Whether a message can be leased. Readers do not block writers.
     async fn visible(&self) -> bool {
         let (tables, member) = (self.shared.tables.clone(), self.member.clone());
         let reading = self
             .shared
             .pool
             .read(move |connection| tables.visible(connection, &member).map_err(failure));
-        // Where it cannot be read, writing says why.
+        // If reading fails, the write reports why.
         reading.await.unwrap_or(true)
     }
 
@@ -203,12 +203,12 @@ impl Consumer {
         }
     }
 
-    /// An error: the group is gone, and nothing more comes.
+    /// An error means that the group was deleted.
     async fn sweep(&self, last: &mut Moment) -> Result<()> {
         let (tables, group) = (self.shared.tables.clone(), self.member.group);
         let (component, options, now) = (&self.shared.component, &self.shared.options, Moment::now());
-        // Where the clock has jumped every group looks as if its consumers had gone: those that have not say so before the next
-        // time.
+        // After a clock jump, every group looks abandoned; the live ones refresh themselves before the next
+        // sweep.
         let has_jumped = now.gained_since(last) > options.sweep * 2;
         if has_jumped {
             tracing::warn!(
@@ -242,7 +242,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// The component is being closed: what is unsettled is visible to others at once.
+    /// Closes the consumer: unsettled messages become visible to others at once.
     async fn leave(&self, feed: Feed<i64>, mut owed: Vec<(i64, Settlement)>) -> Result<()> {
         owed.extend(feed.unsettled().map(|id| (*id, Settlement::Reject)));
         let none = LeaseBudget {
@@ -260,7 +260,7 @@ impl Consumer {
     }
 }
 
-/// How long to wait before the database is asked again: the first time where it works, longer after each failure in a row.
+/// Poll interval, with backoff after consecutive failures.
 fn backoff(poll: Duration) -> Backoff {
     Backoff::new(poll, MAX_PAUSE.max(poll))
 }

@@ -4,31 +4,31 @@ use outrigger_component::{Error, Metadata, Result, Setup};
 
 use crate::settings::{both, identifier};
 
-/// How long a consumer that vanished keeps its messages.
+/// Default lease time of messages.
 const VISIBILITY: Duration = Duration::from_secs(60);
-/// How soon a message that was returned comes again.
+/// Default redelivery delay of a returned message.
 const REDELIVERY: Duration = Duration::from_secs(1);
-/// How often it is looked for what other processes published.
+/// Default interval of polling for messages of other processes.
 const POLL: Duration = Duration::from_millis(50);
-/// How long messages and groups without a consumer are kept.
+/// Default time to keep messages and groups without a consumer.
 const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How often old messages and groups are removed.
+/// Interval of deleting old messages and groups.
 const SWEEP: Duration = Duration::from_secs(60);
-/// Groups say more often that they are there.
+/// Longer than the interval at which groups refresh themselves.
 const MIN_RETENTION: Duration = Duration::from_secs(300);
 
-/// The properties of `pubsub.sqlite` besides those of the database.
+/// The properties of `pubsub.sqlite` except those of the database.
 pub(super) struct Options {
     /// The consumer group.
     pub(super) group: String,
-    /// What the names of the tables begin with.
+    /// Prefix of the table names.
     pub(super) table: String,
     pub(super) metadata_table: String,
     pub(super) visibility: Duration,
     pub(super) redelivery: Duration,
     pub(super) poll: Duration,
     pub(super) retention: Duration,
-    /// How often groups say that they are there, and what is older than `retention` is removed.
+    /// Interval of refreshing groups and of deleting what is older than `retention`.
     pub(super) sweep: Duration,
 }
 
@@ -37,7 +37,7 @@ impl Options {
         let metadata: &Metadata = &setup.metadata;
         let group = metadata.filled(&["consumerID"]).unwrap_or(&setup.app_id);
         if group.is_empty() {
-            // Without an app id there is nobody to stand for.
+            // Without an app id there is no default.
             return Err(Error::from(metadata.wrong(&["consumerID"], "it must be a name")));
         }
         let second = Duration::from_secs(1);

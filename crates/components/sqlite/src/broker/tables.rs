@@ -17,7 +17,7 @@ fn milliseconds(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A message on its way in.
+/// A message to store.
 pub(super) struct Outgoing {
     topic: String,
     key: Option<String>,
@@ -43,14 +43,14 @@ impl Outgoing {
     }
 }
 
-/// A message that a consumer has leased.
+/// A leased message.
 pub(super) struct Leased {
     pub(super) id: i64,
     pub(super) key: Option<Bytes>,
     pub(super) data: Bytes,
     pub(super) content_type: Option<String>,
     pub(super) metadata: Pairs,
-    /// How often it was leased before.
+    /// Number of earlier leases.
     pub(super) before: u32,
 }
 
@@ -64,30 +64,30 @@ impl Leased {
             key: key.map(Bytes::from),
             data: data.into(),
             content_type: row.get(3)?,
-            // Written here; what somebody else wrote there is not worth a message.
+            // Written by this component; invalid data of another writer is dropped, and the message kept.
             metadata: serde_json::from_str(&metadata).unwrap_or_default(),
             before: row.get(5)?,
         })
     }
 }
 
-/// What one lease may take.
+/// Limits of one lease.
 #[derive(Clone, Copy)]
 pub(super) struct LeaseBudget {
     pub(super) messages: usize,
-    /// Of payloads; the first message passes, however large it is.
+    /// Bytes of payloads; the first message passes whatever its size.
     pub(super) bytes: usize,
 }
 
-/// Who takes messages.
+/// A consumer of a group.
 #[derive(Clone)]
 pub(super) struct Member {
     pub(super) group: i64,
-    /// Unique.
+    /// Unique id.
     pub(super) owner: String,
 }
 
-/// The statements, with the tables' names in place.
+/// The statements with table names filled in.
 #[derive(Clone)]
 pub(super) struct Tables {
     table: String,
@@ -104,8 +104,8 @@ pub(super) struct Tables {
 
 impl Tables {
     pub(super) fn new(table: &str) -> Self {
-        // A key whose earlier message somebody else has, or that waits to be delivered again, is passed over. So are those behind
-        // one that is delivered again: if it fails once more, they would have been leased in vain.
+        // Skips keys whose earlier message is leased by another consumer or waits for redelivery. Skips
+        // messages behind a redelivered one, because their lease is useless if it fails again.
         let available = format!(
             "d.group_id = ?1 AND d.visible_ms <= ?2 AND (d.key IS NULL OR NOT EXISTS (
                  SELECT 1 FROM {table}_deliveries e
@@ -114,7 +114,7 @@ impl Tables {
         );
         Self {
             table: table.to_owned(),
-            // Without a group nobody will ever ask for it.
+            // Without a group no consumer will ever request it.
             insert: format!(
                 "INSERT INTO {table}_messages (topic, data, content_type, metadata, published_ms)
                  SELECT ?1, ?2, ?3, ?4, ?5 WHERE EXISTS (SELECT 1 FROM {table}_groups WHERE topic = ?1)"
@@ -152,12 +152,12 @@ impl Tables {
         }
     }
 
-    /// The name of the table with the messages.
+    /// Name of the message table.
     pub(super) fn messages(&self) -> String {
         format!("{}_messages", self.table)
     }
 
-    /// The steps that make the tables.
+    /// Migration steps that create the tables.
     pub(super) fn create(&self) -> [String; 1] {
         let table = &self.table;
         [format!(
@@ -221,9 +221,10 @@ impl Tables {
             .map(drop)
     }
 
-    /// The group's number; it stands from now on.
+    /// Creates the group if needed; returns its number.
     pub(super) fn join(&self, connection: &Connection, topic: &str, group: &str) -> rusqlite::Result<i64> {
-        // The number of a group that was removed is not given again, as SQLite would: its consumers may not know yet.
+        // Numbers of deleted groups are not reused, unlike SQLite's default, because their consumers may not
+        // know yet.
         let sql = format!(
             "INSERT INTO {}_groups (id, topic, name, seen_ms) VALUES (random(), ?1, ?2, ?3)
              ON CONFLICT (topic, name) DO UPDATE SET seen_ms = excluded.seen_ms RETURNING id",
@@ -232,7 +233,7 @@ impl Tables {
         connection.query_row(&sql, params![topic, group, now()], |row| row.get(0))
     }
 
-    /// Whether there may be something to lease.
+    /// Whether there may be a message to lease.
     pub(super) fn visible(&self, connection: &Connection, member: &Member) -> rusqlite::Result<bool> {
         let mut sql = connection.prepare_cached(&self.visible)?;
         let values = params![member.group, now(), member.owner];
@@ -240,7 +241,7 @@ impl Tables {
         Ok(found.is_some())
     }
 
-    /// Notes how deliveries ended; those that are returned come again after `redelivery`.
+    /// Stores settlements; returned messages become visible after `redelivery`.
     pub(super) fn settle(
         &self,
         connection: &Connection,
@@ -258,7 +259,7 @@ impl Tables {
                     }
                 }
                 Settlement::Reject | Settlement::Release => {
-                    // What was not attempted was not delivered either.
+                    // An unattempted message does not count as delivered.
                     let untried = i64::from(*settlement == Settlement::Release);
                     let values = params![member.group, id, member.owner, again, untried];
                     connection.prepare_cached(&self.release)?.execute(values)?;
@@ -268,7 +269,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Leases what there is room for, for the time `visibility`, the oldest messages first.
+    /// Leases messages within the budget for the time `visibility`, oldest first.
     pub(super) fn lease(
         &self,
         connection: &Connection,
@@ -299,7 +300,7 @@ impl Tables {
         Ok(found)
     }
 
-    /// Leases that the member still has last for the time `visibility` from now on.
+    /// Extends the member's leases to `visibility` from now.
     pub(super) fn renew(
         &self,
         connection: &Connection,
@@ -315,7 +316,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Removes what has passed its time to live and is not leased.
+    /// Deletes unleased messages after their time to live.
     fn expire(&self, connection: &Connection) -> rusqlite::Result<()> {
         let sql = format!(
             "DELETE FROM {}_deliveries WHERE expires_ms <= ?1 AND visible_ms <= ?1 RETURNING message_id",
@@ -329,7 +330,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Says that the group has a consumer, and removes messages and groups older than `retention`, if there is one. `false`: the
+    /// Refreshes the group, and deletes messages and groups older than `retention`, if set. `false` if the
     /// group is gone.
     pub(super) fn sweep(
         &self,

@@ -1,4 +1,4 @@
-//! What is removed while consumers run.
+//! Deletion while consumers run.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -31,7 +31,7 @@ async fn subscribe(broker: &SqliteBroker) -> Subscription {
     broker.subscribe(request).await.unwrap()
 }
 
-/// A group that looks as if it had gone, as all do after a jump of the clock.
+/// A group that looks abandoned, as all groups do after a clock jump.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_whose_group_was_removed_ends_and_gets_what_is_published_once_it_subscribes_again() {
     let folder = tempfile::tempdir().unwrap();

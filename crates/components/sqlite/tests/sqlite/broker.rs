@@ -1,4 +1,4 @@
-//! Publish/subscribe on SQLite.
+//! Pub/sub on SQLite.
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use outrigger_component::{
@@ -98,7 +98,7 @@ async fn consumers_may_hang_refuse_and_go() {
     conformance::pubsub_members(RULES, async |group: &str| file.open(group, &[]).await).await;
 }
 
-/// What a sidecar that was killed had leased is not lost, and nobody else waits for it longer than the lease lasts.
+/// Messages leased by a killed sidecar are not lost, and wait no longer than the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_vanished_consumer_had_comes_again() {
     let file = File::new();
@@ -108,7 +108,7 @@ async fn what_a_vanished_consumer_had_comes_again() {
     vanishing.publish(&message("a")).await.unwrap();
     let held = next(&mut subscription).await;
     assert_eq!(held.message.redelivered, Some(0));
-    // Its task ends without a word to the database, as a process does.
+    // The task ends without notifying the database, like a killed process.
     drop(subscription);
     let other = file.open("app", &short).await.unwrap();
     let mut subscription = subscribe(&other).await;
@@ -120,7 +120,7 @@ async fn what_a_vanished_consumer_had_comes_again() {
     subscription.ended().await.unwrap();
 }
 
-/// After small messages, too, whose size says nothing about the next ones.
+/// Even after small messages, whose size says nothing about later ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_is_leased_than_there_is_room_for_in_bytes() {
     const LARGE: usize = 2 * 1024 * 1024;
@@ -150,7 +150,7 @@ async fn no_more_is_leased_than_there_is_room_for_in_bytes() {
     for _ in 0..200 {
         next(&mut subscription).await.receipt.acknowledge();
     }
-    // In one transaction: one lease could take all.
+    // In one transaction, so that one lease could take all.
     bulk(24, LARGE).await;
     let mut held = Vec::new();
     for _ in 0..16 {
@@ -162,7 +162,7 @@ async fn no_more_is_leased_than_there_is_room_for_in_bytes() {
     let leased = "SELECT COUNT(*) FROM pubsub_deliveries WHERE owner <> ''";
     let leased: i64 = database.query_row(leased, [], |row| row.get(0)).unwrap();
     assert_eq!(leased, 16);
-    // One passes, however large it is.
+    // A single message passes whatever its size.
     bulk(1, 20 * LARGE).await;
     held.drain(..).for_each(|delivery| delivery.receipt.acknowledge());
     for size in std::iter::repeat_n(LARGE, 8).chain([20 * LARGE]) {
@@ -201,7 +201,7 @@ async fn what_every_group_has_acknowledged_takes_no_room() {
         file.open("one", &[]).await.unwrap(),
         file.open("two", &[]).await.unwrap(),
     );
-    // Without a group there is nobody to keep it for.
+    // Without a group the message is not kept.
     one.publish(&message("too early")).await.unwrap();
     let mut subscriptions = [subscribe(&one).await, subscribe(&two).await];
     one.publish(&message("a")).await.unwrap();
@@ -241,8 +241,8 @@ async fn wrong_settings_are_named() {
     .await;
 }
 
-/// Invariant: a key whose first message fails again and again, with more behind it than a subscription holds, takes no time of
-/// the others.
+/// Invariant: a key whose first message keeps failing, with more messages than a subscription holds, does not
+/// delay other keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backlog_behind_poison_takes_no_time_of_other_keys() {
     const BEHIND: usize = 2000;
@@ -270,7 +270,7 @@ async fn a_backlog_behind_poison_takes_no_time_of_other_keys() {
         assert!(broker.publish_bulk(&request).await.unwrap().is_empty());
     };
     bulk("poison", 1 + BEHIND).await;
-    // How often the poison came, and how many of those behind it did.
+    // Deliveries of the poison message and of messages behind it.
     let (mut failed, mut behind, mut others) = (0_usize, 0_usize, Vec::new());
     let mut take = async |failed: &mut usize, behind: &mut usize, others: &mut Vec<String>| {
         let next = tokio::time::timeout(SOON, subscription.next()).await.unwrap();
@@ -308,7 +308,7 @@ async fn a_backlog_behind_poison_takes_no_time_of_other_keys() {
         "they were leased behind a message that had failed"
     );
     assert!(behind <= 1024, "{behind}");
-    // Once the poison is done, all the others of its key follow in their order.
+    // Once the poison message is done, the others of its key follow in order.
     let mut came = 0;
     while came <= BEHIND {
         match tokio::time::timeout(SOON, subscription.next())

@@ -1,4 +1,4 @@
-//! State stores and brokers on SQLite, against the suites of their categories.
+//! State stores and brokers on SQLite, against their conformance suites.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod broker;

@@ -74,7 +74,7 @@ async fn sidecars_share_a_file() {
     let file = File::new();
     let properties = [("connectionString", file.text())];
     let open = || components().state("state.sqlite", "v1", &properties);
-    // All at once: each finds the file empty or half prepared.
+    // Concurrently: each finds the file empty or partly prepared.
     let (a, b, c) = tokio::join!(open(), open(), open());
     let stores = [a.unwrap(), b.unwrap(), c.unwrap()];
     let writes = stores.iter().cloned().enumerate().map(|(number, store)| {
@@ -104,7 +104,7 @@ async fn sidecars_share_a_file() {
 async fn tables_share_their_bookkeeping() {
     let file = File::new();
     let text = ("connectionString", file.text());
-    // What Dapr and earlier releases leave: the level of one table.
+    // State left by Dapr and earlier releases: the level of one table.
     drop(components().state("state.sqlite", "v1", &[text]).await.unwrap());
     let database = Connection::open(&file.path).unwrap();
     let forget = "DELETE FROM metadata WHERE key = 'migrations:state'";
@@ -117,7 +117,7 @@ async fn tables_share_their_bookkeeping() {
             .unwrap();
         store.set(&set("k", Value::Bytes("v".into()))).await.unwrap();
         assert!(store.get(&Get::key("k")).await.unwrap().is_some());
-        // Each table has its own turns at being swept.
+        // Tables are swept independently.
         let expired = format!("UPDATE {table} SET expiration_time = datetime('now', '-1 hour')");
         database.execute(&expired, []).unwrap();
         let left = format!("SELECT count(*) FROM {table}");
@@ -177,7 +177,7 @@ async fn files_are_for_their_owner_unless_they_exist() {
     }
 }
 
-/// What Dapr's store writes, read with SQL.
+/// Data of this store in Dapr's layout, read with SQL.
 #[tokio::test]
 async fn the_layout_is_daprs() {
     let file = File::new();
@@ -220,7 +220,7 @@ async fn the_layout_is_daprs() {
     assert_eq!(journal, "wal");
 }
 
-/// A file from before the bookkeeping existed, as old releases of Dapr left it.
+/// A file of old Dapr releases without the bookkeeping table.
 #[tokio::test]
 async fn an_older_table_is_taken_over() {
     let file = File::new();
@@ -274,7 +274,8 @@ async fn expired_rows_are_swept() {
     assert!(store.get(&Get::key("long")).await.unwrap().is_some());
 }
 
-/// Another process holds the file: reads go on, writes fail in time and say why, and work again afterwards.
+/// Another process locks the file: reads continue; writes fail in time with a reason, and work again
+/// afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_file_delays_writes_only() {
     let file = File::new();
@@ -295,7 +296,7 @@ async fn a_held_file_delays_writes_only() {
     store.set(&set("key", Value::default())).await.unwrap();
 }
 
-/// Invariant: nothing is written where a property is wrong, also not under the name that it has by default.
+/// Invariant: nothing is written if a property is invalid, not even under the default name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_property_leaves_no_file_behind() {
     for wrong in [("tableName", "my-table"), ("cleanupInterval", "soon")] {
@@ -306,7 +307,7 @@ async fn a_wrong_property_leaves_no_file_behind() {
             panic!("{wrong:?} is taken")
         };
         assert!(error.to_string().contains(wrong.0), "{error}");
-        // A thread that had begun would need a moment.
+        // A started thread would need a moment.
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(!file.path.exists(), "{wrong:?}");
     }
@@ -414,7 +415,7 @@ async fn a_bulk_get_that_nobody_waits_for_is_not_read_on() {
     let time = started.elapsed();
     let given_up = tokio::time::timeout(time / 10, store.bulk_get(&gets, Bounds::default())).await;
     assert!(given_up.is_err());
-    // Which waits for what is still read: all of it would be nine times as much.
+    // Waits for the read in progress; reading everything would take nine times as long.
     let started = Instant::now();
     store.close().await;
     let rest = started.elapsed();
