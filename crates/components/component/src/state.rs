@@ -286,7 +286,9 @@ pub trait StateStore: Send + Sync {
 
     /// Runs all operations or none. Needs [`Feature::Transactional`].
     async fn transact(&self, _transaction: &Transaction) -> Result<()> {
-        Err(Error::unsupported("the state store has no transactions"))
+        Err(Error::unsupported(
+            "the state store does not support transactions",
+        ))
     }
 
     /// Like [`StateStore::transact`]; returns the new ETag of `key`, one of the written keys. If the store

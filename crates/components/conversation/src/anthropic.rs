@@ -77,7 +77,7 @@ impl Protocol for Messages {
             }
         }
         if request.response_format.is_some() {
-            tracing::debug!("conversation.anthropic has no response formats; the schema is not sent");
+            tracing::debug!("conversation.anthropic does not support response formats; ignoring the schema");
         }
         Ok(body)
     }

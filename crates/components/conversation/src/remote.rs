@@ -58,7 +58,7 @@ impl<P: Protocol> Remote<P> {
     ) -> Result<Self> {
         let (name, value) = credentials;
         let mut secret = HeaderValue::try_from(value)
-            .map_err(|_| metadata.wrong(&["key"], "a key has visible ASCII characters only"))?;
+            .map_err(|_| metadata.wrong(&["key"], "a key may contain only visible ASCII characters"))?;
         secret.set_sensitive(true);
         let key = value.strip_prefix("Bearer ").unwrap_or(value);
         let mut headers = HeaderMap::new();
@@ -115,7 +115,7 @@ impl<P: Protocol> Remote<P> {
         let protocol = Arc::clone(&self.protocol);
         let answer = offload(body.len(), move || protocol.answer(&body)).await;
         answer.map_err(|error| {
-            let text = "the model's provider sent an answer that cannot be read";
+            let text = "the model's provider sent an unreadable response";
             Error::new(Kind::Internal, text).because(self.secrets.redact(&error.to_string()))
         })
     }
@@ -213,7 +213,7 @@ impl<P: Protocol> Conversation for Remote<P> {
         if answer.choices.is_empty() {
             return Err(Error::new(
                 Kind::Internal,
-                "the model's provider sent an empty answer",
+                "the model's provider sent an empty response",
             ));
         }
         if request.tool_choice == Some(ToolChoice::Required) && !answer.choices.iter().any(said) {

@@ -104,7 +104,7 @@ fn unsupported(name: &str) -> Error {
 
 /// The key's kind or length does not match the algorithm.
 pub(super) fn mismatch() -> Error {
-    Error::invalid_request("key type mismatch: the key is of another kind or length than the algorithm needs")
+    Error::invalid_request("key type mismatch: the algorithm needs a key of another type or length")
 }
 
 /// Decryption failed; the error does not say at which step.

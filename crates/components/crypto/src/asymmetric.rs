@@ -27,7 +27,7 @@ pub(super) fn encrypt(
     if key.kind != AsymmetricKind::Rsa {
         return Err(mismatch());
     }
-    let too_long = || invalid("plaintext length: it is too long for the key");
+    let too_long = || invalid("plaintext length: too long for the key");
     let public = PublicEncryptingKey::from_der(&key.spki).map_err(|_| mismatch())?;
     let mut ciphertext = vec![0; public.key_size_bytes()];
     let length = match algorithm {
@@ -81,7 +81,7 @@ fn imported(hash: Hash, bytes: &[u8]) -> Result<digest::Digest> {
         Hash::Sha512 => &digest::SHA512,
     };
     digest::Digest::import_less_safe(bytes, algorithm)
-        .map_err(|_| invalid("digest: its length is not that of the algorithm's hash"))
+        .map_err(|_| invalid("digest: its length does not match the algorithm's hash"))
 }
 
 pub(super) fn sign(algorithm: Signature, key: &Asymmetric, message: &[u8]) -> Result<Vec<u8>> {

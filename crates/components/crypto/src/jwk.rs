@@ -168,7 +168,7 @@ impl Jwk {
             other => return Err(wrong(format!("unsupported curve {other:?}"))),
         };
         let unusable =
-            || wrong("unusable EC key: the point is not on the curve, or not that of the private key");
+            || wrong("unusable EC key: the point is not on the curve, or does not match the private key");
         let (x, y) = (self.fixed("x", length)?, self.fixed("y", length)?);
         let point = [&[4], x.as_slice(), y.as_slice()].concat();
         if self.has("d") {

@@ -159,7 +159,7 @@ fn pem(text: &[u8]) -> Result<Material> {
             .and_then(Asymmetric::from_rsa_pair),
         "EC PRIVATE KEY" => Asymmetric::from_ec_der(der),
         "PRIVATE KEY" => Asymmetric::from_pkcs8(der),
-        tag => return Err(wrong(format!("a PEM block {tag:?} does not hold a key"))),
+        tag => return Err(wrong(format!("a PEM block {tag:?} does not contain a key"))),
     };
     asymmetric.map(Material::Asymmetric).ok_or_else(|| {
         wrong("unusable key: RSA of 2048 to 8192 bits, P-256, P-384, P-521 and Ed25519 are supported")

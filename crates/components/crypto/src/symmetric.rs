@@ -201,8 +201,7 @@ fn xchacha_open(key: &[u8], message: &Sealed, with: Parameters<'_>) -> Result<Se
 
 /// Key wrap of RFC 3394. aws-lc supports only 128 and 256 bits.
 fn wrap(key: &[u8], plaintext: &[u8]) -> Result<Vec<u8>> {
-    let wrong =
-        || invalid("plaintext length: to be wrapped it must be a multiple of 8 and at least 16 bytes");
+    let wrong = || invalid("plaintext length: key wrap needs a multiple of 8 bytes, at least 16");
     if plaintext.len() < 16 || !plaintext.len().is_multiple_of(8) {
         return Err(wrong());
     }

@@ -167,7 +167,8 @@ impl Etcd {
         match (etag, concurrency) {
             (Some(etag), _) => {
                 let revision: i64 = etag.parse().map_err(|error| {
-                    Error::new(Kind::InvalidEtag, format!("{etag:?} is not an ETag of etcd")).because(error)
+                    Error::new(Kind::InvalidEtag, format!("{etag:?} is not a valid ETag of etcd"))
+                        .because(error)
                 })?;
                 // etcd compares an absent key as revision 0.
                 if revision == 0 {

@@ -79,7 +79,7 @@ fn pem(metadata: &Metadata, name: &str) -> Result<Option<Vec<u8>>> {
     match outrigger_files::read(value.as_ref()) {
         Ok(text) => Ok(Some(text)),
         Err(error) => {
-            let expected = format!("neither PEM nor the path of a file that can be read: {error}");
+            let expected = format!("neither PEM nor the path of a readable file: {error}");
             Err(metadata.wrong(&[name], &expected).into())
         }
     }
@@ -93,7 +93,7 @@ fn renegotiation(metadata: &Metadata) -> Result<()> {
         Some("RenegotiateOnceAsClient" | "RenegotiateFreelyAsClient") => {
             tracing::warn!(
                 target: super::LOG,
-                "http binding {}: MTLSRenegotiation is ignored; a server that asks for renegotiation is refused",
+                "http binding {}: MTLSRenegotiation is ignored; renegotiation is always refused",
                 metadata.component()
             );
             Ok(())

@@ -106,7 +106,7 @@ impl HttpBinding {
         if !within(&self.base, &url) {
             let base = shown(&self.base);
             return Err(Error::invalid_request(format!(
-                "the metadata item path leads out of the binding's url, {base}: requests stay below it"
+                "the metadata item path points outside the binding's url {base}"
             )));
         }
         let mut request = Request::new(method, url);
@@ -140,8 +140,8 @@ impl HttpBinding {
         if !whole {
             tracing::warn!(
                 target: LOG,
-                "http binding {}: the response of {shown} is cut after {} bytes; raise maxResponseBodySize to have all \
-                 of it",
+                "http binding {}: the response of {shown} is truncated after {} bytes; raise \
+                 maxResponseBodySize to get all of it",
                 self.component,
                 data.len()
             );
@@ -163,7 +163,7 @@ impl HttpBinding {
         let mut body = BytesMut::new();
         loop {
             let Ok(chunk) = timeout(limit, response.chunk()).await else {
-                let text = format!("{shown}: nothing more of the response came within {limit:?}");
+                let text = format!("{shown}: no further response data within {limit:?}");
                 return Err(Error::new(Kind::Timeout, text));
             };
             let Some(chunk) = chunk.map_err(|error| failure(shown, error))? else {
@@ -184,7 +184,7 @@ impl HttpBinding {
         // Always offloaded, because content may grow by a large factor.
         let unpacked = offload(usize::MAX, move || gzip::unpack(&data, whole, most)).await;
         unpacked.map_err(|error| {
-            let text = format!("{shown}: the server sent a gzip body that cannot be unpacked");
+            let text = format!("{shown}: the server sent an invalid gzip body");
             Error::new(Kind::Internal, text).because(error)
         })
     }

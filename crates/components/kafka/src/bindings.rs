@@ -97,7 +97,7 @@ impl InputBinding for Binding {
         if self.topics.is_empty() {
             tracing::warn!(
                 target: LOG,
-                "component {}: the binding has no topics: nothing is read",
+                "component {}: the binding has no topics and reads nothing",
                 self.broker.0.component
             );
             drain.cancelled().await;

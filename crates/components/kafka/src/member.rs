@@ -76,7 +76,7 @@ impl Member {
             };
             tracing::warn!(
                 target: LOG,
-                "component {}: topic {}: {cause}; joining the consumer group again",
+                "component {}: topic {}: {cause}; rejoining the consumer group",
                 place.shared.component,
                 place.topic
             );

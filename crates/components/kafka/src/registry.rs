@@ -255,11 +255,11 @@ impl Registry {
         }
         // The body is not shown, because it is untrusted.
         let answer: Answer = serde_json::from_slice(&body)
-            .map_err(|_| failed(Kind::Unavailable, "its answer is not one about a schema"))?;
+            .map_err(|_| failed(Kind::Unavailable, "its answer does not describe a schema"))?;
         let unusable = |why: &str| failed(Kind::InvalidRequest, why);
         if let Some(kind) = answer.kind.filter(|kind| kind != "AVRO") {
             return Err(unusable(&format!(
-                "the schema is one of {kind:?}, and valueSchemaType says Avro"
+                "the schema type is {kind:?}, but valueSchemaType is Avro"
             )));
         }
         if let Some(reference) = answer.references.first() {
@@ -314,7 +314,7 @@ fn refused(key: &Key, status: StatusCode, body: &[u8]) -> (Kind, String) {
 pub(super) fn schema_id(payload: &[u8]) -> Result<u32, &'static str> {
     match payload {
         [0, a, b, c, d, ..] => Ok(u32::from_be_bytes([*a, *b, *c, *d])),
-        _ => Err("it does not begin with the id of a schema: it was published without valueSchemaType Avro"),
+        _ => Err("it does not begin with a schema id: it was published without valueSchemaType Avro"),
     }
 }
 

@@ -439,7 +439,7 @@ impl Session {
             let error = self.shared.settings.failure(&error);
             tracing::warn!(
                 target: LOG,
-                "component {}: topic {}: {error}; the records acknowledged last are delivered again",
+                "component {}: topic {}: {error}; the last acknowledged records will be redelivered",
                 self.shared.component,
                 self.topic
             );
@@ -489,7 +489,8 @@ impl Session {
     fn begins_late(&self, why: &str) {
         tracing::warn!(
             target: LOG,
-            "component {}: topic {}: no first offset could be committed for the group, so what is published while it has no member may be missed: {why}",
+            "component {}: topic {}: cannot commit a first offset for the group, which may miss records \
+             published while it has no member: {why}",
             self.shared.component,
             self.topic
         );

@@ -115,7 +115,7 @@ impl InputBinding for Cron {
             if running.len() >= MAX_RUNNING {
                 tracing::warn!(
                     target: LOG,
-                    "cron binding {}: {MAX_RUNNING} events are not handled yet; this one is dropped",
+                    "cron binding {}: {MAX_RUNNING} events are in flight; dropping this one",
                     self.component
                 );
                 continue;

@@ -69,8 +69,8 @@ fn multiple(document: Map<String, Value>, separator: &str) -> HashMap<String, Pa
                     if let Err(path) = visit(&member, separator, value, &mut secret) {
                         tracing::warn!(
                             target: "dapr.contrib",
-                            "local secret file: the path {path} of the secret {name} occurs twice; the first one is \
-                             used"
+                            "local secret file: the path {path} of the secret {name} occurs twice; using \
+                             the first one"
                         );
                     }
                 }

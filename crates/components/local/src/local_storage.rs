@@ -118,7 +118,7 @@ fn get(root: &Root, name: &str) -> Result<Option<Invoked>> {
     })?;
     if data.len() as u64 > MAX_FILE {
         return Err(Error::invalid_request(format!(
-            "the file {} is larger than {MAX_FILE} bytes, the most that is read",
+            "the file {} exceeds the limit of {MAX_FILE} bytes",
             path.display()
         )));
     }

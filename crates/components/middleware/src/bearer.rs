@@ -115,7 +115,7 @@ enum TokenError {
     Unencoded,
     #[error("the claim {0} has a wrong value")]
     Claim(&'static str),
-    #[error("no key of the issuer has the id {0:?}, is for signatures, and has an algorithm for {1:?}")]
+    #[error("the issuer has no signature key with the id {0:?} and an algorithm for {1:?}")]
     NoKey(String, Algorithm),
     #[error(transparent)]
     Invalid(#[from] jsonwebtoken::errors::Error),

@@ -79,8 +79,8 @@ impl Reconnect {
             return lost.text.clone();
         }
         format!(
-            "{} (the broker has ended {} connections soon after it accepted them: another client probably has the client id {:?}; \
-             give each client a consumerID of its own)",
+            "{} (the broker closed {} connections soon after accepting them: another client probably uses \
+             the client id {:?}; give each client its own consumerID)",
             lost.text, self.brief, self.client
         )
     }
@@ -167,13 +167,15 @@ impl Limits {
         }
         if !self.shared && filter.starts_with("$share/") {
             let text = format!(
-                "the broker has no shared subscriptions, as {filter:?} is: set sharedSubscriptions to false"
+                "the broker does not support shared subscriptions like {filter:?}: set sharedSubscriptions \
+                 to false"
             );
             return Err(Error::unsupported(text));
         }
         if !self.wildcards && filter.contains(['+', '#']) {
-            let text =
-                format!("the broker has no wildcards: subscribe to topics of {filter:?} by their names");
+            let text = format!(
+                "the broker does not support wildcards: subscribe to the topics of {filter:?} by name"
+            );
             return Err(Error::unsupported(text));
         }
         Ok(())

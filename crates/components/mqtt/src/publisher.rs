@@ -72,7 +72,7 @@ impl Sender {
     /// The error of a failed request. `what` is a plural or has no article.
     pub(super) fn failed(&self, what: &str, failure: Failure) -> Error {
         match failure {
-            Failure::Topic => Error::invalid_request(format!("{what}: the topic is not a valid one")),
+            Failure::Topic => Error::invalid_request(format!("{what}: invalid topic")),
             Failure::Refused(refusal) => self.refused(what, refusal),
             Failure::Lost(cause) => self.connection.unreachable(Kind::Unavailable).because(cause),
         }
@@ -175,7 +175,7 @@ impl Driver {
                     if self.link.send_replace(Link::Down(lost.refusal)).is_up() {
                         tracing::error!(
                             target: LOG,
-                            "mqtt binding {}: the connection for sending was lost: {text}; connecting again",
+                            "mqtt binding {}: the connection for sending was lost: {text}; reconnecting",
                             self.component
                         );
                     } else {

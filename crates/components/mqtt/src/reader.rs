@@ -132,7 +132,7 @@ impl Reader<'_> {
                 }
             }
             Event::Subscribed(Err(refusal)) => self.say(&format!(
-                "the broker refuses the subscription: {}; trying again at the next connection",
+                "the broker refuses the subscription: {}; retrying on the next connection",
                 refusal.text
             )),
             Event::Subscribed(Ok(())) => {
@@ -158,7 +158,7 @@ impl Reader<'_> {
     fn lost(&mut self, lost: &Lost) {
         let text = self.reconnect.lost(lost);
         if std::mem::take(&mut self.online) || self.connection == 0 {
-            self.say(&format!("no connection to the broker: {text}; connecting again"));
+            self.say(&format!("no connection to the broker: {text}; reconnecting"));
         }
         // Logged once per connection, not per attempt.
         self.connection = self.connection.max(1);
@@ -202,7 +202,9 @@ impl Reader<'_> {
                 self.unsent += 1;
             }
             if dropped {
-                self.say("an event that the app refused is lost; set cleanSession to false to get it again");
+                self.say(
+                    "an event refused by the app is lost; set cleanSession to false to redeliver such events",
+                );
             }
             return;
         }

@@ -330,7 +330,7 @@ impl Consumer {
             Err((incoming, Lost::Unread(error))) => {
                 tracing::warn!(
                     target: LOG,
-                    "component {}: topic {}: a message cannot be read again: {error}; the server sends it again",
+                    "component {}: topic {}: cannot read a message again: {error}; the server will redeliver it",
                     self.shared.component, self.topic
                 );
                 self.refuse(&incoming, Some(REDELIVERY_DELAY), state).await;
@@ -406,9 +406,9 @@ impl Consumer {
             let id = id.and_then(|headers| headers.get(NATS_MESSAGE_ID));
             tracing::error!(
                 target: LOG,
-                "component {}: topic {}: message {} (sequence {} of the stream {}) was not handled in {} deliveries, and \
-                 the server does not deliver it again: it stays in the stream. Set maxDeliver {max_deliver} of the consumer \
-                 {} higher, or a deadLetterTopic in the subscription",
+                "component {}: topic {}: message {} (sequence {} of the stream {}) was not handled in {} \
+                 deliveries and will not be redelivered; it stays in the stream. Raise maxDeliver \
+                 {max_deliver} of the consumer {}, or set a deadLetterTopic in the subscription",
                 self.shared.component,
                 incoming.subject,
                 id.map_or("without an id", |id| id.as_str()),

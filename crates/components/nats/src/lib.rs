@@ -193,7 +193,7 @@ impl BrokerInner {
 }
 
 fn no_stream(topic: &str) -> Error {
-    let text = format!("no stream of JetStream has the subject {topic:?}: make one there");
+    let text = format!("no JetStream stream has the subject {topic:?}: create one");
     Error::new(Kind::NotFound, text)
 }
 

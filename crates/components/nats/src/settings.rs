@@ -254,8 +254,7 @@ fn consumer(metadata: &Metadata) -> Result<push::Config, MetadataError> {
         Some(_) => return Err(metadata.wrong(&["ackPolicy"], "use explicit, all or none")),
     };
     if ack_policy == AckPolicy::All && metadata.filled(&["queueGroupName"]).is_some() {
-        let text =
-            "with queueGroupName use explicit: all would acknowledge what the others of the group still have";
+        let text = "with queueGroupName use explicit: all would acknowledge messages held by other members";
         return Err(metadata.wrong(&["ackPolicy"], text));
     }
     Ok(push::Config {

@@ -302,7 +302,7 @@ macro_rules! list {
                     .map(|service| service.name)
                     .collect()),
                 other => Err(Status::internal(format!(
-                    "reflection answered {other:?} to the question which services there are"
+                    "unexpected reflection answer {other:?} to the list of services"
                 ))),
             }
         }

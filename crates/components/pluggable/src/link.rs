@@ -132,7 +132,7 @@ impl Link {
             if initialized.is_some() {
                 tracing::info!(
                     target: super::discovery::LOG,
-                    "the component at socket {} was started again; it is initialised again",
+                    "the component at socket {} was restarted; initialising it again",
                     self.socket.display()
                 );
             }

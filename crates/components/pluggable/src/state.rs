@@ -103,8 +103,8 @@ impl Store {
             Err(_) => {
                 tracing::warn!(
                     target: LOG,
-                    "state store {}: no answer within {MULTI_MAX_SIZE_TIMEOUT:?} to how large a transaction may be; none is \
-                     refused for its size",
+                    "state store {}: no answer within {MULTI_MAX_SIZE_TIMEOUT:?} about the transaction \
+                     limit; assuming there is none",
                     self.name
                 );
                 None

@@ -204,7 +204,7 @@ impl Follow for Watch {
             Err(why) => {
                 tracing::error!(
                     target: "dapr.contrib",
-                    "a notification on {} is not understood: {why}; the trigger must send {{\"data\": ROW}}",
+                    "invalid notification on {}: {why}; the trigger must send {{\"data\": ROW}}",
                     self.channel
                 );
                 Heard::Nothing

@@ -51,7 +51,7 @@ impl Frames {
             (true, &[DATA_ROW]) => shown.extend(too_large(body, self.limit)),
             (true, _) => {
                 let limit = self.limit;
-                return invalid(format!("a message of {body} bytes, where {limit} are accepted"));
+                return invalid(format!("a message of {body} bytes exceeds the limit of {limit}"));
             }
         }
         self.header.clear();
@@ -62,9 +62,8 @@ impl Frames {
 /// The error that replaces a row.
 fn too_large(bytes: usize, limit: usize) -> Vec<u8> {
     let code = SqlState::PROGRAM_LIMIT_EXCEEDED;
-    let message = format!(
-        "a row has {bytes} bytes, more than {limit}, the limit: select less, or raise --max-body-size"
-    );
+    let message =
+        format!("a row of {bytes} bytes exceeds the limit of {limit}: select less, or raise --max-body-size");
     let fields = [
         ('S', "ERROR"),
         ('V', "ERROR"),

@@ -109,7 +109,7 @@ fn kind(code: &SqlState) -> Kind {
 
 /// The rows of a statement exceed the limit.
 pub(super) fn too_large(limit: usize) -> Error {
-    let text = format!("the rows have more than {limit} bytes together, which is the limit: select fewer");
+    let text = format!("the rows exceed the limit of {limit} bytes: select fewer");
     Error::new(Kind::TooLarge, text)
 }
 

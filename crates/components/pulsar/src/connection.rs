@@ -63,10 +63,7 @@ impl Decoder for Frames {
         if let Some(mut size) = from.get(..4) {
             let size = usize::try_from(size.get_u32()).unwrap_or(usize::MAX);
             if size > self.most {
-                let text = format!(
-                    "a frame of {size} bytes, where at most {} are accepted",
-                    self.most
-                );
+                let text = format!("a frame of {size} bytes exceeds the limit of {}", self.most);
                 return Err(ConnectionError::Decoding(text));
             }
         }

@@ -90,7 +90,7 @@ impl Entry {
                 let size = usize::try_from(size).unwrap_or(usize::MAX);
                 if size > UNPACKED {
                     return Err(format!(
-                        "decompressed it has {size} bytes, where at most {UNPACKED} are accepted"
+                        "its decompressed size of {size} bytes exceeds the limit of {UNPACKED}"
                     ));
                 }
                 unpack(kind, &data, size)?

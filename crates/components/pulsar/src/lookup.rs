@@ -35,7 +35,7 @@ pub(super) async fn partitions(settings: &Arc<Settings>, topic: &str) -> Result<
     match found.partitions.unwrap_or(0) {
         0 => Ok(vec![topic.to_owned()]),
         count if count > PARTITIONS => {
-            let text = format!("{what} has {count} partitions, where at most {PARTITIONS} are supported");
+            let text = format!("{what} has {count} partitions, more than the {PARTITIONS} supported");
             Err(Error::new(Kind::Unsupported, text))
         }
         count => Ok((0..count)
@@ -94,7 +94,7 @@ fn address(what: &str, entrance: &Url, text: &str) -> Result<Url> {
     let scheme = entrance.scheme();
     match Url::parse(text) {
         Ok(url) if scheme == TLS && url.scheme() != TLS => {
-            let text = format!("{what}: its broker is said to be at {url}, and {scheme}:// is expected");
+            let text = format!("{what}: the lookup returned {url}, but {scheme}:// is expected");
             Err(Error::new(Kind::Unavailable, text))
         }
         Ok(url) => Ok(url),

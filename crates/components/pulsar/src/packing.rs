@@ -93,7 +93,7 @@ pub(super) fn unpack(kind: i32, data: &[u8], size: usize) -> Result<Vec<u8>, Str
         _ => return Err(wrong(&format!("compression {kind} is not known"))),
     };
     if unpacked.len() != size {
-        return Err(wrong(&"its length is another one than its metadata say"));
+        return Err(wrong(&"its length differs from its metadata"));
     }
     Ok(unpacked)
 }

@@ -339,9 +339,9 @@ impl Consumer {
         }
         tracing::warn!(
             target: LOG,
-            "component {}: topic {}: a message of the queue {} came back {returned} times: RabbitMQ 4 drops it after 20 times, \
-             unless a policy for the queue has a higher delivery-limit; set that, or a dead-letter topic for the subscription, \
-             and look why the app fails it",
+            "component {}: topic {}: a message of the queue {} was returned {returned} times: RabbitMQ 4 \
+             drops it after 20 returns, unless a policy for the queue sets a higher delivery-limit; set \
+             one, or a dead-letter topic for the subscription, and check why the app fails it",
             self.shared.component,
             self.topic,
             self.queue.name

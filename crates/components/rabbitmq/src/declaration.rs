@@ -137,10 +137,7 @@ impl Declaration {
             self.yield_to(&objection, text)?;
             channel = link.channel().await?;
         }
-        let text = format!(
-            "RabbitMQ does not take the declaration of the queue {}",
-            self.name
-        );
+        let text = format!("RabbitMQ rejects the declaration of the queue {}", self.name);
         Err(Error::new(Kind::Configuration, text))
     }
 
@@ -182,7 +179,7 @@ impl Declaration {
                 return Err(Error::new(Kind::Configuration, text));
             }
         }
-        tracing::warn!(target: LOG, "the queue {} {objection}; it is used as it is", self.name);
+        tracing::warn!(target: LOG, "the queue {} {objection}; using it as it is", self.name);
         Ok(())
     }
 
@@ -302,7 +299,7 @@ mod tests {
             (differs("x-expires", "5", "long"), "exists with x-expires 5"),
         ] {
             declared().yield_to(&objection.unwrap(), "").unwrap();
-            let logged = format!("WARN the queue q {logged}; it is used as it is");
+            let logged = format!("WARN the queue q {logged}; using it as it is");
             let taken = lines.take(LOG, tracing::Level::WARN);
             assert_eq!(
                 taken.iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -116,7 +116,7 @@ fn oversized(error: Error, size: usize) -> Error {
     };
     let is_this = sizes.split(' ').next().and_then(|sizes| sizes.parse().ok()) == Some(size);
     if !is_this {
-        let text = "RabbitMQ ended the channel because of another message, which is too large";
+        let text = "RabbitMQ closed the channel because another message is too large";
         return Error::new(Kind::Unavailable, text);
     }
     let sizes = sizes.split(';').next().unwrap_or(sizes);
@@ -142,8 +142,8 @@ impl Outgoing {
         if let Some(ttl) = message.ttl()?.or(options.ttl) {
             if ttl > MAX_TTL {
                 let text = format!(
-                    "the time to live of {} s is longer than RabbitMQ takes: set ttlInSeconds, of the message or of the \
-                     component, to {} at most",
+                    "the time to live of {} s exceeds RabbitMQ's limit: set ttlInSeconds of the message or \
+                     of the component to at most {}",
                     ttl.as_secs(),
                     MAX_TTL.as_secs()
                 );

@@ -86,7 +86,8 @@ impl Answers {
                 self.hidden = Some(self.open.len());
                 let limit = self.limit;
                 let text = format!(
-                    "-{TOO_LARGE} an answer has more than {limit} bytes, the limit: ask for less, or raise --max-body-size\r\n"
+                    "-{TOO_LARGE} an answer exceeds the limit of {limit} bytes: request less, or raise \
+                     --max-body-size\r\n"
                 );
                 shown.extend(text.as_bytes());
             } else {

@@ -165,7 +165,7 @@ impl Settings {
         let mut found = self.connect(address, &self.account, self.database).await?;
         match self.soon(cmd("ROLE").query_async(&mut found.connection)).await {
             Ok(Role::Primary { .. }) => Ok(found),
-            Ok(_) => Err(no_master("the server that a sentinel named is not the master")),
+            Ok(_) => Err(no_master("the server named by a sentinel is not the master")),
             // Some accounts may not query the role; a replica would reject writes.
             Err(error) if matches!(error.kind(), ErrorKind::Server(_)) => Ok(found),
             Err(error) => Err(error),

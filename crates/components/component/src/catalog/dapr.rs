@@ -134,12 +134,14 @@ pub fn only_of_dapr(kind: &str) -> Option<String> {
     })?;
     let remedy = match PLUGGABLE.contains(category) {
         true => format!(
-            ": a pluggable component can carry it, behind the socket {name}.sock \
+            ": provide it as a pluggable component with the socket {name}.sock \
              (docs/reference/components/pluggable.md)"
         ),
         false => String::new(),
     };
-    Some(format!("Dapr has {kind}, this build has not{remedy}. "))
+    Some(format!(
+        "{kind} is available in Dapr but not in this build{remedy}. "
+    ))
 }
 
 /// All such types, with category.

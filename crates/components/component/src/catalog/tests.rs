@@ -183,11 +183,11 @@ fn what_another_build_has_is_told() {
 fn a_type_of_dapr_that_no_build_has_is_named_with_what_can_carry_it() {
     let text = |kind: &str| section().find(kind, "v1").map(drop).unwrap_err().to_string();
     let error = text("State.AWS.DynamoDB");
-    let expected = "v1: Dapr has state.aws.dynamodb, this build has not: a pluggable component can carry it, behind the \
+    let expected = "v1: state.aws.dynamodb is available in Dapr but not in this build: provide it as a pluggable component with the \
                     socket aws.dynamodb.sock (docs/reference/components/pluggable.md). this build has state.";
     assert!(error.contains(expected), "{error}");
     // Pluggable components do not support this category.
-    let crypto = "Dapr has crypto.azure.keyvault, this build has not. ";
+    let crypto = "crypto.azure.keyvault is available in Dapr but not in this build. ";
     assert_eq!(only_of_dapr("crypto.azure.keyvault").as_deref(), Some(crypto));
     for kind in all_only_of_dapr() {
         assert!(

@@ -25,12 +25,12 @@ impl Default for Bounds {
 impl Bounds {
     /// Starts counting one bulk get.
     pub fn tally(self) -> Tally {
-        self.tally_of("of the bulk get", "ask for fewer keys at once")
+        self.tally_of("of the bulk get", "request fewer keys at once")
     }
 
     /// Starts counting one query.
     pub fn query_tally(self) -> Tally {
-        self.tally_of("that match the query", "ask for pages, with a smaller page.limit")
+        self.tally_of("that match the query", "request pages with a smaller page.limit")
     }
 
     fn tally_of(self, what: &'static str, remedy: &'static str) -> Tally {
@@ -86,7 +86,7 @@ impl Tally {
             Err(_) => Err(Error::new(
                 Kind::TooLarge,
                 format!(
-                    "the values {} have more than {} bytes together, which is the limit: {}",
+                    "the values {} exceed the limit of {} bytes: {}",
                     self.what, self.limit, self.remedy
                 ),
             )),
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(error.kind(), Kind::TooLarge);
         assert_eq!(
             error.to_string(),
-            "the values of the bulk get have more than 5 bytes together, which is the limit: ask for fewer keys at once"
+            "the values of the bulk get exceed the limit of 5 bytes: request fewer keys at once"
         );
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn decode(codec: &Codec, data: &[u8], form: Form) -> Result<Bytes, Va
     decoder.value(codec.root, 0)?;
     if !decoder.data.is_empty() {
         let text = format!(
-            "{} bytes follow the value: they are not of this schema",
+            "{} bytes follow the value: the data does not match this schema",
             decoder.data.len()
         );
         return Err(ValueError::new(text));
@@ -104,7 +104,7 @@ impl<'d> Decoder<'_, 'd> {
     fn symbol(&mut self, symbols: &[String]) -> Result<(), ValueError> {
         let place = usize::try_from(self.long()?).ok();
         let symbol = place.and_then(|place| symbols.get(place));
-        let symbol = symbol.ok_or_else(|| ValueError::new("an enum has fewer symbols than the data say"))?;
+        let symbol = symbol.ok_or_else(|| ValueError::new("an enum index is out of range"))?;
         self.json(symbol.as_str());
         Ok(())
     }
@@ -112,7 +112,7 @@ impl<'d> Decoder<'_, 'd> {
     fn union(&mut self, union: &Union, depth: usize) -> Result<(), ValueError> {
         let place = usize::try_from(self.long()?).ok();
         let member = place.and_then(|place| union.types.get(place));
-        let member = member.ok_or_else(|| ValueError::new("a union has fewer types than the data say"))?;
+        let member = member.ok_or_else(|| ValueError::new("a union index is out of range"))?;
         if self.form == Form::Plain || matches!(self.codec.nodes[member.node], Node::Null) {
             return self.value(member.node, depth);
         }
@@ -191,7 +191,7 @@ impl<'d> Decoder<'_, 'd> {
         let (taken, rest) = self
             .data
             .split_at_checked(size)
-            .ok_or_else(|| ValueError::new("the data end within it"))?;
+            .ok_or_else(|| ValueError::new("the data is truncated"))?;
         self.data = rest;
         Ok(taken)
     }
@@ -216,7 +216,7 @@ impl<'d> Decoder<'_, 'd> {
     }
 
     fn bytes(&mut self) -> Result<&'d [u8], ValueError> {
-        let size = usize::try_from(self.long()?).map_err(|_| ValueError::new("a length is below zero"))?;
+        let size = usize::try_from(self.long()?).map_err(|_| ValueError::new("a length is negative"))?;
         self.take(size)
     }
 

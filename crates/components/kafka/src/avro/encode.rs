@@ -82,10 +82,7 @@ pub(super) fn default_value(
 impl Encoder<'_> {
     fn check_size(&self) -> Result<(), ValueError> {
         if self.out.len() > self.most {
-            return Err(ValueError::in_the_end(format!(
-                "it takes more than {} bytes",
-                self.most
-            )));
+            return Err(ValueError::in_the_end(format!("it exceeds {} bytes", self.most)));
         }
         Ok(())
     }
@@ -100,7 +97,7 @@ impl Encoder<'_> {
         self.check_size()?;
         self.tries = self.tries.checked_sub(1).ok_or_else(|| {
             ValueError::in_the_end(
-                "it fits too many types of unions in part: use fewer types, or types that differ more",
+                "it partly matches too many union types: use fewer types, or types that differ more",
             )
         })?;
         if depth > MAX_DEPTH {
@@ -233,9 +230,7 @@ impl Encoder<'_> {
 
     fn default_of(&mut self, field: &Field, depth: usize) -> Result<(), ValueError> {
         match &field.default {
-            None => Err(ValueError::new(
-                "it is missing, and the schema has no default for it",
-            )),
+            None => Err(ValueError::new("it is missing and has no default in the schema")),
             Some(Default::Json(json)) => self.value(field.node, json, depth),
             Some(Default::Ready(bytes)) => {
                 self.out.extend(bytes);

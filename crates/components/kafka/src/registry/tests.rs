@@ -131,7 +131,7 @@ async fn what_may_pass_is_told_from_what_does_not() {
         ),
         (answer(503, "busy"), true, "503"),
         (answer(429, ""), true, "429"),
-        (answer(200, "<html>"), true, "not one about a schema"),
+        (answer(200, "<html>"), true, "does not describe a schema"),
         (answer(200, &large), true, "larger than 2097152 bytes"),
         (
             answer(200, "{\"schema\":\"{}\"}"),
@@ -244,7 +244,7 @@ async fn what_does_not_fit_is_told_with_its_field_and_schema() {
     let error = registry.decode(&schema, b"\0\0\0\0\x01").unwrap_err();
     assert_eq!(
         error,
-        "it does not match schema 1: field \"id\": the data end within it"
+        "it does not match schema 1: field \"id\": the data is truncated"
     );
 }
 

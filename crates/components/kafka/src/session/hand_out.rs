@@ -52,15 +52,15 @@ impl Session {
         match self.offsets.returned(taken_record, now) {
             Returned::Redeliver(pause) => tracing::warn!(
                 target: LOG,
-                "component {}: record {offset} of topic {}, partition {partition} cannot be read: {why}; it is tried \
-                 again in {pause:?}",
+                "component {}: record {offset} of topic {}, partition {partition} cannot be read: {why}; \
+                 retrying in {pause:?}",
                 self.shared.component,
                 self.topic
             ),
             Returned::Skip => tracing::error!(
                 target: LOG,
-                "component {}: record {offset} of topic {}, partition {partition} cannot be read: {why}; it is \
-                 skipped, as consumeRetryEnabled and backOffMaxRetries say",
+                "component {}: record {offset} of topic {}, partition {partition} cannot be read: {why}; \
+                 skipping it as configured by consumeRetryEnabled and backOffMaxRetries",
                 self.shared.component,
                 self.topic
             ),
@@ -79,8 +79,8 @@ impl Session {
         if self.stuck.insert(place.partition, until).is_none() {
             tracing::error!(
                 target: LOG,
-                "component {}: topic {}: partition {} stands still at offset {}, whose batch cannot be read: {}; it is \
-                 tried again every {UNREADABLE_PAUSE:?}: to go on behind it, move the offset of the group {:?}",
+                "component {}: topic {}: partition {} is blocked at offset {} by an undecodable batch: {}; \
+                 retrying every {UNREADABLE_PAUSE:?}; to skip the batch, move the offset of the group {:?}",
                 self.shared.component,
                 self.topic,
                 place.partition,
@@ -121,15 +121,15 @@ impl Session {
         match self.offsets.returned(taken_record, now) {
             Returned::Redeliver(pause) => tracing::warn!(
                 target: LOG,
-                "component {}: the app failed record {offset} of topic {}, partition {partition}; it is delivered \
-                 again in {pause:?}",
+                "component {}: the app failed record {offset} of topic {}, partition {partition}; \
+                 redelivering it in {pause:?}",
                 self.shared.component,
                 self.topic
             ),
             Returned::Skip => tracing::error!(
                 target: LOG,
-                "component {}: the app failed record {offset} of topic {}, partition {partition}; it is not \
-                 delivered again, as consumeRetryEnabled and backOffMaxRetries say",
+                "component {}: the app failed record {offset} of topic {}, partition {partition}; dropping \
+                 it as configured by consumeRetryEnabled and backOffMaxRetries",
                 self.shared.component,
                 self.topic
             ),

@@ -69,7 +69,7 @@ pub(super) fn of(message: &Publish) -> Result<Properties> {
     }
     if user.len() > MAX_USER_PROPERTIES {
         let text = format!(
-            "{} metadata properties: {MAX_USER_PROPERTIES} are the most",
+            "{} metadata properties exceed the limit of {MAX_USER_PROPERTIES}",
             user.len()
         );
         return Err(Error::invalid_request(text));
@@ -132,7 +132,7 @@ fn correlation(message: &Publish) -> Result<Option<Bytes>> {
     };
     if data.len() > MAX_CORRELATION {
         let text = format!(
-            "{CORRELATION} has {} bytes: {MAX_CORRELATION} are the most",
+            "{CORRELATION} has {} bytes, more than the limit of {MAX_CORRELATION}",
             data.len()
         );
         return Err(Error::invalid_request(text));
@@ -146,8 +146,8 @@ fn checked<'t>(name: &str, text: &'t str) -> Result<&'t str> {
     }
     let start: String = text.chars().take(32).collect();
     let text = format!(
-        "the metadata property {name:?} cannot be a property of MQTT: {start:?} has characters for control, or more \
-         than 65535 bytes"
+        "the metadata property {name:?} cannot be a property of MQTT: {start:?} has control characters, or \
+         more than 65535 bytes"
     );
     Err(Error::invalid_request(text))
 }

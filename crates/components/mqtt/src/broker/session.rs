@@ -243,7 +243,7 @@ impl Session {
         if self.link.send_replace(Link::Down(lost.refusal)).is_up() || self.connection == 0 {
             tracing::warn!(
                 target: LOG,
-                "component {}: no connection to the broker: {text}; connecting again", self.component
+                "component {}: no connection to the broker: {text}; reconnecting", self.component
             );
             // Logged once per connection, not per attempt.
             self.connection = self.connection.max(1);
@@ -345,9 +345,9 @@ impl Session {
             }
             tracing::warn!(
                 target: LOG,
-                "component {}: messages for topic {:?} wait unacknowledged for a subscription that has ended: they take \
-                 places among those that the broker sends ahead to all subscriptions of the component, until the others \
-                 get nothing; subscribe to the topic again, with unsubscribeOnClose where that is not for good",
+                "component {}: messages for topic {:?} stay unacknowledged because their subscription has \
+                 ended; they fill the broker's window and may starve the component's other subscriptions; \
+                 resubscribe to the topic, or set unsubscribeOnClose for temporary subscriptions",
                 self.component,
                 received.topic
             );

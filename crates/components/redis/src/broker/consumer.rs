@@ -406,8 +406,8 @@ impl Consumer {
         if found.is_none() {
             tracing::error!(
                 target: "dapr.contrib",
-                "component {}: topic {}: the message {} has more than {} bytes, the limit, and is not delivered; it stays \
-                 in its stream: raise --max-body-size, or publish less at once",
+                "component {}: topic {}: the message {} exceeds the limit of {} bytes and is not delivered; \
+                 it stays in its stream: raise --max-body-size, or publish less at once",
                 self.shared.component,
                 self.topic,
                 entry.id,
@@ -441,7 +441,7 @@ impl Consumer {
     fn failed(&self, what: &str, error: &Error) {
         tracing::warn!(
             target: "dapr.contrib",
-            "component {}: topic {}: {what}: {error}; it is tried again", self.shared.component, self.topic
+            "component {}: topic {}: {what}: {error}; retrying", self.shared.component, self.topic
         );
     }
 }

@@ -213,7 +213,8 @@ impl Consumer {
         if has_jumped {
             tracing::warn!(
                 target: "dapr.contrib",
-                "component {component}: the clock was set ahead: old messages and groups are not removed this time"
+                "component {component}: the clock was set ahead; skipping one removal of old messages and \
+                 groups"
             );
         }
         let retention = (!has_jumped).then_some(options.retention);
@@ -226,8 +227,8 @@ impl Consumer {
             Ok(false) => {
                 let name = &options.group;
                 let text = format!(
-                    "the consumer group {name} of topic {} was removed, as if it had no consumer: what was published \
-                     since then is lost to it",
+                    "the consumer group {name} of topic {} was removed as abandoned; it has lost the \
+                     messages published since then",
                     self.topic
                 );
                 return Err(Error::new(Kind::Unavailable, text).of(component));

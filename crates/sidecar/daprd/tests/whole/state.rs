@@ -514,7 +514,7 @@ async fn a_bulk_get_ends_where_its_answer_would_be_too_large() {
     let message = node.ask(ask(34)).await.error(400, "ERR_STATE_BULK_GET");
     assert_eq!(
         message,
-        "the values of the bulk get have more than 67108864 bytes together, which is the limit: ask for fewer keys at once"
+        "the values of the bulk get exceed the limit of 67108864 bytes: request fewer keys at once"
     );
 
     // Over gRPC it ends with the size of a message: of the values, or of all else in the answer.

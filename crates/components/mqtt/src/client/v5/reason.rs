@@ -63,7 +63,7 @@ const ROWS: &[Row] = &[
         0x8E,
         "session taken over",
         Kind::Unavailable,
-        "another client connects with this id: give every replica a clientID of its own",
+        "another client connects with this id: give every replica its own clientID",
     ),
     (
         0x8F,
@@ -103,7 +103,7 @@ const ROWS: &[Row] = &[
         0x99,
         "payload format invalid",
         Kind::InvalidRequest,
-        "the payload is not what its properties say",
+        "the payload does not match its properties",
     ),
     (
         0x9A,
