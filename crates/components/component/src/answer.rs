@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_client_gets_what_the_filter_leaves() {
+    async fn client_reads_filtered_bytes() {
         let mut filtered = Filtered::new(&b"aBC123 d"[..], Letters);
         // With a buffer smaller than the answer.
         let mut read = Vec::new();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_follows_that_of_bodies() {
+    fn answer_limit_follows_body_limit() {
         assert_eq!(limit(Some(4 << 20)), MAX_ANSWER);
         assert_eq!(limit(Some(100 << 20)), 200 << 20);
         assert_eq!(limit(None), usize::MAX);

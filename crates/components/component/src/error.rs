@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn etag_errors_open_with_the_words_of_the_contract() {
+    fn etag_errors_start_with_contract_text() {
         assert_eq!(
             Error::etag_mismatch().to_string(),
             "possible etag mismatch. error from state store"
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_go_wherever_they_stand() {
+    fn redacts_secrets_everywhere() {
         let status = ApiStatus {
             grpc: 13,
             http: 500,
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_follows_the_message() {
+    fn cause_follows_message() {
         let cause = std::io::Error::other("connection refused");
         let error = Error::new(Kind::Unavailable, "redis at localhost:6379").because(cause);
         assert_eq!(error.to_string(), "redis at localhost:6379: connection refused");
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_is_for_retries_and_not_for_callers() {
+    fn code_is_for_retries_only() {
         let error = Error::new(Kind::Unavailable, "away").with_code(14);
         assert_eq!((error.code(), error.api_status()), (Some(14), None));
         assert_eq!(error.to_string(), "away");
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_component_is_known_but_not_repeated_in_the_text() {
+    fn component_name_is_not_in_text() {
         let error = Error::closed().of(&"orders".into());
         assert_eq!(error.component(), Some("orders"));
         assert!(!error.to_string().contains("orders"));

@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_is_the_outermost() {
+    async fn first_middleware_is_outermost() {
         let (status, seen, body) = through(&[Arc::new(Mark("a")), Arc::new(Mark("b"))]).await;
         assert_eq!((status, &body[..]), (StatusCode::OK, &b"/ab"[..]));
         assert_eq!(seen, ["b", "a"]);
     }
 
     #[tokio::test]
-    async fn what_one_answers_the_rest_does_not_see() {
+    async fn answer_ends_the_pipeline() {
         let (status, seen, body) =
             through(&[Arc::new(Mark("a")), Arc::new(Refuse), Arc::new(Mark("b"))]).await;
         assert_eq!(

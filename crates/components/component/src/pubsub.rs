@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_to_live_is_seconds_or_a_duration() {
+    fn parses_time_to_live() {
         for (name, text, seconds) in [("ttlInSeconds", "5", 5), ("TTL", "2m", 120), ("ttl", "3", 3)] {
             let ttl = publish(name, text).ttl().unwrap();
             assert_eq!(ttl, Some(Duration::from_secs(seconds)), "{name}={text}");
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_a_message_is_not_its_payload_alone() {
+    fn message_size_includes_metadata() {
         let bare = Message {
             topic: "orders".into(),
             data: Bytes::from_static(b"12345"),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_inherit_what_they_do_not_say() {
+    fn entries_inherit_request_metadata() {
         let pairs = |given: &[(&str, &str)]| -> Pairs {
             let owned = given.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
             owned.collect()

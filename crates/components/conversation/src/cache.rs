@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_are_forgotten() {
+    async fn evicts_expired_answers() {
         let cache = Cache::new(Duration::from_secs(60));
         let (one, other) = (Cache::key(b"one"), Cache::key(b"other"));
         cache.put(one, answer("m"));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn there_is_a_limit_and_the_oldest_goes() {
+    async fn evicts_oldest_at_limit() {
         let cache = Cache::new(Duration::from_secs(3600));
         for index in 0..=MAX_ANSWERS {
             cache.put(Cache::key(&index.to_be_bytes()), answer(""));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bytes_are_limited_too() {
+    async fn evicts_at_byte_limit() {
         let cache = Cache::new(Duration::from_secs(3600));
         let large = "x".repeat(MAX_BYTES / 2);
         for name in [b"a", b"b", b"c"] {

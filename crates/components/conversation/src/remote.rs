@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_questions_and_answers_are_written_and_read_on_another_thread() {
+    async fn offloads_large_requests_and_responses() {
         let url = "http://localhost".parse().unwrap();
         let remote = Remote::new(
             Plain,
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_names_the_model_before_the_metadata() {
+    fn environment_model_overrides_metadata() {
         let named = metadata(&[("model", "m")]);
         assert_eq!(first_model(Some("e".into()), &named, "d"), "e");
         assert_eq!(first_model(Some(String::new()), &named, "d"), "m");
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_urls() {
+    fn rejects_invalid_endpoints() {
         let at = |endpoint: &str| url(&metadata(&[("endpoint", endpoint)]), "https://x", "/chat");
         assert_eq!(at("http://h:1/v1/").unwrap().as_str(), "http://h:1/v1/chat");
         assert_eq!(at("").unwrap().as_str(), "https://x/chat");
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_show_the_providers_text() {
+    fn errors_show_provider_text() {
         let refused = |status, body: &[u8]| refused(status, body, &Secrets::new(["sk-secret"]));
         let error = refused(StatusCode::UNAUTHORIZED, br#"{"error":{"message":"bad key"}}"#);
         assert_eq!(error.kind(), Kind::Denied);

@@ -199,7 +199,7 @@ fn hello() -> Request {
 }
 
 #[tokio::test]
-async fn every_kind_keeps_the_rules() {
+async fn all_models_pass_conformance() {
     let echo = components()
         .conversation("conversation.echo", "v1", &[("key", "unused")])
         .await
@@ -271,7 +271,7 @@ async fn openai_gets_chat_completions() {
 }
 
 #[tokio::test]
-async fn openai_says_which_tools_are_wanted() {
+async fn openai_sends_tool_choice() {
     let provider = Provider::start(chat).await;
     let model = provider.model("conversation.openai", &[]).await;
     for (choice, expected) in [
@@ -299,7 +299,7 @@ async fn openai_says_which_tools_are_wanted() {
 }
 
 #[tokio::test]
-async fn models_that_reason_get_no_temperature() {
+async fn reasoning_models_get_no_temperature() {
     let provider = Provider::start(chat).await;
     for (name, expected) in [
         ("gpt-5-nano", Value::Null),
@@ -315,7 +315,7 @@ async fn models_that_reason_get_no_temperature() {
 }
 
 #[tokio::test]
-async fn azure_has_its_own_address_and_header() {
+async fn azure_uses_its_address_and_header() {
     let provider = Provider::start(chat).await;
     let more = [("apiType", "Azure"), ("apiVersion", "2025-01-01")];
     let model = provider.model("conversation.openai", &more).await;
@@ -341,7 +341,7 @@ async fn azure_has_its_own_address_and_header() {
 }
 
 #[tokio::test]
-async fn siblings_of_openai_have_defaults_of_their_own() {
+async fn compatible_providers_have_defaults() {
     let provider = Provider::start(chat).await;
     let model = provider
         .model("conversation.deepseek", &[("maxTokens", "99"), ("model", "")])
@@ -433,7 +433,7 @@ async fn anthropic_gets_messages() {
 }
 
 #[tokio::test]
-async fn the_same_question_is_paid_for_once() {
+async fn caches_repeated_questions() {
     let provider = Provider::start(chat).await;
     for alias in ["responseCacheTTL", "cacheTTL"] {
         let before = provider.count();
@@ -455,7 +455,7 @@ async fn the_same_question_is_paid_for_once() {
 }
 
 #[tokio::test]
-async fn failures_of_the_provider_are_told_and_not_kept() {
+async fn does_not_cache_provider_failures() {
     for (status, kind) in [
         (401, Kind::Denied),
         (400, Kind::InvalidRequest),
@@ -503,7 +503,7 @@ async fn failures_of_the_provider_are_told_and_not_kept() {
 }
 
 #[tokio::test]
-async fn a_provider_that_is_not_there_is_unavailable_and_keys_stay_secret() {
+async fn unreachable_provider_hides_keys() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let gone = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);

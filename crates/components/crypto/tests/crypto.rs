@@ -106,7 +106,7 @@ async fn key_set(jwks: &str) -> outrigger_component::Result<Arc<dyn CryptoProvid
 }
 
 #[tokio::test]
-async fn a_folder_of_keys_keeps_the_rules() {
+async fn local_storage_passes_conformance() {
     let folder = tempfile::tempdir().unwrap();
     let keys = keys(folder.path());
     conformance::crypto(&storage(&folder).await, &keys).await;
@@ -138,7 +138,7 @@ fn set_keys() -> CryptoKeys {
 }
 
 #[tokio::test]
-async fn a_key_set_keeps_the_rules_wherever_it_is() {
+async fn key_sets_pass_conformance() {
     let text = set().to_string();
     conformance::crypto(&key_set(&text).await.unwrap(), &set_keys()).await;
     let encoded = STANDARD.encode(&text);
@@ -154,7 +154,7 @@ async fn a_key_set_keeps_the_rules_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn json_web_keys_come_out_as_they_went_in() {
+async fn jwk_round_trip() {
     let provider = key_set(&set().to_string()).await.unwrap();
     for name in ["rsa", "p256", "p384", "p521", "ed25519"] {
         let parsed: Value = serde_json::from_str(&provider.public_key(name).await.unwrap().jwk).unwrap();
@@ -168,7 +168,7 @@ async fn json_web_keys_come_out_as_they_went_in() {
 }
 
 #[tokio::test]
-async fn long_messages_are_verified_on_another_thread() {
+async fn offloads_verification_of_long_messages() {
     let provider = key_set(&set().to_string()).await.unwrap();
     for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
         let message = vec![7; length];
@@ -181,7 +181,7 @@ async fn long_messages_are_verified_on_another_thread() {
 }
 
 #[tokio::test]
-async fn what_takes_long_is_done_on_another_thread() {
+async fn offloads_expensive_operations() {
     let provider = key_set(&set().to_string()).await.unwrap();
     let (was_at_once, signed) = done_at_once(provider.sign(&[7; 32], "PS256", "rsa")).await;
     assert!(!was_at_once, "signing with a private key");
@@ -216,7 +216,7 @@ async fn what_takes_long_is_done_on_another_thread() {
 }
 
 #[tokio::test]
-async fn restrictions_of_json_web_keys_are_kept() {
+async fn enforces_jwk_restrictions() {
     let key = |more: Value| {
         let mut key = json!({"kty": "oct", "k": "AAECAwQFBgcICQoLDA0ODw", "kid": "k"});
         key.as_object_mut()
@@ -246,7 +246,7 @@ async fn restrictions_of_json_web_keys_are_kept() {
 }
 
 #[tokio::test]
-async fn names_do_not_leave_the_folder() {
+async fn names_cannot_leave_folder() {
     let outer = tempfile::tempdir().unwrap();
     write(outer.path(), "outside", [1; 32]);
     let inner = outer.path().join("keys");
@@ -299,7 +299,7 @@ async fn names_do_not_leave_the_folder() {
 }
 
 #[tokio::test]
-async fn keys_are_written_in_many_ways() {
+async fn reads_all_key_formats() {
     let folder = tempfile::tempdir().unwrap();
     let pair = rsa::KeyPair::generate(rsa::KeySize::Rsa2048).unwrap();
     let spki = pair.public_key().as_der().unwrap();
@@ -338,7 +338,7 @@ async fn keys_are_written_in_many_ways() {
 }
 
 #[tokio::test]
-async fn unusable_keys_are_refused_with_their_name() {
+async fn rejects_unusable_keys_by_name() {
     let folder = tempfile::tempdir().unwrap();
     for (name, contents) in [
         ("empty", String::new()),
@@ -386,7 +386,7 @@ async fn unusable_keys_are_refused_with_their_name() {
 }
 
 #[tokio::test]
-async fn a_folder_or_set_that_is_none_is_an_error_of_the_configuration() {
+async fn rejects_invalid_folder_or_set() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "file", "x");
     let file = folder.path().join("file");
@@ -427,7 +427,7 @@ async fn a_folder_or_set_that_is_none_is_an_error_of_the_configuration() {
 }
 
 #[tokio::test]
-async fn only_a_regular_file_is_a_source_of_keys() {
+async fn reads_keys_from_regular_files_only() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("keys.json");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -445,7 +445,7 @@ async fn only_a_regular_file_is_a_source_of_keys() {
 }
 
 #[tokio::test]
-async fn a_file_that_changed_is_read_again() {
+async fn reloads_changed_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.json");
     let one = |kid: &str| {
@@ -488,7 +488,7 @@ async fn serve(answers: Arc<AtomicUsize>) -> String {
 }
 
 #[tokio::test]
-async fn a_set_from_a_url_is_fetched_again_when_it_is_old() {
+async fn refetches_stale_url_set() {
     let answers = Arc::new(AtomicUsize::new(0));
     let url = serve(Arc::clone(&answers)).await;
     let properties = [("jwks", url.as_str()), ("minRefreshInterval", "3s")];

@@ -224,7 +224,7 @@ mod tests {
     use outrigger_components_testing::{Components, named, tls::Certificates};
 
     #[tokio::test]
-    async fn an_account_in_an_address_is_neither_used_nor_shown() {
+    async fn ignores_and_hides_address_credentials() {
         let endpoints = "http://me:hush@127.0.0.1:1,me:p@ss@[::1]:2/";
         let setup = outrigger_components_testing::setup(&[("endpoints", endpoints)]);
         let members = super::Members::read(&setup.metadata).unwrap();
@@ -243,7 +243,7 @@ mod tests {
 
     /// Including a missing or invalid address.
     #[tokio::test]
-    async fn all_that_is_wrong_is_told_together() {
+    async fn reports_all_errors_together() {
         let wrong = [("maxTxnOps", "many"), ("tlsEnable", "true"), ("cert", "no PEM")];
         for address in [None, Some(("endpoints", "host"))] {
             let properties: Vec<_> = wrong.into_iter().chain(address).collect();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_damaged_is_blamed() {
+    async fn names_damaged_certificate() {
         let of = Certificates::new();
         let good = [("ca", &*of.root), ("cert", &of.client), ("key", &of.client_key)];
         for (name, _) in good {

@@ -35,7 +35,7 @@ fn write(key: &str, value: &'static str) -> Set {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_layouts_keep_the_rules() {
+async fn both_layouts_pass_conformance() {
     let Some(server) = Etcd::start() else { return };
     for version in ["v1", "v2"] {
         let prefix = [("keyPrefixPath", version)];
@@ -47,7 +47,7 @@ async fn both_layouts_keep_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_written_outlives_the_server() {
+async fn state_survives_server_restart() {
     let Some(mut server) = Etcd::start() else { return };
     let store = open(&server.endpoint(), "v2", &[]).await.unwrap();
     conformance::state_outlives(&store, &mut server).await;
@@ -55,7 +55,7 @@ async fn what_is_written_outlives_the_server() {
 
 /// v1 stores the value's bytes, v2 a message; keys have the prefix. `state.etcd` without a version is v1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn layouts_are_daprs() {
+async fn layouts_match_dapr() {
     let Some(server) = Etcd::start() else { return };
     let endpoint = server.endpoint();
     let (old, new) = (
@@ -90,7 +90,7 @@ async fn raw(store: &Arc<dyn StateStore>, key: &str) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_member_takes_over() {
+async fn fails_over_to_another_member() {
     let (Some(mut first), Some(second)) = (Etcd::start(), Etcd::start()) else {
         return;
     };
@@ -109,7 +109,7 @@ async fn another_member_takes_over() {
 
 /// As after a power loss: the connection does not close.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_member_takes_over_when_one_falls_silent() {
+async fn fails_over_from_silent_member() {
     let (Some(first), Some(second)) = (Etcd::start(), Etcd::start()) else {
         return;
     };
@@ -130,7 +130,7 @@ async fn another_member_takes_over_when_one_falls_silent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_protects_the_connection() {
+async fn connects_over_tls() {
     let certificates = Certificates::new();
     let Some(server) = Etcd::start_tls(&certificates) else {
         return;
@@ -153,7 +153,7 @@ async fn tls_protects_the_connection() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_not_there_yet_holds_up_nobody() {
+async fn starts_without_reachable_store() {
     let store = open("127.0.0.1:1", "v2", &[]).await.unwrap();
     let error = store.get(&Get::key("k")).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
@@ -161,7 +161,7 @@ async fn a_store_that_is_not_there_yet_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn wrong_settings_are_named() {
+async fn invalid_settings_are_named() {
     let Components(catalog) = Components::of(outrigger_components_etcd::add);
     let entry = catalog.state.find("state.etcd", "v2").unwrap();
     let here = ("endpoints", "127.0.0.1:1");

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn content_comes_back_as_far_as_the_limit_goes() {
+    fn decompresses_up_to_limit() {
         let content = b"0123456789".repeat(20_000);
         let packed = packed(&content);
         assert_eq!(
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_fills_no_more_than_its_room() {
+    fn bounds_decompression_bombs() {
         let bomb = packed(&vec![0; 64 << 20]);
         assert!(bomb.len() < 128 << 10);
         let (content, whole) = unpack(&bomb, true, Some(1000)).unwrap();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_all_there_is_an_error_unless_we_cut_it() {
+    fn rejects_truncated_input_unless_cut() {
         let packed = packed(&b"0123456789".repeat(20_000));
         let part = packed.slice(..packed.len() / 2);
         assert!(unpack(&part, true, None).is_err());

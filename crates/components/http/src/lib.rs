@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn packed_answers_are_unpacked_on_another_thread() {
+    async fn offloads_decompression() {
         let properties = [("url".to_owned(), "http://localhost".to_owned())];
         let binding = HttpBinding::open(&Metadata::new("web", properties).unwrap()).unwrap();
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn capitals_become_headers_and_the_trace_wins() {
+    fn capitalised_keys_become_headers() {
         let metadata = pairs(&[
             ("X-One", "1"),
             ("x-two", "2"),
@@ -153,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_json_unless_said_otherwise() {
+    fn json_is_default_content_type() {
         assert_eq!(headers(&pairs(&[]), None, true).unwrap()[CONTENT_TYPE], JSON);
         let other = pairs(&[("Content-Type", "text/csv")]);
         assert_eq!(headers(&other, None, true).unwrap()[CONTENT_TYPE], "text/csv");
     }
 
     #[test]
-    fn what_is_no_header_is_named() {
+    fn names_invalid_headers() {
         let error = headers(&pairs(&[("X Y", "1")]), None, false).unwrap_err();
         assert!(error.to_string().contains("X Y"), "{error}");
         let error = headers(&pairs(&[("X", "a\nb")]), None, false).unwrap_err();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connections_own_fields_are_no_metadata() {
+    fn hop_by_hop_headers_are_dropped() {
         let mut head = http::Response::new("");
         for (name, value) in [("transfer-encoding", "chunked"), ("trailer", "x"), ("x-own", "1")] {
             head.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_text_in_either_encoding() {
+    fn decodes_utf8_and_latin1_values() {
         let read = |bytes: &[u8]| text(&HeaderValue::from_bytes(bytes).unwrap()).into_owned();
         assert_eq!(read(b"caf\xe9"), "café");
         assert_eq!(read("café".as_bytes()), "café");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_written_as_clients_expect() {
+    fn canonicalises_header_names() {
         assert_eq!(canonical("content-type"), "Content-Type");
         assert_eq!(canonical("x-a-b"), "X-A-B");
     }

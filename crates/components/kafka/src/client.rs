@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_that_pass_can_be_tried_again_and_others_not() {
+    fn only_transient_errors_are_retryable() {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         for (error, expected) in [
             (KrafkaError::network(refused), Kind::Unavailable),

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_fnv1a() {
+    fn hash_is_fnv1a() {
         // Test vectors of the FNV draft.
         for (text, hash) in [("", 0x811c_9dc5), ("a", 0xe40c_292c), ("foobar", 0xbf9c_f968)] {
             assert_eq!(fnv1a(text.as_bytes()), hash, "{text:?}");
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_its_partition_and_no_key_has_any() {
+    fn key_determines_partition() {
         // 0xe40c292c is -468965076 as a signed number.
         assert_eq!(ByKey.partition("t", Some(b"a"), 10), 6);
         assert_eq!(ByKey.partition("t", Some(b"a"), 1), 0);

@@ -147,7 +147,7 @@ mod tests {
 
     /// As the client writes it; the server test would report a different text.
     #[test]
-    fn a_batch_that_cannot_be_read_is_found_in_the_text_of_the_client() {
+    fn finds_undecodable_batch_in_error_text() {
         let told = |text: &str| KrafkaError::protocol_kind(ProtocolErrorKind::Malformed, text);
         let error = told(
             "undecodable record batch at a-b-3 offset 17 (2 partitions affected in this poll); the partition cannot \

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_is_a_header_and_one_of_them_the_key() {
+    fn metadata_becomes_headers_and_key() {
         let metadata = pairs(&[("partitionKey", "k"), ("other", "o"), ("secret-1", "s")]);
         let record = outgoing(
             "t",
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_metadata_say_how_payloads_are_encoded() {
+    fn metadata_selects_encoding() {
         let of = |value| Encoding::of(&pairs(&[("valueSchemaType", value)])).map_err(|error| error.kind());
         assert_eq!((of("None"), of("")), (Ok(Encoding::None), Ok(Encoding::None)));
         assert_eq!((of("Avro"), of("AVRO")), (Ok(Encoding::Avro), Ok(Encoding::Avro)));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn apps_get_the_place_of_a_record_its_key_and_its_headers() {
+    fn metadata_has_offset_key_and_headers() {
         let found = metadata(&consumed(Some(b"a/b")), &headers("", "^secret"));
         let expected = pairs(&[
             ("__key", "a/b"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_its_partition_and_key_as_ordering_key() {
+    fn ordering_key_is_partition_and_key() {
         let topic: Arc<str> = "t".into();
         let record = consumed(Some(b"k"));
         let message = incoming(&topic, &record, payload(&record), &Headers::default(), Some(2));

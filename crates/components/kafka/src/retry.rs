@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn by_default_every_five_seconds_without_end() {
+    fn default_retries_every_five_seconds() {
         let retry = read(&[]);
         for failed in [1, 2, 1_000_000] {
             assert_eq!(retry.pause(failed), Some(Duration::from_secs(5)));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_can_be_counted() {
+    fn limits_attempts() {
         let retry = read(&[("backOffMaxRetries", "2"), ("backOffDuration", "1s")]);
         assert_eq!(retry.pause(2), Some(Duration::from_secs(1)));
         assert_eq!(retry.pause(3), None, "two were made again");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn exponential_pauses_grow_up_to_the_longest() {
+    fn exponential_backoff_is_capped() {
         let retry = read(&[
             ("backOffPolicy", "exponential"),
             ("backOffInitialInterval", "1s"),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_spread() {
+    fn delays_have_jitter() {
         let retry = read(&[
             ("backOffPolicy", "exponential"),
             ("backOffInitialInterval", "10s"),

@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn without_authentication_there_is_no_tls() {
+    fn no_tls_without_authentication() {
         let security = read(&[("authType", "none"), ("caCert", "")]).unwrap();
         assert!(security.tls.is_none());
         assert!(!security.config().requires_tls());
     }
 
     #[test]
-    fn a_password_comes_with_tls_unless_that_is_off() {
+    fn password_implies_tls() {
         let password = [
             ("authType", "Password"),
             ("saslUsername", "u"),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_property_is_understood() {
+    fn accepts_deprecated_property() {
         assert!(matches!(
             read(&[("authRequired", "false")]).unwrap().sasl,
             Sasl::None
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_blamed() {
+    fn names_damaged_certificate() {
         let (of, other) = (Certificates::new(), Certificates::new());
         let good = [
             ("caCert", &*of.root),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn names_missing_property() {
         for (name, properties) in [
             ("authType", &[] as &[(&str, &str)]),
             ("saslUsername", &[("authType", "password")]),

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_daprs_code() {
+    fn defaults_match_dapr() {
         let settings = read(&[]).unwrap();
         assert_eq!(settings.brokers, "one:9092,two:9092");
         assert_eq!(
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_is_named_by_consumer_group_before_consumer_id() {
+    fn consumer_group_overrides_consumer_id() {
         let settings = read(&[("consumerID", "one")]).unwrap();
         assert_eq!(settings.group, "one");
         let settings = read(&[("consumerID", "one"), ("consumerGroup", "two")]).unwrap();
@@ -266,32 +266,32 @@ mod tests {
     }
 
     #[test]
-    fn bare_numbers_are_milliseconds_before_joining_again_and_seconds_elsewhere() {
+    fn bare_number_units_match_dapr() {
         let settings = read(&[("consumeRetryInterval", "250"), ("sessionTimeout", "20")]).unwrap();
         assert_eq!(settings.consumer.rejoin, Duration::from_millis(250));
         assert_eq!(settings.consumer.session, Duration::from_secs(20));
     }
 
     #[test]
-    fn retries_can_be_switched_off() {
+    fn retries_can_be_disabled() {
         let settings = read(&[("consumeRetryEnabled", "false")]).unwrap();
         assert!(settings.consumer.retry.is_none());
     }
 
     #[test]
-    fn an_unknown_strategy_is_range() {
+    fn unknown_strategy_means_range() {
         let settings = read(&[("consumerGroupRebalanceStrategy", "fair")]).unwrap();
         assert_eq!(settings.consumer.strategy, PartitionAssignmentStrategy::Range);
     }
 
     #[test]
-    fn excluded_headers_do_not_pass() {
+    fn drops_excluded_headers() {
         let settings = read(&[("excludeHeaderMetaRegex", "^secret-")]).unwrap();
         assert!(settings.headers.passes("open") && !settings.headers.passes("secret-key"));
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn names_invalid_property() {
         for (name, value) in [
             ("brokers", ""),
             ("initialOffset", "middle"),

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_payloads_are_decoded_on_another_thread() {
+    async fn offloads_large_payload_decoding() {
         let server = SchemaRegistry::start(None).await;
         server.register("t-value", "\"string\"");
         let properties = [("schemaRegistryURL".to_owned(), server.url())];

@@ -17,7 +17,7 @@ fn pairs(pairs: &[(&str, &str)]) -> Pairs {
 }
 
 #[tokio::test]
-async fn secrets_of_the_cluster_pass_the_suite() {
+async fn kubernetes_passes_conformance() {
     let server = Server::start().await;
     // In a pod, its own namespace is the default.
     let namespace = std::env::var("NAMESPACE").unwrap_or_else(|_| "shop".to_owned());

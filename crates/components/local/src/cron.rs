@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_look_as_go_prints_them() {
+    fn formats_times_like_go() {
         let time = |text: &str| shown(text.parse().unwrap());
         assert_eq!(time("2026-01-02T03:04:05Z"), "2026-01-02 03:04:05 +0000 UTC");
         assert_eq!(

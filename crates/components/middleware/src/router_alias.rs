@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn paths_get_other_names_and_variables_go_into_the_query() {
+    async fn rewrites_path_and_adds_variables() {
         let alias = alias(&[
             ("/hello", "/v1.0/invoke/app/method/hello"),
             ("/users/{id}/{part-of:[a-z]+}", "/u"),
@@ -260,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_routes_are_refused() {
+    fn rejects_invalid_routes() {
         for path in ["/{", "/{}", "/{a:}", "/{a:[}", "/{a:(}"] {
             assert!(alias(&[(path, "/x")]).is_err(), "{path}");
         }
     }
 
     #[test]
-    fn routes_are_json_yaml_or_properties() {
+    fn reads_routes_in_three_forms() {
         let read = |properties: &[(&str, &str)]| {
             let owned = properties.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
             routes(&Metadata::new("alias", owned).unwrap())

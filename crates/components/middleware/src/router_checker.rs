@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_matches_however_it_is_read() {
+    fn checks_every_reading_of_target() {
         let rule = Regex::new("^/(public|https?://public|v1.0/state/s/k)").unwrap();
         let checker = RouterChecker { rule };
         for allowed in [

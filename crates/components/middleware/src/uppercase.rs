@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_may_be_cut_anywhere() {
+    fn handles_split_characters() {
         let text = "hello, größe ñandú!";
         for cut in 0..=text.len() {
             let mut rest = Vec::new();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_that_are_no_text_stay() {
+    async fn keeps_invalid_utf8() {
         let body = outrigger_component::middleware::full(&b"a\xffb\xc3"[..]);
         let out = capitals(body).collect().await.unwrap().to_bytes();
         assert_eq!(&out[..], b"A\xffB\xc3");

@@ -50,7 +50,7 @@ async fn refuses_settings(kind: &str, wrong: &[Wrong<'_>]) {
 }
 
 #[tokio::test]
-async fn uppercase_keeps_the_rules() {
+async fn uppercase_passes_conformance() {
     for direction in ["request", "response", "both"] {
         let middleware = open("uppercase", &[("direction", direction)]).await;
         conformance::middleware(&middleware, &request("/x?y=1")).await;
@@ -58,7 +58,7 @@ async fn uppercase_keeps_the_rules() {
 }
 
 #[tokio::test]
-async fn routeralias_keeps_the_rules() {
+async fn routeralias_passes_conformance() {
     let routes = r#"{"/exact": "/x", "/users/{id}": "/u"}"#;
     let middleware = open("routeralias", &[("routes", routes)]).await;
     for target in ["/other?y=1", "/users/", "/users/a/b", "http://host/%7Bid%7D", "*"] {
@@ -76,7 +76,7 @@ async fn routeralias_keeps_the_rules() {
 }
 
 #[tokio::test]
-async fn routerchecker_keeps_the_rules() {
+async fn routerchecker_passes_conformance() {
     let middleware = open("routerchecker", &[("rule", "^/fine")]).await;
     conformance::middleware(&middleware, &request("/fine?y=1")).await;
     let status = StatusCode::BAD_REQUEST;
@@ -85,7 +85,7 @@ async fn routerchecker_keeps_the_rules() {
 }
 
 #[tokio::test]
-async fn routerchecker_judges_every_reading_of_a_path() {
+async fn routerchecker_checks_every_path_reading() {
     let rule = "^/v1.0/invoke/b/method/public/";
     let middleware = open("routerchecker", &[("rule", rule)]).await;
     let method = |path: &str| request(&format!("/v1.0/invoke/b/method{path}"));
@@ -116,7 +116,7 @@ async fn routerchecker_judges_every_reading_of_a_path() {
 }
 
 #[tokio::test]
-async fn ratelimit_keeps_the_rules() {
+async fn ratelimit_passes_conformance() {
     let rate = "maxRequestsPerSecond";
     let middleware = open("ratelimit", &[(rate, "10000")]).await;
     conformance::middleware(&middleware, &request("/x?y=1")).await;
@@ -151,7 +151,7 @@ async fn admitted(properties: &[(&str, &str)]) -> usize {
 }
 
 #[tokio::test]
-async fn ratelimit_believes_only_proxies_it_knows() {
+async fn ratelimit_trusts_known_proxies_only() {
     let rate = ("maxRequestsPerSecond", "0.001");
     assert_eq!(admitted(&[rate]).await, 1);
     assert_eq!(admitted(&[rate, ("trustedProxies", "10.0.0.0/8")]).await, 1);
@@ -187,7 +187,7 @@ fn signed(claims: &Value) -> (String, String) {
 }
 
 #[tokio::test]
-async fn bearer_keeps_the_rules() {
+async fn bearer_passes_conformance() {
     let claims = json!({"iss": "https://issuer", "aud": "app", "exp": 4_000_000_000_u64});
     let (set, token) = signed(&claims);
     let (url, _server) = serve(set).await;

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_broker_would_end_the_connection_for_is_refused() {
+    fn rejects_fatal_messages_early() {
         let limits = Limits::default();
         limits.check(&message("a/b"), 100).unwrap();
         for topic in [
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_broker_lacks_is_not_asked_for() {
+    fn rejects_unsupported_features() {
         let all = Limits::default();
         let (no_groups, no_wildcards) = (
             Limits { shared: false, ..all },
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn two_clients_of_one_id_back_off_and_name_it() {
+    async fn clients_with_same_id_back_off() {
         let mut reconnect = Reconnect::new("twin".to_owned());
         let (mut waits, mut texts) = (Vec::new(), Vec::new());
         for _ in 0..12 {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_broker_that_was_away_is_not_taken_for_another_client() {
+    async fn outage_is_not_a_takeover() {
         let mut reconnect = Reconnect::new("alone".to_owned());
         for _ in 0..5 {
             reconnect.accepted();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_that_lasts_is_not_waited_out() {
+    async fn permanent_rejection_fails_at_once() {
         let refusal = |kind| Refusal {
             kind,
             text: "no".to_owned(),

@@ -227,7 +227,7 @@ mod tests {
     ];
 
     #[test]
-    fn urls_name_broker_and_account() {
+    fn parses_broker_urls() {
         let settings = read(&GOOD).unwrap();
         let broker = &settings.connection.broker;
         assert_eq!((broker.host.as_str(), broker.port), ("broker", 1883));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn names_missing_or_invalid_property() {
         for (properties, name) in [
             (vec![GOOD[1], GOOD[2]], "url"),
             (vec![GOOD[0], GOOD[2]], "topic"),
@@ -257,7 +257,7 @@ mod tests {
 
     /// Including a missing or invalid address.
     #[tokio::test]
-    async fn all_that_is_wrong_is_told_together() {
+    async fn reports_all_errors_together() {
         let components = || Components::of(crate::add);
         for address in [None, Some(("url", "ws://broker"))] {
             let mut wrong: Vec<_> = [("qos", "3")].into_iter().chain(address).collect();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_blamed() {
+    fn names_damaged_certificate() {
         let of = Certificates::new();
         let good = [
             ("caCert", &*of.root),

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_do_not_wait_with_their_message() {
+    fn drops_headers_of_queued_messages() {
         let mut headers = HeaderMap::new();
         headers.insert("X-Large", "y".repeat(1 << 20).as_str());
         headers.insert(NATS_MESSAGE_ID, "an id");

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_is_acknowledged_once_all_before_is_done() {
+    fn acknowledges_after_all_earlier_done() {
         let mut progress = beginning(None);
         for (sequence, number) in [(2, 1), (5, 2), (6, 3)] {
             assert!(came(&mut progress, sequence, number));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_lost_on_its_way_is_not_acknowledged() {
+    fn does_not_acknowledge_lost_messages() {
         let mut progress = beginning(None);
         came(&mut progress, 1, 1);
         came(&mut progress, 4, 3);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_subscriber_had_is_not_acknowledged_unseen() {
+    fn does_not_acknowledge_other_subscribers_messages() {
         let mut progress = beginning(Some(1));
         came(&mut progress, 3, 1);
         assert_eq!(progress.finished(3), None);

@@ -370,7 +370,7 @@ mod tests {
 
     /// Including a missing or invalid address.
     #[tokio::test]
-    async fn all_that_is_wrong_is_told_together() {
+    async fn reports_all_errors_together() {
         let wrong = [
             ("concurrencyMode", "double"),
             ("tls_client_cert", "/nowhere"),
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_dapr() {
+    fn defaults_match_dapr() {
         let settings = read(&[]).unwrap();
         assert_eq!(settings.at(), "a:1,b:4222");
         assert_eq!(settings.consumer.deliver_policy, DeliverPolicy::All);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn consumers_are_made_as_the_settings_say() {
+    fn consumer_follows_settings() {
         let settings = read(&[
             ("durableName", "d"),
             ("queueGroupName", "g"),
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_renewed_within_the_shortest_time_that_the_server_gives() {
+    fn renews_within_shortest_ack_wait() {
         let seconds = |numbers: &[u64]| numbers.iter().copied().map(Duration::from_secs).collect();
         for (ack_wait, backoff, every) in [(0, &[][..], 10), (3, &[], 1), (30, &[30, 6, 60], 2)] {
             let config = consumer::Config {
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_file_that_is_none_is_named_at_once() {
+    fn invalid_key_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn names_invalid_property() {
         for (name, more) in [
             ("ackPolicy", vec![("ackPolicy", "some")]),
             ("startSequence", vec![("deliverPolicy", "sequence")]),

@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_is_the_file_without_its_extension() {
+    fn name_is_file_without_extension() {
         let name = |file: &str| component_name(&Path::new("/run").join(file));
         assert_eq!(name("redis.sock").as_deref(), Some("redis"));
         assert_eq!(name("my.store.sock").as_deref(), Some("my.store"));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_nobody_elses() {
+    fn rejects_folders_of_others() {
         let ids = ProcessIds {
             user: 1000,
             groups: vec![1000, 27],
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_judged_by_who_this_process_is() {
+    fn checks_folder_against_process_ids() {
         use std::os::unix::fs::{PermissionsExt, chown};
 
         let folder = tempfile::tempdir().unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_who_its_status_says() {
+    fn parses_process_status() {
         let ids = |groups| {
             let status =
                 format!("Name:\tdaprd\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t{groups}\nNStgid:\t9\n");
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sockets_count() {
+    fn ignores_other_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("file.sock"), "").unwrap();

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_statuses_read_as_in_dapr() {
+    fn status_text_matches_dapr() {
         let error = error(&Status::cancelled("stop"));
         assert_eq!(error.to_string(), "rpc error: code = Canceled desc = stop");
         assert_eq!((error.kind(), error.code()), (Kind::Internal, Some(1)));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_violation_of_etag_alone_is_about_the_etag() {
+    fn recognises_etag_violation() {
         let mismatch = write_error(&about("etag", Code::FailedPrecondition));
         assert_eq!(mismatch.kind(), Kind::EtagMismatch);
         assert_eq!(
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_can_say_what_callers_are_told() {
+    fn component_sets_api_status() {
         let status = informed(
             Code::DataLoss,
             &[("kit_error", "true"), ("http_code", "506"), ("tag", "t")],
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_were_not_deleted_are_counted() {
+    fn reports_undeleted_rows() {
         let status = informed(Code::Internal, &[("expected", "3"), ("affected", "1")]);
         assert_eq!(
             bulk_delete_error(&status).to_string(),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn details_that_are_no_details_do_no_harm() {
+    fn ignores_invalid_details() {
         let status = Status::with_details(Code::FailedPrecondition, "no", vec![0xff, 0xff, 0xff].into());
         assert_eq!(
             write_error(&status).to_string(),

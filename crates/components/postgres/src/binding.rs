@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_text_that_fits_any_type() {
+    fn arguments_are_untyped_text() {
         let text = |json: &str| Argument::text(&serde_json::from_str(json).unwrap(), false);
         assert_eq!(text("1"), "1");
         assert_eq!(text("2.0"), "2");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_begin_a_transaction_is_known_by_its_words() {
+    fn detects_transaction_keywords() {
         for (sql, may) in [
             ("BEGIN", true),
             ("INSERT INTO a VALUES (1);begin;", true),
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_must_be_an_array() {
+    fn rejects_non_array_arguments() {
         assert_eq!(decoded("[1, \"x\"]").unwrap().len(), 2);
         assert!(decoded("").unwrap().is_empty());
         let error = decoded("{}").map(drop).unwrap_err().to_string();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_have_no_more_values_than_they_may_have() {
+    fn bounds_argument_values() {
         let list = |values| format!("[{}]", vec!["0"; values].join(","));
         assert_eq!(decoded(&list(MAX_VALUES - 1)).unwrap().len(), MAX_VALUES - 1);
         let error = decoded(&list(MAX_VALUES)).map(drop).unwrap_err().to_string();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_arguments_are_read_on_another_thread() {
+    async fn offloads_large_arguments() {
         for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
             let text = format!("[\"{}\"]", "x".repeat(size - 4));
             let metadata = Pairs::from([(PARAMETERS.to_owned(), text)]);

@@ -266,7 +266,7 @@ mod tests {
     use super::{Notified, notified};
 
     #[test]
-    fn notifications_carry_a_row() {
+    fn parses_row_in_notification() {
         let payload = r#"{"table":"c","action":"UPDATE","data":{"KEY":"k","value":"v","version":2,"metadata":{"a":"b"}}}"#;
         let Notified { key, item } = notified(payload).unwrap();
         let item = item.unwrap();

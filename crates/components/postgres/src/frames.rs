@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_too_large_becomes_an_error_wherever_it_is_cut() {
+    fn replaces_oversized_row_with_error() {
         let fits = message(DATA_ROW, &[1; 10]);
         let large = message(DATA_ROW, &[2; 11]);
         let end = message(b'Z', b"I");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_and_too_large_ends_the_connection() {
+    fn other_oversized_message_ends_connection() {
         for wrong in [
             message(b'N', &[0; 11]),
             vec![b'D', 0, 0, 0, 3],

@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parameters_of_a_whole_transaction_follow_each_other() {
+    fn numbers_parameters_across_parts() {
         for generation in [Generation::V1, Generation::V2] {
             let layout = Layout::new(generation, "state");
             let of_write = if generation == Generation::V1 { 4 } else { 3 };

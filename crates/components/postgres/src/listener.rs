@@ -99,7 +99,7 @@ mod tests {
     use super::identifier;
 
     #[test]
-    fn channel_names_cannot_carry_statements() {
+    fn channel_names_cannot_inject_sql() {
         assert_eq!(identifier("Config_1").unwrap(), "\"config_1\"");
         for wrong in ["", "a;b", "a b", "a\"b"] {
             assert!(identifier(wrong).is_err(), "{wrong}");

@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_named_with_their_ports() {
+    fn errors_name_servers_with_ports() {
         let named = |text: &str| servers(&text.parse().unwrap());
         assert_eq!(named("host=a,b port=1,2"), "a:1 or b:2");
         assert_eq!(named("host=a,b port=7"), "a:7 or b:7");

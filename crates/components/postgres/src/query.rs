@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_query_is_part_of_the_statement() {
+    fn query_input_is_never_sql() {
         let filter = Filter::And(vec![
             Filter::Eq("a'b.c".to_owned(), json!("x'; DROP TABLE t")),
             Filter::In(
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn rejects_invalid_queries() {
         let key = || "a".to_owned();
         for (filter, expected) in [
             (

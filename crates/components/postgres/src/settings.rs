@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_win_over_the_connection_string() {
+    fn properties_override_connection_string() {
         let read = settings(&[
             (
                 "connectionString",
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_the_property_and_keep_the_password() {
+    fn errors_name_property_and_hide_password() {
         for properties in [
             &[][..],
             &[("connectionString", "hunter2")],
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_mode_keeps_statements_on_the_server() {
+    fn only_default_mode_prepares_statements() {
         for (mode, prepare) in [
             ("cache_statement", true),
             ("cache_describe", false),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn table_names_cannot_carry_statements() {
+    fn table_names_cannot_inject_sql() {
         for (name, fine) in [
             ("state", true),
             ("my.state", true),

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_wins_and_nothing_is_shown_without_one() {
+    async fn token_overrides_oauth2() {
         let token = read(&[("token", "secret"), ("oauth2TokenURL", "https://a")]).unwrap();
         let shown = token.shown().await.unwrap();
         assert_eq!(shown, (Some("token".to_owned()), Some(b"secret".to_vec())));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_secrets_are_not_shown() {
+    fn names_invalid_property_and_hides_secrets() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("credentials.json");
         std::fs::write(&file, r#"{"client_id":"a","client_secret":"hidden"}"#).unwrap();

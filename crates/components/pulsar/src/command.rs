@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_brokers_are_those_of_components() {
+    fn maps_broker_errors() {
         for (code, kind) in [
             (ServerError::AuthenticationError, Kind::Denied),
             (ServerError::TopicNotFound, Kind::NotFound),

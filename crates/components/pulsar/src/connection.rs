@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_bounded() {
+    fn bounds_frames() {
         let mut frames = Frames { most: 100 };
         let mut large = BytesMut::from(&[0, 0, 0, 101, 0][..]);
         let error = frames.decode(&mut large).unwrap_err().to_string();

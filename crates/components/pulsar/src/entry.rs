@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_taken_apart() {
+    fn splits_batches() {
         let payload = batch(&["a", "", "c"]);
         assert_eq!(permits(&payload), 3);
         let entry = Entry::of(&command(Vec::new()), payload).unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_entries_are_read_on_another_thread() {
+    async fn offloads_large_entries() {
         for (size, expected) in [(INLINE / 2, true), (INLINE, false)] {
             let mut payload = batch(&[]);
             payload.metadata.num_messages_in_batch = None;
@@ -248,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_of_it_is_left_out() {
+    fn skips_acknowledged_messages() {
         let entry = Entry::of(&command(vec![0b101]), batch(&["a", "b", "c"])).unwrap();
         assert_eq!(texts(&entry), [(0, "a".to_owned()), (2, "c".to_owned())]);
     }
 
     #[test]
-    fn a_batch_that_is_none_is_refused() {
+    fn rejects_malformed_batch() {
         for cut in [1, 5, 12] {
             let mut payload = batch(&["some text"]);
             payload.data.truncate(payload.data.len() - cut);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_here_is_refused() {
+    fn rejects_unsupported_entries() {
         let mut encrypted = batch(&["a"]);
         encrypted.metadata.encryption_keys = vec![EncryptionKeys::default()];
         let mut chunk = batch(&["a"]);

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_came_in_by_tls_is_not_sent_on_without() {
+    fn tls_lookup_never_downgrades() {
         let entrance = |url: &str| Url::parse(url).unwrap();
         let tls = entrance("pulsar+ssl://broker:6651");
         let found = address("topic a", &tls, "pulsar+ssl://other:6651").unwrap();

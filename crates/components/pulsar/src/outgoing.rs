@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_are_key_time_and_properties() {
+    fn metadata_sets_key_time_and_properties() {
         let made = outgoing(&[
             ("partitionKey", "k"),
             ("deliverAt", "1970-01-01T00:00:02.5Z"),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_are_none_are_named() {
+    fn names_invalid_times() {
         for (name, value) in [
             ("deliverAt", "soon"),
             ("deliverAfter", "soon"),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_one_partition() {
+    fn key_determines_partition() {
         // The hash of Java's strings: "key" is 106079.
         let key = outgoing(&[("partitionKey", "key")]).unwrap();
         assert_eq!(key.partition(10), Some(9));

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_payloads_are_packed_on_another_thread() {
+    async fn offloads_compression() {
         for (size, expected) in [(INLINE, true), (INLINE + 1, false)] {
             let (at_once, packed) = done_at_once(Compression::Zlib(9).pack_aside(vec![b'x'; size])).await;
             assert_eq!(at_once, expected, "{size}");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_packed_is_unpacked_and_no_more() {
+    fn compression_round_trip_is_bounded() {
         let data = b"again and again and again and again".repeat(50);
         for kind in ["lz4", "zlib", "zstd"] {
             for level in ["default", "faster", "better"] {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_is_none_is_named() {
+    fn names_invalid_level() {
         let error = read(&[("compressionLevel", "best")]).unwrap_err();
         assert!(error.to_string().contains("compressionLevel"), "{error}");
     }

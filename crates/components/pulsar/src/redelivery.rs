@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_done_with_its_last_message_and_taken_once() {
+    fn entry_is_done_with_last_message() {
         let mut open = OpenEntries::default();
         let id = incoming(1, None).id;
         assert!(open.take(id, 2) && !open.take(id, 2));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_comes_after_its_time_and_is_counted() {
+    fn redelivers_refused_after_delay() {
         let mut again = Redeliveries::new(Duration::from_secs(1), false);
         let now = Instant::now();
         again.refused(incoming(1, None), now);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_waits_for_the_first_that_was_refused() {
+    fn refused_message_blocks_its_key() {
         let mut again = Redeliveries::new(Duration::from_secs(1), true);
         let now = Instant::now();
         again.refused(incoming(3, Some("a")), now);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_broker_gives_again_what_is_alone() {
+    fn broker_redelivers_single_messages() {
         let mut again = Redeliveries::new(Duration::ZERO, true);
         let now = Instant::now();
         again.refused(incoming(1, None), now);

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_dapr() {
+    fn defaults_match_dapr() {
         let settings = read(&[]).unwrap();
         assert_eq!(hosts(&settings), ["pulsar://localhost:6650"]);
         assert_eq!(
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_are_sent_after_seconds_where_there_is_no_unit() {
+    fn bare_batch_delay_is_seconds() {
         for (text, millis) in [("2", 2000), ("2ms", 2), ("0", 10)] {
             let settings = read(&[("batchingMaxPublishDelay", text)]).unwrap();
             let delay = settings.publishing.batches.unwrap().delay;
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_have_a_tenant_a_namespace_and_a_kind() {
+    fn builds_full_topic_names() {
         let settings = read(&[("tenant", "t"), ("namespace", "n"), ("persistent", "false")]).unwrap();
         assert_eq!(settings.topic("a b").unwrap(), "non-persistent://t/n/a b");
         assert!(!settings.keeps());
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_have_one_scheme_and_may_be_several() {
+    fn parses_several_hosts() {
         let settings = read(&[("host", "a")]).unwrap();
         assert_eq!(hosts(&settings), ["pulsar://a"]);
         let settings = read(&[("host", "pulsar://me:hush@a:1")]).unwrap();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn subscriptions_choose_for_themselves() {
+    fn subscription_metadata_overrides_settings() {
         let settings = read(&[("subscribeType", "failover"), ("maxConcurrentHandlers", "7")]).unwrap();
         let of = |pairs: &[(&str, &str)]| {
             let pairs = pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
@@ -378,7 +378,7 @@ mod tests {
 
     /// Including a missing or invalid address.
     #[tokio::test]
-    async fn all_that_is_wrong_is_told_together() {
+    async fn reports_all_errors_together() {
         let wrong = [
             ("tenant", "a/b"),
             ("oauth2TokenURL", "issuer"),
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_or_not_supported_is_named() {
+    fn names_invalid_or_unsupported_property() {
         for (name, value) in [
             ("host", ""),
             ("host", "http://a:8080"),

@@ -435,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_count_as_payloads_do() {
+    fn headers_count_toward_size() {
         let long = || AMQPValue::LongString("x".repeat(1000).into());
         let mut inner = FieldTable::default();
         inner.insert("inner".into(), long());
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn of_messages_that_are_dropped_soon_it_is_told_once() {
+    fn warns_once_before_drops() {
         let came_back = |times: i64| {
             let mut headers = FieldTable::default();
             headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(times));

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn objections_of_the_broker_are_read() {
+    fn parses_broker_rejections() {
         let start = "PRECONDITION_FAILED - ";
         for (text, expected) in [
             (
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn each_difference_is_logged_and_a_stream_is_refused() {
+    fn logs_differences_and_rejects_streams() {
         let declared = || {
             let mut arguments = FieldTable::default();
             for name in [TYPE, MODE] {

@@ -274,7 +274,7 @@ mod tests {
 
     /// RabbitMQ would close the channel, which other publishers share.
     #[test]
-    fn a_time_to_live_that_the_server_does_not_take_is_refused() {
+    fn rejects_excessive_time_to_live() {
         let (longest, longer) = ([("ttlInSeconds", "4294967")], [("ttlInSeconds", "4294968")]);
         let expiration = |outgoing: Outgoing| outgoing.properties.expiration().clone();
         let most: Option<ShortString> = Some("4294967000".into());

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_daprs_code() {
+    fn defaults_match_dapr() {
         let options = read(&[]).unwrap();
         assert_eq!(options.consumer, "app");
         assert!(options.durable && options.delete_when_unused);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn names_invalid_property() {
         for (name, value) in [
             ("deliveryMode", "3"),
             ("exchangeKind", "round"),

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_passes() {
+    fn passes_values_within_limit() {
         let sent = [
             "+OK\r\n-ERR no\r\n:1\r\n$-1\r\n*-1\r\n$0\r\n\r\n*0\r\n_\r\n".to_owned(),
             format!("*2\r\n{}*1\r\n:7\r\n", text(400)),
@@ -216,8 +216,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_becomes_an_error_and_nothing_else_does() {
-        let error = "-TOOLARGE an answer has more than 1000 bytes, the limit: ask for less, or raise --max-body-size\r\n";
+    fn replaces_only_oversized_values() {
+        let error =
+            "-TOOLARGE an answer exceeds the limit of 1000 bytes: request less, or raise --max-body-size\r\n";
         let (large, next) = (text(1001), format!("+next\r\n{}", text(900)));
         for (sent, expected) in [
             (large.clone(), error.to_owned()),
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_is_not_collected() {
+    fn rejects_unbounded_lines() {
         let endless = [b'+'].repeat(MAX_LINE + 2);
         let nested = b"*1\r\n".repeat(MAX_DEPTH + 1);
         for sent in [endless, nested] {

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lifetimes_are_seconds_or_durations() {
+    fn parses_time_to_live() {
         let read = |name: &str, text: &str| ttl(&Pairs::from([(name.to_owned(), text.to_owned())]));
         assert_eq!(read("ttlInSeconds", "100").unwrap(), Some(100_000));
         assert_eq!(read("TTL", "1m30s").unwrap(), Some(90_000));

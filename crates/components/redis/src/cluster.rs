@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects_name_a_node() {
+    fn parses_redirects() {
         let node = |host: &str, port, asking| Some((host.to_owned(), port, asking));
         assert_eq!(read("MOVED 3999 10.0.0.1:6381"), node("10.0.0.1", 6381, false));
         assert_eq!(read("ASK 3999 h.x:1"), node("h.x", 1, true));

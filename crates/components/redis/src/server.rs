@@ -211,7 +211,7 @@ mod tests {
     use crate::settings::Role;
 
     #[tokio::test(start_paused = true)]
-    async fn callers_share_one_attempt_and_its_failure() {
+    async fn callers_share_attempt_and_failure() {
         // Accepts connections and never answers.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = listener.local_addr().unwrap().to_string();

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_get_a_port() {
+    fn hosts_get_default_port() {
         for (host, port, expected) in [
             ("redis", "", "redis:6379"),
             ("redis", "7000", "redis:7000"),
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn two_different_ports_are_refused() {
+    fn rejects_conflicting_ports() {
         let error = settings(&[("redisHost", "redis:7001"), ("redisPort", "7000")]).unwrap_err();
         assert!(
             error.to_string().contains("remove the redisPort setting"),
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_in_an_address_is_refused_and_not_shown() {
+    fn rejects_and_hides_address_credentials() {
         for host in [
             "me:hush@redis:6379",
             "redis://:hush@redis:6379/0",
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn bare_durations_are_milliseconds_and_minus_one_is_for_ever() {
+    fn parses_bare_millisecond_durations() {
         let read = settings(&[
             ("redisHost", "redis"),
             ("dialTimeout", "250"),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_neither_gather_commands_nor_trust_silence() {
+    async fn sets_nodelay_and_keepalive() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let read = settings(&[("redisHost", "127.0.0.1")]).unwrap();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_of_the_pool_are_checked() {
+    fn validates_pool_properties() {
         let fine = [
             ("redisHost", "redis"),
             ("writeTimeout", "3s"),
@@ -442,7 +442,7 @@ mod tests {
 
     /// Including a missing or invalid address.
     #[tokio::test]
-    async fn all_that_is_wrong_is_told_together() {
+    async fn reports_all_errors_together() {
         let wrong = [
             ("useEntraID", "true"),
             ("redisType", "ring"),
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_need_the_name_of_the_master() {
+    fn sentinels_need_master_name() {
         let error = settings(&[("redisHost", "redis"), ("failover", "true")]).unwrap_err();
         assert!(
             error.to_string().contains("sentinelMasterName is missing"),

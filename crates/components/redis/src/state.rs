@@ -394,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lives_are_whole_numbers_as_far_as_redis_takes_them() {
+    fn bounds_ttl_to_redis_range() {
         let read = |text: &str| ttl_seconds(&Pairs::from([(TTL.to_owned(), text.to_owned())]));
         for (text, seconds) in [
             ("10", 10),

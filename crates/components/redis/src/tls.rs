@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pem_is_refused_without_showing_it() {
+    fn rejects_and_hides_invalid_pem() {
         for name in ["caCert", "clientCert", "clientKey"] {
             let on = ("enableTLS", "true");
             let error = settings(&[on, (name, "hush")]).map(drop).unwrap_err().to_string();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_and_its_key_belong_together() {
+    fn rejects_mismatched_certificate_and_key() {
         let (of, other) = (Certificates::new(), Certificates::new());
         let on = ("enableTLS", "true");
         let (certificate, key) = (("clientCert", &*of.client), ("clientKey", &*of.client_key));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_tls_are_told_from_others() {
+    fn recognises_tls_errors() {
         let refused = |error| outrigger_tls::refused(&RedisError::from(error));
         let kind = io::ErrorKind::InvalidData;
         assert!(refused(io::Error::new(

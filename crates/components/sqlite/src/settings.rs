@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_become_uris_and_own_options_go() {
+    fn converts_paths_to_uris() {
         let read = settings(&[(
             "connectionString",
             "data.db?mode=rwc&_txlock=immediate&_pragma=synchronous(1)&cache=shared",
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_follows_the_kind_of_database() {
+    fn journal_mode_depends_on_database() {
         for (text, wal_off, journal, memory) in [
             (":memory:", "", "MEMORY", true),
             ("file::memory:?cache=shared", "", "MEMORY", true),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_properties_decide_cannot_be_set_in_the_text() {
+    fn rejects_reserved_uri_options() {
         for text in [
             "x.db?_pragma=busy_timeout(1)",
             "x.db?_pragma=Journal_Mode(OFF)",
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_told_at_once() {
+    fn reports_all_errors_at_once() {
         let pairs = [
             ("timeout", "100ms"),
             ("busyTimeout", "soon"),
@@ -174,7 +174,7 @@ mod tests {
 
     /// Errors reported together with another one are not repeated when the rest is read without it.
     #[tokio::test]
-    async fn each_mistake_is_told_once() {
+    async fn reports_each_error_once() {
         let (names, table) = (["tableName", "metadataTableName"], "a-b");
         let wrong = names.map(|name| (name, table));
         let given = [&wrong[..], &[("timeout", "soon"), ("cleanupInterval", "soon")]].concat();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn table_names_cannot_carry_statements() {
+    fn table_names_cannot_inject_sql() {
         let name = |value: &str| {
             let pairs = [("tableName".to_owned(), value.to_owned())];
             identifier(&Metadata::new("store", pairs).unwrap(), "tableName", "state")

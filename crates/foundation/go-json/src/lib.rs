@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_sorted_and_space_goes() {
+    fn sorts_keys_and_strips_space() {
         assert_eq!(
             go(r#"{ "b": [1, 2 ], "a": null, "b": {"z":1,"y":2} }"#),
             r#"{"a":null,"b":{"y":2,"z":1}}"#
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_take_their_shortest_form() {
+    fn shortens_numbers() {
         for (given, written) in [
             ("1.0", "1"),
             ("1e3", "1000"),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_written_character_by_character_or_as_they_are() {
+    fn rewrites_strings() {
         for (given, written) in [
             (r#""""#, r#""""#),
             (r#""plain é 水 ™""#, r#""plain é 水 ™""#),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn markup_is_escaped_or_kept() {
+    fn escapes_or_keeps_markup() {
         assert_eq!(
             go(r#""<a>&\u2028\u0001""#),
             r#""\u003ca\u003e\u0026\u2028\u0001""#
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_character_becomes_the_one_that_says_so() {
+    fn replaces_invalid_characters() {
         for (given, written) in [
             (&br#""\ud800""#[..], "\"\u{fffd}\""),
             (
@@ -295,14 +295,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_refused() {
+    fn rejects_invalid_json() {
         assert!(canonical(b"{", Html::Keep).is_err());
         assert!(canonical(b"", Html::Keep).is_err());
     }
 
     proptest! {
         #[test]
-        fn rewriting_keeps_the_value_and_is_stable(text in "\\PC*", number in any::<f64>()) {
+        fn rewriting_is_stable(text in "\\PC*", number in any::<f64>()) {
             prop_assume!(number.is_finite());
             let value = serde_json::json!({ "text": text, "number": number, "list": [text] });
             let once = canonical(value.to_string().as_bytes(), Html::Escape).unwrap();

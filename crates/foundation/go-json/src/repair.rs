@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn lone_halves_are_replaced_and_pairs_stay() {
+    fn replaces_lone_surrogates() {
         for (given, expected) in [
             (r#""\ud800""#, r#""\ufffd""#),
             (r#""\uDFFF\ud83d\ude00""#, r#""\ufffd\ud83d\ude00""#),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_json_is_made_whole() {
+    fn whole_keeps_other_texts() {
         let whole = |text: &'static [u8]| whole(&Bytes::from_static(text));
         assert_eq!(
             whole(br#" {"\ud800":"a\uDC00"}"#),
@@ -155,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced_one_by_one() {
+    fn replaces_invalid_bytes() {
         assert_eq!(repair(b"\"a\xffb\"").unwrap(), "\"a\u{fffd}b\"");
         assert_eq!(repair(b"\"\xe2\x82\"").unwrap(), "\"\u{fffd}\u{fffd}\"");
     }
 
     #[test]
-    fn numbers_have_a_range() {
+    fn finds_numbers_out_of_range() {
         let long = "9".repeat(400);
         for (json, expected) in [
             ("1E400", Some("1E400")),

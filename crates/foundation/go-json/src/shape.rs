@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_and_depth_are_counted_outside_of_strings() {
+    fn counts_outside_strings() {
         for (text, values, depth) in [
             ("", 1, 0),
             ("1", 1, 0),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_no_deeper_is_decoded() {
+    fn max_depth_matches_decoder() {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         let decoded = |depth| serde_json::from_str::<serde_json::Value>(&nested(depth)).is_ok();
         assert!(decoded(MAX_DEPTH) && !decoded(MAX_DEPTH + 1));

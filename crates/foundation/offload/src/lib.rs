@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_what_is_large_changes_the_thread() {
+    async fn offloads_only_large_work() {
         let here = thread::current().id();
         let at = async |size| offload(size, || thread::current().id()).await;
         assert_eq!(at(INLINE).await, here);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn there_are_fewer_at_once_than_cores_and_the_others_wait() {
+    async fn concurrency_is_below_cores() {
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let works = (0..64).map(|_| {
             let (now, most) = (Arc::clone(&now), Arc::clone(&most));
@@ -94,7 +94,7 @@ mod tests {
 
     #[tokio::test]
     #[should_panic(expected = "broken")]
-    async fn a_panic_reaches_the_caller() {
+    async fn propagates_panic() {
         offload(usize::MAX, || panic!("broken")).await;
     }
 }

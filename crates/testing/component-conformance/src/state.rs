@@ -28,7 +28,7 @@ pub struct StateRules {
     pub bulk_fails_whole: bool,
     /// Whether a write with `only_new` is rejected for an existing key. (Pluggable stores do not receive the
     /// option.)
-    pub refuses_what_is_not_new: bool,
+    pub rejects_existing_key: bool,
 }
 
 impl Default for StateRules {
@@ -38,7 +38,7 @@ impl Default for StateRules {
             reports_expiry: true,
             takes_null: true,
             bulk_fails_whole: false,
-            refuses_what_is_not_new: true,
+            rejects_existing_key: true,
         }
     }
 }
@@ -144,7 +144,7 @@ pub async fn state(store: &Arc<dyn StateStore>, rules: StateRules) {
         values::a_write_replaces,
         values::large_values,
         values::a_delete_removes,
-        values::the_store_answers,
+        values::store_responds,
         keys::unusual_keys,
         keys::keys_are_exact,
         keys::an_empty_key_is_refused,
@@ -152,9 +152,9 @@ pub async fn state(store: &Arc<dyn StateStore>, rules: StateRules) {
         keys::patterns_page,
         keys::a_prefix_deletes,
         bulk::bulk_get_answers_in_order,
-        bulk::bulk_get_ends_at_its_bound,
-        bulk::bulk_set_tells_what_failed,
-        bulk::bulk_delete_tells_what_failed,
+        bulk::bulk_get_stops_at_bound,
+        bulk::bulk_set_reports_failures,
+        bulk::bulk_delete_reports_failures,
     );
     if store.features().contains(&Feature::Etag) {
         run!(
@@ -183,17 +183,17 @@ pub async fn state(store: &Arc<dyn StateStore>, rules: StateRules) {
         run!(
             findings,
             subject,
-            transaction::all_operations_happen,
-            transaction::none_happens_when_one_fails,
-            transaction::what_has_to_be_new_is_written_once,
+            transaction::applies_all_operations,
+            transaction::one_failure_aborts_all,
+            transaction::only_new_writes_once,
             transaction::operations_keep_their_order,
-            transaction::it_may_tell_an_etag,
-            transaction::an_empty_one_succeeds,
+            transaction::returns_new_etag,
+            transaction::empty_transaction_succeeds,
             transaction::values_expire,
             transaction::readers_see_all_or_nothing,
         );
     } else {
-        run!(findings, subject, transaction::unsupported_is_said);
+        run!(findings, subject, transaction::unsupported_is_reported);
     }
     findings.finish();
 }

@@ -18,7 +18,7 @@ async fn failure<T: ?Sized>(section: &Section<T>, kind: &str, properties: &[(&st
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn passwords_in_addresses_are_not_shown() {
+async fn hides_passwords_in_addresses() {
     let catalog = builtin();
     let (state, pubsub) = (&catalog.state, &catalog.pubsub);
     let postgres = [("connectionString", "postgres://me:PASSWORD@127.0.0.1:1/x")];

@@ -221,7 +221,7 @@ fn problem(row: &Documented, reading: PropertyType) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_pages_list_the_settings_that_components_read() {
+async fn pages_list_component_settings() {
     let catalog = builtin();
     let mut documented = documented();
     let mut wrong = Vec::new();
@@ -261,14 +261,14 @@ async fn the_pages_list_the_settings_that_components_read() {
 }
 
 #[test]
-fn what_this_build_has_is_not_only_dapr_s() {
+fn lists_of_types_are_disjoint() {
     let known = builtin().known();
     let both: Vec<String> = all_only_of_dapr().filter(|kind| known.contains(kind)).collect();
     assert!(both.is_empty(), "component/src/catalog/dapr.rs lists {both:?}");
 }
 
 #[test]
-fn a_row_that_says_another_type_or_default_is_found() {
+fn detects_wrong_type_or_default() {
     let row = |kind: &str, default: &str| Documented {
         kind: kind.to_owned(),
         default: default.to_owned(),

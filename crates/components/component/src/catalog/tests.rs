@@ -32,7 +32,7 @@ where
 }
 
 #[test]
-fn every_wrong_value_is_told_and_nothing_is_done_without_it() {
+fn reports_all_invalid_values() {
     let about = |told: Vec<(String, Option<String>)>| -> Vec<Option<String>> {
         told.into_iter().map(|(_, property)| property).collect()
     };
@@ -82,7 +82,7 @@ fn one_of(metadata: &Metadata, names: &[&str], right: &str) -> Result<()> {
 }
 
 #[test]
-fn checks_of_the_component_itself_are_told_together() {
+fn reports_own_checks_together() {
     let reads = |metadata: &Metadata| {
         let (_url, _topic) = (metadata.required(&["url"])?, metadata.required(&["topic"])?);
         one_of(metadata, &["mode", "oldMode"], "fast")?;
@@ -104,7 +104,7 @@ fn checks_of_the_component_itself_are_told_together() {
 }
 
 #[test]
-fn what_follows_from_a_wrong_value_is_not_told() {
+fn omits_follow_up_errors() {
     let reads = |metadata: &Metadata| {
         // A certificate, its key, and one of two ways to give an address.
         let pem = |name: &str| match metadata.filled(&[name]) {
@@ -128,7 +128,7 @@ fn what_follows_from_a_wrong_value_is_not_told() {
 }
 
 #[test]
-fn a_component_that_waited_is_not_tried_again() {
+fn does_not_rerun_waiting_factory() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     let tries = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&tries);
@@ -164,7 +164,7 @@ fn section() -> Section<dyn StateStore> {
 }
 
 #[test]
-fn what_another_build_has_is_told() {
+fn names_build_with_the_type() {
     let mut section = section();
     section.elsewhere("mongodb", "build with the feature mongodb");
     let error = section
@@ -180,7 +180,7 @@ fn what_another_build_has_is_told() {
 }
 
 #[test]
-fn a_type_of_dapr_that_no_build_has_is_named_with_what_can_carry_it() {
+fn suggests_pluggable_component_for_dapr_types() {
     let text = |kind: &str| section().find(kind, "v1").map(drop).unwrap_err().to_string();
     let error = text("State.AWS.DynamoDB");
     let expected = "v1: state.aws.dynamodb is available in Dapr but not in this build: provide it as a pluggable component with the \
@@ -199,7 +199,7 @@ fn a_type_of_dapr_that_no_build_has_is_named_with_what_can_carry_it() {
 }
 
 #[test]
-fn a_wrong_type_is_told_the_one_meant() {
+fn suggests_intended_type() {
     let hinted = |kind: &str| match section().find(kind, "v1") {
         Err(LookupError::UnknownType { hint, .. }) => hint,
         other => panic!("{kind}: {:?}", other.err()),
@@ -242,7 +242,7 @@ async fn built(section: &Section<dyn StateStore>, kind: &str, version: &str) -> 
 }
 
 #[tokio::test]
-async fn types_have_aliases_and_any_case() {
+async fn finds_aliases_in_any_case() {
     let section = section();
     for kind in ["state.sqlite", "STATE.SQLite3"] {
         for version in ["", "v0", "V1"] {
@@ -252,7 +252,7 @@ async fn types_have_aliases_and_any_case() {
 }
 
 #[tokio::test]
-async fn versions_select_and_the_empty_one_is_the_default() {
+async fn selects_version_with_empty_default() {
     let section = section();
     assert_eq!(built(&section, "state.postgresql", "").await, "v1");
     assert_eq!(built(&section, "state.postgresql", "v2").await, "v2");
@@ -266,7 +266,7 @@ async fn versions_select_and_the_empty_one_is_the_default() {
 }
 
 #[tokio::test]
-async fn unknown_types_say_what_there_is() {
+async fn unknown_type_lists_known_types() {
     let section = section();
     for kind in ["state.nosuch", "pubsub.sqlite", "sqlite", "state."] {
         let error = built(&section, kind, "v1").await;
@@ -275,7 +275,7 @@ async fn unknown_types_say_what_there_is() {
 }
 
 #[tokio::test]
-async fn a_later_entry_replaces_an_earlier_one() {
+async fn later_entry_replaces_earlier() {
     let mut section = section();
     section.add(Entry::new(&["sqlite"], Version::Only, |_| async {
         Err(Error::new(Kind::Internal, "pluggable"))

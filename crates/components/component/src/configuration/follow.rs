@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_missed_is_told_after_a_lost_connection() {
+    async fn reports_changes_missed_while_disconnected() {
         let change = |key: &str, value: &str| Heard::Change(key.to_owned(), Some(item(value)));
         let heard = VecDeque::from([
             change("a", "2"),

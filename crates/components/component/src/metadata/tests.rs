@@ -8,7 +8,7 @@ fn metadata(properties: &[(&str, &str)]) -> Metadata {
 }
 
 #[test]
-fn names_are_found_in_any_case_and_the_main_name_beats_its_alias() {
+fn main_name_wins_in_any_case() {
     let metadata = metadata(&[("ConnectionSTRING", "a"), ("url", "b")]);
     assert_eq!(metadata.text(&["connectionString", "url"]), Some("a"));
     assert_eq!(metadata.text(&["missing", "URL"]), Some("b"));
@@ -16,7 +16,7 @@ fn names_are_found_in_any_case_and_the_main_name_beats_its_alias() {
 }
 
 #[test]
-fn what_came_from_a_secret_store_is_not_shown() {
+fn hides_values_from_secret_stores() {
     let metadata = metadata(&[
         ("redisDB", "S3CRET"),
         ("redisHost", "S3CRET-host"),
@@ -35,7 +35,7 @@ fn what_came_from_a_secret_store_is_not_shown() {
 }
 
 #[test]
-fn passwords_in_addresses_are_secrets() {
+fn address_passwords_are_secrets() {
     let metadata = metadata(&[
         ("endpoints", "http://me:hush-1@a:1,http://me:hush%202@b:2"),
         ("schedule", "@every 5s"),
@@ -51,7 +51,7 @@ fn passwords_in_addresses_are_secrets() {
 }
 
 #[test]
-fn what_nobody_looks_up_is_unused_and_near_what_was_looked_up_in_vain() {
+fn suggests_names_for_unused_properties() {
     let metadata = metadata(&[
         ("redisHots", "a"),
         ("ttl", "1"),
@@ -75,14 +75,14 @@ fn what_nobody_looks_up_is_unused_and_near_what_was_looked_up_in_vain() {
 }
 
 #[test]
-fn names_that_differ_in_case_only_are_refused() {
+fn rejects_names_differing_in_case() {
     let pairs = [("a", "1"), ("A", "2")].map(|(n, v)| (n.to_owned(), v.to_owned()));
     let error = Metadata::new("orders", pairs).unwrap_err().to_string();
     assert!(error.contains("orders") && error.contains("a and A"), "{error}");
 }
 
 #[test]
-fn durations_are_go_text_or_a_number_of_the_unit() {
+fn parses_go_and_bare_durations() {
     let metadata = metadata(&[("a", "90"), ("b", "1m30s"), ("c", "-1"), ("d", ""), ("e", "soon")]);
     let nanos = |name, unit| metadata.duration(&[name], unit).unwrap().unwrap().nanos;
     assert_eq!(nanos("a", Unit::Seconds), 90_000_000_000);
@@ -99,7 +99,7 @@ fn durations_are_go_text_or_a_number_of_the_unit() {
 }
 
 #[test]
-fn spans_below_the_least_are_refused() {
+fn rejects_spans_below_minimum() {
     let metadata = metadata(&[("timeout", "500ms")]);
     let second = Duration::from_secs(1);
     assert!(metadata.span(&["timeout"], second, second).is_err());
@@ -107,7 +107,7 @@ fn spans_below_the_least_are_refused() {
 }
 
 #[test]
-fn numbers_out_of_range_name_the_property() {
+fn out_of_range_number_names_property() {
     let metadata = metadata(&[("redisPort", "70000"), ("empty", "")]);
     let error = metadata.number::<u16>(&["redisport"]).unwrap_err().to_string();
     assert!(error.contains("redisPort") && error.contains("70000"), "{error}");
@@ -115,7 +115,7 @@ fn numbers_out_of_range_name_the_property() {
 }
 
 #[test]
-fn what_may_be_a_secret_is_never_shown() {
+fn hides_potential_secrets() {
     let metadata = metadata(&[("redisPassword", "hunter2")]);
     let error = metadata.wrong(&["redisPassword"], "something else").to_string();
     assert!(!error.contains("hunter2"), "{error}");
@@ -130,7 +130,7 @@ fn what_may_be_a_secret_is_never_shown() {
 }
 
 #[test]
-fn a_url_is_shown_where_it_can_hold_no_secret() {
+fn shows_urls_without_secrets() {
     for url in ["::::", "httq://h", "localhost:1234", "http:///", ""] {
         let error = metadata(&[("url", url)]).wrong(&["url"], "a URL").to_string();
         assert!(error.contains(&format!("invalid value {url:?} for")), "{error}");

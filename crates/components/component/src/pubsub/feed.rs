@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_than_asked_for_is_unsettled() {
+    async fn bounds_unsettled_messages() {
         let (report, outcome) = oneshot::channel();
         let mut subscription = Subscription::start(&request(2), |feed| async move {
             let _ = report.send(offering(feed, &["a", "b", "c"]).await);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_messages_leave_less_room() {
+    async fn large_messages_reduce_capacity() {
         assert_eq!(rooms(0, 100).await, (924, 1024), "small ones are counted alone");
         assert_eq!(
             rooms(FIRST_SIZE, 16).await,
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn metadata_take_room_as_payloads_do() {
+    async fn metadata_counts_toward_capacity() {
         let (report, room) = oneshot::channel();
         let _subscription = Subscription::start(&request(1024), |mut feed: Feed<usize>| async move {
             for number in 0..9 {
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_took_is_returned_at_the_end() {
+    async fn returns_untaken_messages_at_end() {
         let (report, outcome) = oneshot::channel();
         let subscription = Subscription::start(&request(5), |feed| async move {
             let _ = report.send(offering(feed, &["a"]).await);
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn forgotten_messages_take_room_until_the_engine_lets_go() {
+    async fn forgotten_messages_count_until_settled() {
         let (report, outcome) = oneshot::channel();
         let mut subscription = Subscription::start(&request(1), |mut feed: Feed<u32>| async move {
             feed.offer(1, message("a"));

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_goes_back_as_a_whole_and_in_order() {
+    fn returns_key_whole_and_in_order() {
         use Settlement::{Acknowledge, Reject, Release};
         let mut keys = Keys::default();
         for id in 0..4 {

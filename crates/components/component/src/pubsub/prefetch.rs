@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_small_and_grows_in_few_steps_where_messages_are_small() {
+    fn grows_in_few_steps_for_small_messages() {
         let mut small = prefetch(1024);
         assert_eq!(small.count(), 16);
         let counts = asked(&mut small, [100; 1000]);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shrinks_with_the_first_large_message() {
+    fn shrinks_on_first_large_message() {
         let mut changing = prefetch(1024);
         asked(&mut changing, [100; 1000]);
         assert_eq!(asked(&mut changing, [8 * 1024 * 1024]), [4]);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_below_what_was_allowed() {
+    fn stays_within_maximum() {
         let mut few = prefetch(3);
         assert_eq!(few.count(), 3);
         assert!(asked(&mut few, [100; 1000]).is_empty());
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_alternate_change_little() {
+    fn alternating_sizes_rarely_change_prefetch() {
         let mut mixed = prefetch(1024);
         let sizes = (0..1000).map(|number| if number % 10 == 0 { 1024 * 1024 } else { 100 });
         let counts = asked(&mut mixed, sizes);

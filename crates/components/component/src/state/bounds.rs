@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_count_until_the_bound_and_nothing_else_does() {
+    fn only_values_count_toward_bound() {
         let tally = Bounds {
             bytes: 5,
             ..Bounds::default()

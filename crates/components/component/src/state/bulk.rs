@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_too_large_ends_a_bulk_get_with_the_keys_under_way() {
+    async fn oversized_value_cancels_bulk_get() {
         let names = [&["other"; 3][..], &["large"; 1], &["other"; 100]].concat();
         let requests: Vec<_> = names.into_iter().map(Get::key).collect();
         let (store, bounds) = (
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_a_bulk_error_has_a_line_per_failure() {
+    fn bulk_error_has_line_per_failure() {
         let error = BulkError {
             failures: vec![(0, Error::etag_mismatch()), (2, Error::closed())],
         };
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cause_can_fail_all() {
+    fn one_error_fails_all_operations() {
         let error = BulkError::all(3, Error::closed());
         let indexes: Vec<_> = error.failures.iter().map(|(index, _)| *index).collect();
         assert_eq!(indexes, [0, 1, 2]);

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ttls_are_whole_seconds_from_minus_one() {
+    fn parses_ttl_seconds() {
         let ttl = |text: &str| ttl_seconds(&Pairs::from([(TTL.to_owned(), text.to_owned())]));
         assert_eq!(ttl("10").unwrap(), Some(10));
         assert_eq!(ttl("-1").unwrap(), Some(-1));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_the_words_of_the_contract_only() {
+    fn accepts_only_contract_options() {
         assert_eq!(
             Concurrency::parse("first-write").unwrap(),
             Concurrency::FirstWrite

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_belongs_to_one_prefix() {
+    fn key_belongs_to_one_prefix() {
         let own = |prefix: &str, stored: &str| {
             let query = Query {
                 prefix: prefix.to_owned(),

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_rewritten_and_bytes_are_not() {
+    fn rewrites_json_not_bytes() {
         let json = Value::Json(Bytes::from_static(b"{ \"a\" : 1 }"));
         assert_eq!(&json.stored(Html::Keep).unwrap()[..], b"{\"a\":1}");
         let bytes = Value::Bytes(Bytes::from_static(b"{ \"a\" : 1 }"));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_nested_as_deep_as_it_may_be() {
+    fn rejects_deeper_nesting_than_allowed() {
         let nested = |depth: usize| Value::Json(("[".repeat(depth) + &"]".repeat(depth)).into());
         assert!(nested(MAX_DEPTH).canonical().is_ok());
         let error = nested(MAX_DEPTH + 1).canonical().unwrap_err();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canonical_value_is_stored_as_any_other() {
+    fn canonical_value_is_stored_unchanged() {
         let json = Value::Json(Bytes::from_static(b"{ \"b\": \"<&>\", \"a\" : 1.0 }"));
         let canonical = json.clone().canonical().unwrap();
         for html in [Html::Keep, Html::Escape] {

@@ -24,7 +24,7 @@ fn components() -> Components {
 const HTTP: &str = "bindings.http";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn http_keeps_the_rules() {
+async fn http_passes_conformance() {
     let mut web = Web::start().await;
     let sample = call("create", &[], "{}");
     let open = || async {
@@ -39,7 +39,7 @@ async fn http_keeps_the_rules() {
 }
 
 #[tokio::test]
-async fn requests_are_what_the_caller_wrote() {
+async fn sends_request_as_written() {
     let web = Web::start().await;
     let base = format!("{}/base/", web.url());
     let properties = [
@@ -103,7 +103,7 @@ async fn requests_are_what_the_caller_wrote() {
 }
 
 #[tokio::test]
-async fn other_statuses_are_errors_unless_wanted() {
+async fn error_statuses_fail_by_default() {
     let web = Web::start().await;
     let (strict, url) = (true, web.url());
     let path = ("path", "status/404");
@@ -124,7 +124,7 @@ async fn other_statuses_are_errors_unless_wanted() {
 }
 
 #[tokio::test]
-async fn time_and_size_are_limited() {
+async fn limits_time_and_size() {
     let web = Web::start().await;
     let url = web.url();
     let properties = [
@@ -145,7 +145,7 @@ async fn time_and_size_are_limited() {
 }
 
 #[tokio::test]
-async fn a_response_that_stops_half_way_is_given_up() {
+async fn times_out_on_stalled_response() {
     for begins in [
         "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\nhalf",
@@ -186,7 +186,7 @@ async fn a_response_that_stops_half_way_is_given_up() {
 }
 
 #[tokio::test]
-async fn requests_stay_below_the_url() {
+async fn requests_stay_below_url() {
     let (web, other) = (Web::start().await, Web::start().await);
     let base = format!("{}/api/v1", web.url());
     let properties = [
@@ -250,7 +250,7 @@ async fn requests_stay_below_the_url() {
 }
 
 #[tokio::test]
-async fn packed_answers_are_unpacked_unless_the_caller_asked_for_them() {
+async fn decompresses_unless_caller_requested_gzip() {
     let web = Web::start().await;
     let url = web.url();
     let binding = components().output(HTTP, "v1", &[("url", &url)]).await.unwrap();
@@ -273,7 +273,7 @@ async fn packed_answers_are_unpacked_unless_the_caller_asked_for_them() {
 }
 
 #[tokio::test]
-async fn answers_may_have_many_fields_in_any_encoding() {
+async fn accepts_many_header_fields() {
     let web = Web::start().await;
     let binding = components()
         .output(HTTP, "v1", &[("url", &web.url())])
@@ -286,7 +286,7 @@ async fn answers_may_have_many_fields_in_any_encoding() {
 }
 
 #[tokio::test]
-async fn wrong_properties_are_named() {
+async fn invalid_properties_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");
     fs::write(&file, "no certificate").unwrap();
@@ -316,7 +316,7 @@ async fn wrong_properties_are_named() {
 }
 
 #[tokio::test]
-async fn a_url_that_no_request_can_be_sent_to_is_refused_and_shown() {
+async fn rejects_unusable_urls() {
     for (url, cause) in [
         ("::::", "relative URL without a base"),
         ("httq://h", "its scheme is httq"),

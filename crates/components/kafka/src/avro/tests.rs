@@ -40,7 +40,7 @@ fn read(schema: &str, data: &[u8]) -> Avro {
 }
 
 #[test]
-fn values_of_every_type_are_written_and_read() {
+fn round_trips_all_types() {
     for (schema, json, bytes) in [
         ("\"null\"", json!(null), &[][..]),
         ("\"boolean\"", json!(true), &[1]),
@@ -127,7 +127,7 @@ fn values_of_every_type_are_written_and_read() {
 }
 
 #[test]
-fn values_of_unions_are_plain_or_have_the_name_of_their_type() {
+fn encodes_plain_and_tagged_unions() {
     let record = r#"{"type":"record","name":"n.R","fields":[{"name":"a","type":"int"}]}"#;
     let many = &format!(
         r#"["null","boolean","string","bytes",{{"type":"int","logicalType":"date"}},"long","double",
@@ -190,7 +190,7 @@ fn values_of_unions_are_plain_or_have_the_name_of_their_type() {
 }
 
 #[test]
-fn fields_that_are_missing_have_their_defaults() {
+fn missing_fields_get_defaults() {
     let codec = codec(ORDER);
     let made = encoded(&codec, "{\"id\":1,\"items\":[{\"sku\":\"s\"}]}", Form::Plain).unwrap();
     let expected = json!({
@@ -207,7 +207,7 @@ fn fields_that_are_missing_have_their_defaults() {
 }
 
 #[test]
-fn defaults_may_have_defaults() {
+fn applies_nested_defaults() {
     let schema = r#"{"type":"record","name":"A","fields":[{"name":"b","default":{"y":2},"type":
         {"type":"record","name":"B","fields":[{"name":"x","type":["int","null"],"default":1},{"name":"y","type":"int"}]}},
         {"name":"c","type":["B","null"],"default":{"x":null,"y":3}}]}"#;
@@ -218,7 +218,7 @@ fn defaults_may_have_defaults() {
 }
 
 #[test]
-fn types_may_contain_themselves_and_have_aliases() {
+fn supports_recursive_types_and_aliases() {
     let codec = codec(LIST);
     let json = "{\"head\":1,\"rest\":{\"head\":2,\"rest\":null}}";
     let made = encoded(&codec, json, Form::Plain).unwrap();
@@ -233,7 +233,7 @@ fn types_may_contain_themselves_and_have_aliases() {
 }
 
 #[test]
-fn what_does_not_fit_is_named() {
+fn names_mismatching_part() {
     let deep = |levels: usize| format!("{}1{}", "{\"m\":".repeat(levels), "}".repeat(levels));
     let maps = r#"{"type":"record","name":"M","fields":[{"name":"m","type":["int","M"]}]}"#;
     for (schema, json, form, expected) in [
@@ -354,7 +354,7 @@ fn what_does_not_fit_is_named() {
 }
 
 #[test]
-fn what_is_no_value_is_refused() {
+fn rejects_invalid_values() {
     let maps = r#"{"type":"map","values":"int"}"#;
     for (schema, data, expected) in [
         ("\"int\"", &[][..], "the data is truncated"),
@@ -399,7 +399,7 @@ fn what_is_no_value_is_refused() {
 }
 
 #[test]
-fn arrays_and_maps_may_come_in_blocks() {
+fn reads_blocks() {
     let array = codec(r#"{"type":"array","items":"int"}"#);
     // A block of one item, then a block of two with its size in bytes.
     let value = decoded(&array, &[2, 2, 3, 4, 4, 6, 0], Form::Plain);
@@ -407,7 +407,7 @@ fn arrays_and_maps_may_come_in_blocks() {
 }
 
 #[test]
-fn a_few_bytes_are_not_gigabytes_of_json_nor_the_end_of_the_stack() {
+fn bounds_json_size_and_depth() {
     // 2^62 nulls.
     let nulls = codec(r#"{"type":"array","items":"null"}"#);
     let data = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1];
@@ -421,7 +421,7 @@ fn a_few_bytes_are_not_gigabytes_of_json_nor_the_end_of_the_stack() {
 }
 
 #[test]
-fn unions_that_fit_too_often_do_not_take_for_ever() {
+fn bounds_union_backtracking() {
     // At each level both types fit, except for the innermost value.
     let schema = r#"{"type":"record","name":"A","fields":[{"name":"n","type":[{"type":"record","name":"B","fields":[
         {"name":"n","type":["null","A","B"]}]},"A","int"]}]}"#;
@@ -431,7 +431,7 @@ fn unions_that_fit_too_often_do_not_take_for_ever() {
 }
 
 #[test]
-fn a_message_is_no_larger_than_it_may_be() {
+fn bounds_encoded_size() {
     let codec = codec(r#"{"type":"array","items":"long"}"#);
     let made = codec.encode(b"[1,2,3]", Form::Plain, vec![0; 5], 10);
     assert_eq!(made.unwrap().len(), 10);
@@ -440,7 +440,7 @@ fn a_message_is_no_larger_than_it_may_be() {
 }
 
 #[test]
-fn schemas_that_cannot_be_used_are_refused() {
+fn rejects_unusable_schemas() {
     let nested = |levels: usize| {
         let (open, end) = (
             "{\"type\":\"array\",\"items\":".repeat(levels),
@@ -546,7 +546,7 @@ fn any_typed() -> impl Strategy<Value = (Value, Value)> {
 
 proptest! {
     #[test]
-    fn json_comes_back_from_avro_in_both_forms((schema, value) in any_typed()) {
+    fn json_round_trip_in_both_forms((schema, value) in any_typed()) {
         let schema = schema.to_string();
         let codec = codec(&schema);
         let made = encoded(&codec, &value.to_string(), Form::Plain).unwrap();
@@ -563,7 +563,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_panics(data in proptest::collection::vec(any::<u8>(), 0..64), text in "\\PC{0,64}") {
+    fn never_panics(data in proptest::collection::vec(any::<u8>(), 0..64), text in "\\PC{0,64}") {
         for schema in [LIST, ORDER] {
             let codec = codec(schema);
             for form in [Form::Plain, Form::Tagged] {

@@ -44,7 +44,7 @@ fn again(offsets: &mut Offsets<()>, now: Instant) -> Vec<(i64, u32)> {
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn only_what_is_done_without_holes_is_committed() {
+fn commits_contiguous_done_records_only() {
     let (mut offsets, now) = (offsets(&[0, 1]), Instant::now());
     let taken: Vec<_> = [(0, 3), (0, 4), (0, 9), (1, 5)]
         .into_iter()
@@ -64,7 +64,7 @@ fn only_what_is_done_without_holes_is_committed() {
 }
 
 #[test]
-fn what_was_committed_while_more_was_done_is_committed_again() {
+fn commits_progress_made_during_commit() {
     let (mut offsets, now) = (offsets(&[0]), Instant::now());
     let first = offsets.take(record(0, 0, None)).unwrap();
     let second = offsets.take(record(0, 1, None)).unwrap();
@@ -76,7 +76,7 @@ fn what_was_committed_while_more_was_done_is_committed_again() {
 }
 
 #[test]
-fn a_returned_record_comes_again_and_holds_back_its_key_alone() {
+fn returned_record_blocks_its_key_only() {
     let (mut offsets, now) = (offsets(&[0]), Instant::now());
     let poison = offsets.take(record(0, 0, Some("a"))).unwrap();
     assert_eq!(offsets.returned(poison, now), Returned::Redeliver(SECOND));
@@ -108,7 +108,7 @@ fn a_returned_record_comes_again_and_holds_back_its_key_alone() {
 }
 
 #[test]
-fn records_that_were_out_come_again_in_their_order() {
+fn redelivers_in_order() {
     let (mut offsets, now) = (offsets(&[0]), Instant::now());
     let out: Vec<_> = (0..3)
         .map(|offset| offsets.take(record(0, offset, Some("a"))).unwrap())
@@ -136,7 +136,7 @@ fn records_that_were_out_come_again_in_their_order() {
 }
 
 #[test]
-fn what_waits_without_a_key_comes_together_once_the_first_is_done() {
+fn releases_keyless_records_together() {
     let (mut offsets, now) = (offsets(&[0]), Instant::now());
     let poison = offsets.take(record(0, 0, None)).unwrap();
     offsets.returned(poison, now);
@@ -168,7 +168,7 @@ fn what_waits_without_a_key_comes_together_once_the_first_is_done() {
 }
 
 #[test]
-fn what_waits_comes_one_by_one_where_nobody_else_keeps_its_order() {
+fn releases_blocked_records_one_by_one() {
     let retry = retry(&[("backOffDuration", "1s")]);
     let (mut offsets, now) = (Offsets::new(retry, false), Instant::now());
     offsets.assign(0);
@@ -187,7 +187,7 @@ fn what_waits_comes_one_by_one_where_nobody_else_keeps_its_order() {
 }
 
 #[test]
-fn what_failed_too_often_is_passed_over() {
+fn skips_after_retry_limit() {
     let retry = retry(&[("backOffDuration", "1s"), ("backOffMaxRetries", "1")]);
     let mut offsets = Offsets::new(retry, true);
     let now = Instant::now();
@@ -204,7 +204,7 @@ fn what_failed_too_often_is_passed_over() {
 }
 
 #[test]
-fn a_revoked_partition_is_forgotten() {
+fn forgets_revoked_partition() {
     let (mut offsets, now) = (offsets(&[0, 1]), Instant::now());
     let mine = offsets.take(record(0, 0, None)).unwrap();
     let theirs = offsets.take(record(1, 0, None)).unwrap();
@@ -224,7 +224,7 @@ fn a_revoked_partition_is_forgotten() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn bounds_retained_records() {
     let (mut offsets, now) = (offsets(&[0, 1]), Instant::now());
     let poison = offsets.take(record(0, 0, Some("a"))).unwrap();
     offsets.returned(poison, now);
@@ -244,7 +244,7 @@ fn what_is_kept_is_bounded() {
 }
 
 #[test]
-fn what_is_postponed_holds_back_its_key_and_is_no_attempt() {
+fn postponed_record_blocks_key_without_attempt() {
     let (mut offsets, now) = (offsets(&[0]), Instant::now());
     let first = offsets.take(record(0, 1, Some("a"))).unwrap();
     offsets.postponed(first, now + SECOND);
@@ -258,7 +258,7 @@ fn what_is_postponed_holds_back_its_key_and_is_no_attempt() {
 }
 
 #[test]
-fn what_is_postponed_can_be_woken_and_what_failed_cannot() {
+fn wakes_postponed_not_failed_records() {
     let (mut offsets, now) = (offsets(&[0]), Instant::now());
     let postponed = offsets.take(record(0, 1, Some("a"))).unwrap();
     offsets.postponed(postponed, now + SECOND);

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_live_as_long_as_they_may() {
+    fn answers_expire() {
         let (mut known, now) = (Cache::default(), Instant::now());
         let subject = Key::Subject("orders-value".to_owned());
         known.insert(subject.clone(), schema(7, "\"int\""), KEEP, now);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_longest_makes_room() {
+    fn evicts_least_recently_used() {
         let (mut known, now) = (Cache::default(), Instant::now());
         let most = u32::try_from(MAX_KNOWN).unwrap();
         for id in 0..most {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn large_schemas_leave_room_for_fewer() {
+    fn evicts_by_schema_size() {
         let (mut known, now) = (Cache::default(), Instant::now());
         let large = format!(
             "{{\"type\":\"string\",\"doc\":\"{}\"}}",

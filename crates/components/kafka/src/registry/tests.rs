@@ -21,7 +21,7 @@ async fn encode(registry: &Registry, topic: &str, json: &str) -> Result<Bytes> {
 }
 
 #[tokio::test]
-async fn payloads_begin_with_a_zero_and_the_id() {
+async fn payloads_start_with_schema_id() {
     let server = SchemaRegistry::start(None).await;
     let _other = server.register("other-value", "\"string\"");
     assert_eq!(server.register("orders-value", RECORD), 2);
@@ -46,7 +46,7 @@ async fn payloads_begin_with_a_zero_and_the_id() {
 }
 
 #[tokio::test]
-async fn the_latest_schema_is_used_as_long_as_the_settings_say() {
+async fn caches_latest_schema_as_configured() {
     let server = SchemaRegistry::start(None).await;
     let id = async |registry: &Registry| encode(registry, "t", "{\"id\":1}").await.unwrap()[4];
     server.register("t-value", RECORD);
@@ -63,7 +63,7 @@ async fn the_latest_schema_is_used_as_long_as_the_settings_say() {
 }
 
 #[tokio::test]
-async fn the_account_goes_to_the_registry_and_nowhere_else() {
+async fn credentials_go_only_to_registry() {
     let server = SchemaRegistry::start(Some(AUTHORIZATION)).await;
     server.register("t-value", RECORD);
     let account = [
@@ -98,7 +98,7 @@ async fn the_account_goes_to_the_registry_and_nowhere_else() {
 }
 
 #[tokio::test]
-async fn what_the_registry_lacks_is_named() {
+async fn names_missing_schemas() {
     let server = SchemaRegistry::start(None).await;
     let registry = registry(&format!("{}/", server.url()), &[]);
     let error = encode(&registry, "orders", "{}").await.unwrap_err();
@@ -119,7 +119,7 @@ async fn what_the_registry_lacks_is_named() {
 }
 
 #[tokio::test]
-async fn what_may_pass_is_told_from_what_does_not() {
+async fn distinguishes_transient_failures() {
     let server = SchemaRegistry::start(None).await;
     let answer = |status, body: &str| Some(Trouble::Answer(status, String::new(), body.to_owned()));
     let large = format!("{{\"id\":1,\"schema\":\"{}\"}}", "x".repeat(ANSWER));
@@ -164,7 +164,7 @@ async fn what_may_pass_is_told_from_what_does_not() {
 }
 
 #[tokio::test]
-async fn a_registry_that_is_down_is_named_without_its_account() {
+async fn unreachable_registry_hides_credentials() {
     let registry = registry("http://key:secret@127.0.0.1:1/base?token=secret", &[]);
     let error = encode(&registry, "t", "{}").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
@@ -175,7 +175,7 @@ async fn a_registry_that_is_down_is_named_without_its_account() {
 }
 
 #[tokio::test]
-async fn a_registry_that_hangs_does_not_hold_up_a_message_for_ever() {
+async fn times_out_on_hanging_registry() {
     let server = SchemaRegistry::start(None).await;
     server.trouble(Some(Trouble::Hang));
     let registry = Arc::new(registry(&server.url(), &[]));
@@ -210,7 +210,7 @@ async fn a_registry_that_hangs_does_not_hold_up_a_message_for_ever() {
 }
 
 #[tokio::test]
-async fn who_asks_the_same_at_once_shares_the_answer() {
+async fn concurrent_lookups_share_answer() {
     let server = SchemaRegistry::start(None).await;
     server.register("t-value", RECORD);
     let registry = Arc::new(registry(&server.url(), &[]));
@@ -229,7 +229,7 @@ async fn who_asks_the_same_at_once_shares_the_answer() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_told_with_its_field_and_schema() {
+async fn mismatch_names_field_and_schema() {
     let server = SchemaRegistry::start(None).await;
     server.register("orders-value", RECORD);
     let registry = registry(&server.url(), &[]);
@@ -249,7 +249,7 @@ async fn what_does_not_fit_is_told_with_its_field_and_schema() {
 }
 
 #[tokio::test]
-async fn what_is_large_is_read_and_written_on_another_thread() {
+async fn offloads_large_payloads() {
     let server = SchemaRegistry::start(None).await;
     server.register("t-value", "\"string\"");
     let registry = registry(&server.url(), &[]);

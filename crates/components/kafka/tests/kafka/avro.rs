@@ -43,7 +43,7 @@ async fn receive(subscription: &mut Subscription) -> String {
     text
 }
 
-pub(super) async fn payloads_follow_the_schemas_of_the_registry(address: &str) {
+pub(super) async fn payloads_use_registry_schemas(address: &str) {
     let registry = SchemaRegistry::start(Some(AUTHORIZATION)).await;
     registry.register("avro-value", ORDER);
     let url = registry.url();
@@ -155,7 +155,7 @@ async fn envelopes(broker: &Arc<dyn PubSub>) {
     assert!(error.to_string().contains("\"unknown-value\""), "{error}");
 }
 
-pub(super) async fn what_cannot_be_read_holds_back_its_key_alone(address: &str) {
+pub(super) async fn unreadable_record_blocks_its_key_only(address: &str) {
     let registry = SchemaRegistry::start(None).await;
     registry.register("unreadable-value", ORDER);
     let url = registry.url();
@@ -193,7 +193,7 @@ pub(super) async fn what_cannot_be_read_holds_back_its_key_alone(address: &str) 
     broker.close().await;
 }
 
-pub(super) async fn nothing_is_lost_while_the_registry_is_down(address: &str) {
+pub(super) async fn loses_nothing_while_registry_is_down(address: &str) {
     let registry = SchemaRegistry::start(None).await;
     registry.register("down-value", ORDER);
     let url = registry.url();
@@ -237,7 +237,7 @@ pub(super) async fn nothing_is_lost_while_the_registry_is_down(address: &str) {
     broker.close().await;
 }
 
-pub(super) async fn without_a_registry_there_is_no_avro(address: &str) {
+pub(super) async fn avro_needs_registry(address: &str) {
     let broker = open(address, "none", &[]).await.unwrap();
     let error = send(&broker, "none", "a", "{}").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Configuration);

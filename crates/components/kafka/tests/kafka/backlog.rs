@@ -11,7 +11,7 @@ use super::*;
 const RECORDS: usize = 2000;
 
 /// Invariant: while records wait for a busy app, other tasks of the thread run, and all records arrive.
-pub(super) async fn what_waits_leaves_time_for_others(address: &str) {
+pub(super) async fn waiting_records_do_not_starve_tasks(address: &str) {
     let broker = open(address, "backlog", &[("initialOffset", "oldest")])
         .await
         .unwrap();

@@ -15,7 +15,7 @@ impl Source for Publisher {
     }
 }
 
-pub(super) async fn they_keep_the_rules(address: &str) {
+pub(super) async fn pass_conformance(address: &str) {
     let properties = [
         ("brokers", address),
         ("authType", "none"),

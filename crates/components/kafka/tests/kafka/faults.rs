@@ -4,7 +4,7 @@
 use super::{group::positions, *};
 
 /// The network drops everything: for the brokers the member is dead while the app still works.
-pub(super) async fn a_silent_connection_loses_nothing(through: &str, proxy: &mut Proxy) {
+pub(super) async fn silent_connection_loses_nothing(through: &str, proxy: &mut Proxy) {
     let one = open(through, "silent", &[]).await.unwrap();
     let mut first = subscribe(&one, "silent", 8).await;
     publish(&one, "silent", "a", &["1", "2"]).await;
@@ -29,7 +29,7 @@ pub(super) async fn a_silent_connection_loses_nothing(through: &str, proxy: &mut
 }
 
 /// The member's task is aborted while the app has a record.
-pub(super) async fn a_killed_consumer_loses_nothing(address: &str) {
+pub(super) async fn killed_consumer_loses_nothing(address: &str) {
     let one = open(address, "killed", &[]).await.unwrap();
     let mut first = subscribe(&one, "killed", 8).await;
     publish(&one, "killed", "a", &["1", "2", "3"]).await;

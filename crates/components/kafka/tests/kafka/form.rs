@@ -22,7 +22,7 @@ pub(super) async fn records(address: &str, topic: &str, count: usize) -> Vec<kra
     records
 }
 
-pub(super) async fn records_are_those_of_dapr(address: &str, admin: &AdminClient) {
+pub(super) async fn records_match_dapr(address: &str, admin: &AdminClient) {
     make_topic(admin, "form", 10).await;
     let broker = open(address, "form", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "form", 8).await;
@@ -74,7 +74,7 @@ pub(super) async fn records_are_those_of_dapr(address: &str, admin: &AdminClient
     broker.close().await;
 }
 
-pub(super) async fn payloads_may_be_compressed_and_none(address: &str) {
+pub(super) async fn compresses_payloads_and_tombstones(address: &str) {
     let long = "again and ".repeat(2000);
     for compression in ["none", "gzip", "snappy", "lz4", "zstd"] {
         let topic = format!("compressed-{compression}");
@@ -168,7 +168,7 @@ pub(super) async fn settings_are_kept(address: &str, admin: &AdminClient) {
 }
 
 /// With `readCommitted`, the app gets only committed records of transactions.
-pub(super) async fn transactions_are_isolated_as_the_settings_say(address: &str, admin: &AdminClient) {
+pub(super) async fn isolation_level_follows_settings(address: &str, admin: &AdminClient) {
     make_topic(admin, "isolated", 1).await;
     let writer = client(address).await.producer();
     let writer = writer.build_transactional("isolated").await.unwrap();

@@ -57,7 +57,7 @@ async fn produce(address: &str, topic: &str, records: &[(i32, &str)]) {
     );
 }
 
-pub(super) async fn positions_are_committed_when_the_app_is_done(address: &str, admin: &AdminClient) {
+pub(super) async fn commits_after_app_is_done(address: &str, admin: &AdminClient) {
     make_topic(admin, "done", 2).await;
     let broker = open(address, "done", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "done", 8).await;
@@ -98,7 +98,7 @@ pub(super) async fn positions_are_committed_when_the_app_is_done(address: &str, 
     broker.close().await;
 }
 
-pub(super) async fn poison_holds_back_its_key_alone(address: &str) {
+pub(super) async fn poison_blocks_its_key_only(address: &str) {
     let broker = open(address, "poison", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "poison", 1).await;
     publish(&broker, "poison", "a", &["poison"]).await;
@@ -125,10 +125,7 @@ pub(super) async fn poison_holds_back_its_key_alone(address: &str) {
 }
 
 /// A batch of a few kilobytes may decompress to gigabytes of zeros.
-pub(super) async fn a_batch_that_is_too_large_holds_back_its_partition_alone(
-    address: &str,
-    admin: &AdminClient,
-) {
+pub(super) async fn oversized_batch_blocks_its_partition_only(address: &str, admin: &AdminClient) {
     const MAX_UNPACKED: usize = 32 << 20;
     make_topic(admin, "unpacked", 2).await;
     let (fits, large) = ("0".repeat(MAX_UNPACKED / 2), "0".repeat(MAX_UNPACKED));
@@ -157,7 +154,7 @@ pub(super) async fn a_batch_that_is_too_large_holds_back_its_partition_alone(
     broker.close().await;
 }
 
-pub(super) async fn what_fails_too_often_is_passed_over(address: &str) {
+pub(super) async fn skips_records_after_retry_limit(address: &str) {
     for (topic, more, attempts) in [
         ("twice", ("backOffMaxRetries", "1"), 2),
         ("once", ("consumeRetryEnabled", "false"), 1),
@@ -178,7 +175,7 @@ pub(super) async fn what_fails_too_often_is_passed_over(address: &str) {
     }
 }
 
-pub(super) async fn a_rebalance_loses_and_repeats_nothing(address: &str, admin: &AdminClient) {
+pub(super) async fn rebalance_loses_and_repeats_nothing(address: &str, admin: &AdminClient) {
     for (topic, strategy) in [
         ("range", "range"),
         ("roundrobin", "roundrobin"),
@@ -251,7 +248,7 @@ pub(super) async fn a_rebalance_loses_and_repeats_nothing(address: &str, admin: 
 }
 
 /// A record that waits for a retry goes to the new owner of its partition.
-pub(super) async fn a_rebalance_does_not_wait_for_a_retry(address: &str, admin: &AdminClient) {
+pub(super) async fn rebalance_does_not_wait_for_retry(address: &str, admin: &AdminClient) {
     make_topic(admin, "retry", 1).await;
     let more = [("backOffDuration", "10m")];
     let one = open(address, "retry", &more).await.unwrap();
@@ -282,7 +279,7 @@ pub(super) async fn a_rebalance_does_not_wait_for_a_retry(address: &str, admin: 
     two.close().await;
 }
 
-pub(super) async fn a_topic_may_get_more_partitions(address: &str, admin: &AdminClient) {
+pub(super) async fn handles_added_partitions(address: &str, admin: &AdminClient) {
     make_topic(admin, "growing", 1).await;
     let more = [("clientConnectionTopicMetadataRefreshInterval", "500ms")];
     let broker = open(address, "growing", &more).await.unwrap();

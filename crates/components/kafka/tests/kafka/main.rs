@@ -131,7 +131,7 @@ async fn open_for_rules(admin: &AdminClient, address: &str, group: &str) -> Resu
 
 /// One server for all parts. Each part has its own topics; parts that cut connections come last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kafka_keeps_the_rules() {
+async fn kafka_passes_conformance() {
     let certificates = Certificates::new();
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let proxied = listener.local_addr().unwrap();
@@ -141,50 +141,50 @@ async fn kafka_keeps_the_rules() {
     let address = kafka.address();
     let admin = client(&address).await.admin();
     let opener = async |group: &str| open_for_rules(&admin, &address, group).await;
-    backlog::what_waits_leaves_time_for_others(&address).await;
-    bindings::they_keep_the_rules(&address).await;
+    backlog::waiting_records_do_not_starve_tasks(&address).await;
+    bindings::pass_conformance(&address).await;
     conformance::pubsub(RULES, &opener).await;
     conformance::pubsub_members(RULES, opener).await;
-    form::records_are_those_of_dapr(&address, &admin).await;
-    form::payloads_may_be_compressed_and_none(&address).await;
+    form::records_match_dapr(&address, &admin).await;
+    form::compresses_payloads_and_tombstones(&address).await;
     form::settings_are_kept(&address, &admin).await;
-    form::transactions_are_isolated_as_the_settings_say(&address, &admin).await;
-    group::positions_are_committed_when_the_app_is_done(&address, &admin).await;
-    group::poison_holds_back_its_key_alone(&address).await;
-    group::what_fails_too_often_is_passed_over(&address).await;
-    group::a_batch_that_is_too_large_holds_back_its_partition_alone(&address, &admin).await;
-    group::a_rebalance_loses_and_repeats_nothing(&address, &admin).await;
-    group::a_rebalance_does_not_wait_for_a_retry(&address, &admin).await;
-    group::a_topic_may_get_more_partitions(&address, &admin).await;
+    form::isolation_level_follows_settings(&address, &admin).await;
+    group::commits_after_app_is_done(&address, &admin).await;
+    group::poison_blocks_its_key_only(&address).await;
+    group::skips_records_after_retry_limit(&address).await;
+    group::oversized_batch_blocks_its_partition_only(&address, &admin).await;
+    group::rebalance_loses_and_repeats_nothing(&address, &admin).await;
+    group::rebalance_does_not_wait_for_retry(&address, &admin).await;
+    group::handles_added_partitions(&address, &admin).await;
     group::rolling_restarts_lose_nothing(&address, &admin).await;
-    avro::payloads_follow_the_schemas_of_the_registry(&address).await;
-    avro::what_cannot_be_read_holds_back_its_key_alone(&address).await;
-    avro::nothing_is_lost_while_the_registry_is_down(&address).await;
-    avro::without_a_registry_there_is_no_avro(&address).await;
+    avro::payloads_use_registry_schemas(&address).await;
+    avro::unreadable_record_blocks_its_key_only(&address).await;
+    avro::loses_nothing_while_registry_is_down(&address).await;
+    avro::avro_needs_registry(&address).await;
     security::passwords_let_in(&kafka).await;
     security::tokens_let_in(&kafka).await;
     security::certificates_let_in(&kafka, &certificates).await;
     let mut proxy = Proxy::serve(listener, kafka.proxied_port());
     let through = format!("127.0.0.1:{}", proxied.port());
-    faults::a_silent_connection_loses_nothing(&through, &mut proxy).await;
+    faults::silent_connection_loses_nothing(&through, &mut proxy).await;
     let opener = async |group: &str| open(&through, group, &[]).await;
     conformance::pubsub_outlives(RULES, &opener, &mut proxy).await;
     conformance::pubsub_outlives_long(RULES, &opener, &mut proxy).await;
     conformance::pubsub_outlives_silence(RULES, opener, &mut proxy.silence()).await;
     let opener = async |group: &str| open(&address, group, &[]).await;
     conformance::pubsub_outlives(RULES, opener, &mut kafka).await;
-    faults::a_killed_consumer_loses_nothing(&address).await;
+    faults::killed_consumer_loses_nothing(&address).await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_reached_is_named() {
+async fn names_unreachable_broker() {
     let error = open("127.0.0.1:1", "app", &[]).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 }
 
 #[tokio::test]
-async fn wrong_settings_are_named() {
+async fn invalid_settings_are_named() {
     let Components(catalog) = Components::of(outrigger_components_kafka::add);
     let entry = catalog.pubsub.find("pubsub.kafka", "v1").unwrap();
     let (brokers, none) = (("brokers", "127.0.0.1:1"), ("authType", "none"));

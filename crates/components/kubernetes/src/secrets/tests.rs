@@ -31,7 +31,7 @@ fn forbidden() -> Value {
 }
 
 #[tokio::test]
-async fn a_secret_is_of_the_namespace_that_is_asked_for_or_else_of_the_pods_own() {
+async fn request_namespace_overrides_pods() {
     let server = Server::start().await;
     server.put(&at("shop", "db"), secret("db", json!({"password": "c2VzYW1l"})));
     server.put(&at("other", "db"), secret("db", json!({"password": "eA=="})));
@@ -49,7 +49,7 @@ async fn a_secret_is_of_the_namespace_that_is_asked_for_or_else_of_the_pods_own(
 }
 
 #[tokio::test]
-async fn the_pods_namespace_comes_before_the_default_of_the_component() {
+async fn pod_namespace_overrides_default() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("kubeconfig");
     let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -83,7 +83,7 @@ async fn the_pods_namespace_comes_before_the_default_of_the_component() {
 }
 
 #[tokio::test]
-async fn names_stay_inside_of_the_address() {
+async fn escapes_names_in_path() {
     let server = Server::start().await;
     server.put(&at("other", "db"), secret("db", json!({"a": "eA=="})));
     let store = of(&server, Some("shop"), MAX_ALL);
@@ -102,7 +102,7 @@ async fn names_stay_inside_of_the_address() {
 }
 
 #[tokio::test]
-async fn a_missing_right_is_told_with_the_secret_and_the_namespace() {
+async fn missing_permission_names_secret_and_namespace() {
     let server = Server::start().await;
     server.fix(&at("shop", "db"), StatusCode::FORBIDDEN, forbidden());
     server.fix(
@@ -128,7 +128,7 @@ async fn a_missing_right_is_told_with_the_secret_and_the_namespace() {
 }
 
 #[tokio::test]
-async fn what_is_absent_or_away_is_told_apart() {
+async fn distinguishes_absent_from_unreachable() {
     let server = Server::start().await;
     let store = of(&server, Some("shop"), MAX_ALL);
     let error = store.get("db", &Pairs::new()).await.unwrap_err();
@@ -148,7 +148,7 @@ async fn what_is_absent_or_away_is_told_apart() {
 }
 
 #[tokio::test]
-async fn values_are_decoded_and_always_texts() {
+async fn decodes_values_to_text() {
     let server = Server::start().await;
     let store = of(&server, Some("shop"), MAX_ALL);
     server.put(
@@ -167,7 +167,7 @@ async fn values_are_decoded_and_always_texts() {
 }
 
 #[tokio::test]
-async fn all_secrets_of_a_namespace_have_a_limit() {
+async fn bounds_bulk_response() {
     let server = Server::start().await;
     for number in 0..20 {
         let name = format!("s{number}");

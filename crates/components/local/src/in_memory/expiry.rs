@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_in_utc() {
+    fn formats_times_in_utc() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn only_positive_ttls_end_a_value() {
+    fn only_positive_ttls_expire() {
         let end = |ttl: &str| of(&Pairs::from([(TTL.to_owned(), ttl.to_owned())]));
         for some in ["1", "2147483648", "99999999999"] {
             assert!(end(some).unwrap().is_some(), "{some}");

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_as_in_sql() {
+    fn patterns_match_like_sql() {
         for (pattern, key, matches) in [
             ("a%", "abc", true),
             ("a%", "bac", false),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn many_stars_do_not_take_forever() {
+    fn bounds_backtracking() {
         let pattern = Pattern::parse(&"%a".repeat(200)).unwrap();
         assert!(!pattern.matches(&format!("{}b", "a".repeat(5000))));
     }

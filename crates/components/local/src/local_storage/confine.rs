@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stay_inside() {
+    fn names_stay_inside_root() {
         let (_folder, root) = root();
         for (name, expected) in [
             ("a/b", "a/b"),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_inside_only() {
+    fn follows_links_inside_root_only() {
         let (folder, root) = root();
         fs::write(folder.path().join("secret"), "x").unwrap();
         fs::create_dir_all(root.path().join("real")).unwrap();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_that_nobody_may_touch_are_refused() {
+    fn rejects_protected_roots() {
         for path in [
             "/proc/self",
             "/sys",
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_above_them_does_not_open_them() {
+    fn parent_root_does_not_expose_protected_folders() {
         let root = Root(PathBuf::from("/"));
         let error = root.inside("proc/self/environ").unwrap_err();
         assert_eq!(error.kind(), Kind::Denied);

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_come_off_once() {
+    fn strips_one_pair_of_quotes() {
         assert_eq!(stored(r#""hello world""#), "hello world");
         assert_eq!(stored(r#""a\"b\\c\n\u003c""#), "a\"b\\c\n<");
         assert_eq!(stored("`raw \\n`"), "raw \\n");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_is_decoded() {
+    fn decodes_base64() {
         assert_eq!(stored(r#""aGVsbG8=""#), "hello");
         assert_eq!(stored("aGVs\nbG8="), "hello");
         assert_eq!(stored("aGVsbG8"), "aGVsbG8");

@@ -30,7 +30,7 @@ fn request(topic: &str) -> Subscribe {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_keeps_the_rules() {
+async fn passes_conformance() {
     let rules = PubSubRules {
         groups: false,
         redelivers: false,
@@ -42,7 +42,7 @@ async fn it_keeps_the_rules() {
 }
 
 #[tokio::test]
-async fn every_subscription_gets_everything_once() {
+async fn every_subscription_gets_all_messages() {
     let broker = open().await;
     let mut one = broker.subscribe(request("orders")).await.unwrap();
     let mut two = broker.subscribe(request("ord*")).await.unwrap();
@@ -63,7 +63,7 @@ async fn every_subscription_gets_everything_once() {
 }
 
 #[tokio::test]
-async fn what_nobody_takes_is_bounded() {
+async fn bounds_queued_messages() {
     nobody_takes(Publish {
         data: vec![0; 64 << 20].into(),
         ..message("orders", "")

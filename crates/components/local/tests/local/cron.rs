@@ -25,7 +25,7 @@ impl Source for Clock {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cron_keeps_the_rules() {
+async fn cron_passes_conformance() {
     for schedule in ["@every 50ms", "* * * * * *"] {
         let binding = components()
             .input("bindings.cron", "v1", &[("schedule", schedule)])
@@ -35,7 +35,7 @@ async fn cron_keeps_the_rules() {
 }
 
 #[tokio::test]
-async fn wrong_schedules_are_named() {
+async fn invalid_schedules_are_named() {
     for schedule in ["", "every day", "99 * * * *"] {
         let opened = components()
             .input("bindings.cron", "v1", &[("schedule", schedule)])

@@ -9,14 +9,14 @@ fn components() -> Components {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_keeps_the_rules() {
+async fn passes_conformance() {
     let store = components().state("state.in-memory", "v1", &[]).await.unwrap();
     conformance::state(&store, StateRules::default()).await;
     conformance::state_after_close(&store).await;
 }
 
 #[tokio::test]
-async fn two_stores_share_nothing() {
+async fn stores_are_independent() {
     let first = components().state("state.in-memory", "", &[]).await.unwrap();
     let second = components().state("state.in-memory", "", &[]).await.unwrap();
     let set = Set {

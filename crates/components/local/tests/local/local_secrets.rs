@@ -32,7 +32,7 @@ const DOCUMENT: &str = r#"{
 }"#;
 
 #[tokio::test]
-async fn a_file_is_flattened() {
+async fn flattens_nested_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secrets.json");
     fs::write(&path, DOCUMENT).unwrap();
@@ -74,7 +74,7 @@ async fn a_file_is_flattened() {
 }
 
 #[tokio::test]
-async fn a_multi_valued_file_keeps_its_first_level() {
+async fn multi_valued_keeps_first_level() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secrets.json");
     fs::write(&path, DOCUMENT).unwrap();
@@ -95,7 +95,7 @@ async fn a_multi_valued_file_keeps_its_first_level() {
 }
 
 #[tokio::test]
-async fn what_follows_a_path_that_is_there_twice_is_not_lost() {
+async fn keeps_values_after_duplicate_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secrets.json");
     fs::write(&path, r#"{"db":{"a":{"b":"1"},"a:b":"2","password":"x"}}"#).unwrap();
@@ -110,7 +110,7 @@ async fn what_follows_a_path_that_is_there_twice_is_not_lost() {
 }
 
 #[tokio::test]
-async fn an_unusable_file_is_named() {
+async fn unusable_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secrets.json");
     let properties = [("secretsFile", path.to_str().unwrap())];
@@ -146,7 +146,7 @@ async fn an_unusable_file_is_named() {
 }
 
 #[tokio::test]
-async fn the_environment_is_a_store_without_the_sidecars_own_variables() {
+async fn environment_hides_sidecar_variables() {
     // Cargo sets this variable for every test.
     let version = env!("CARGO_PKG_VERSION");
     let store = components()

@@ -14,7 +14,7 @@ fn components() -> Components {
 const STORAGE: &str = "bindings.localstorage";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_storage_keeps_the_rules() {
+async fn local_storage_passes_conformance() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("made/when/needed");
     let binding = components()
@@ -26,7 +26,7 @@ async fn local_storage_keeps_the_rules() {
 }
 
 #[tokio::test]
-async fn files_are_written_read_listed_and_deleted() {
+async fn writes_reads_lists_and_deletes_files() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();
     let binding = components()
@@ -78,7 +78,7 @@ async fn files_are_written_read_listed_and_deleted() {
 }
 
 #[tokio::test]
-async fn names_do_not_leave_the_root() {
+async fn names_cannot_leave_root() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
     fs::write(folder.path().join("secret"), "s").unwrap();
@@ -101,7 +101,7 @@ async fn names_do_not_leave_the_root() {
 
 /// Invariant: a file being written at shutdown is written completely, and no temporary file is left.
 #[tokio::test]
-async fn the_end_waits_for_a_write_whose_caller_has_given_up() {
+async fn close_waits_for_abandoned_write() {
     let folder = tempfile::tempdir().unwrap();
     let binding = components()
         .output(STORAGE, "v1", &[("rootPath", folder.path().to_str().unwrap())])

@@ -65,7 +65,7 @@ fn in_seconds(offset: i64) -> i64 {
 }
 
 #[test]
-fn a_token_must_be_of_the_issuer_for_the_audience_and_valid_now() {
+fn checks_issuer_audience_and_validity() {
     let signer = Signer::new("k1");
     let keys = keys(&[&signer]);
     let good = json!({"iss": "https://issuer", "aud": "app", "exp": in_seconds(60)});
@@ -116,7 +116,7 @@ fn a_token_must_be_of_the_issuer_for_the_audience_and_valid_now() {
 }
 
 #[test]
-fn extensions_that_must_be_understood_are_not() {
+fn rejects_critical_extensions() {
     let signer = Signer::new("k1");
     let keys = keys(&[&signer]);
     let claims = json!({"iss": "https://issuer", "aud": "app", "exp": in_seconds(60)});
@@ -139,7 +139,7 @@ fn extensions_that_must_be_understood_are_not() {
 }
 
 #[test]
-fn a_key_for_something_else_verifies_nothing() {
+fn encryption_keys_do_not_verify() {
     let claims = json!({"iss": "https://issuer", "aud": "app", "exp": in_seconds(60)});
     let passes = |more: Value| {
         let mut signer = Signer::new("k1");
@@ -164,7 +164,7 @@ fn a_key_for_something_else_verifies_nothing() {
 }
 
 #[test]
-fn only_a_key_of_the_issuer_can_sign() {
+fn only_issuer_keys_verify() {
     let (one, two, foreign) = (Signer::new("one"), Signer::new("two"), Signer::new("one"));
     let keys = keys(&[&one, &two]);
     let claims = json!({"iss": "https://issuer", "aud": "app", "exp": in_seconds(60)});
@@ -181,7 +181,7 @@ fn only_a_key_of_the_issuer_can_sign() {
 }
 
 #[test]
-fn an_empty_id_names_no_key() {
+fn empty_key_id_matches_no_key() {
     let signer = Signer::new("");
     let claims = json!({"iss": "https://issuer", "aud": "app", "exp": in_seconds(60)});
     let checked = rules().check(&signer.token(Some(""), &claims), &keys(&[&signer]));
@@ -189,7 +189,7 @@ fn an_empty_id_names_no_key() {
 }
 
 #[test]
-fn the_header_has_a_prefix_in_any_case_and_a_token() {
+fn parses_authorization_header() {
     let read = |value: &str| {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, value.parse().unwrap());
@@ -231,7 +231,7 @@ async fn issuer(documents: impl Fn(&str, &str) -> Option<String> + Send + 'stati
 
 /// The issuer, whose name is no URL here, is neither queried nor reported.
 #[tokio::test]
-async fn a_wrong_address_of_the_keys_is_told_alone() {
+async fn invalid_jwks_url_is_reported_alone() {
     let asked = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&asked);
     let address = issuer(move |_, _| {
@@ -252,7 +252,7 @@ async fn a_wrong_address_of_the_keys_is_told_alone() {
 }
 
 #[tokio::test]
-async fn keys_are_found_through_the_issuer() {
+async fn discovers_keys_through_issuer() {
     let signer = Signer::new("k");
     let set = json!({"keys": [{"kty": "of the future", "kid": "x"}, signer.jwk]}).to_string();
     let address = issuer(move |path, own| match path {
@@ -292,7 +292,7 @@ async fn keys_are_found_through_the_issuer() {
 
 /// Tests only the check: an HTTPS issuer would need a trusted certificate.
 #[test]
-fn keys_of_an_https_issuer_come_over_https() {
+fn https_issuer_requires_https_keys() {
     let issuer = |url: &str| url.parse::<Url>().unwrap();
     let https = issuer("https://issuer/.well-known/openid-configuration");
     keys::check_scheme(&https, "https://elsewhere/keys").unwrap();

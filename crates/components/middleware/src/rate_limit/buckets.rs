@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_a_bucket_per_path() {
+    fn bucket_per_client_and_path() {
         let limit = Buckets::new(2.0);
         let now = Instant::now();
         let (a, b) = (client(1), client(2));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_below_one_let_one_through() {
+    fn low_rates_allow_one_request() {
         let limit = Buckets::new(0.5);
         let now = Instant::now();
         assert!(limit.take(None, "/", now).0);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_bounded() {
+    fn bounds_number_of_buckets() {
         let limit = Buckets::new(1.0);
         let now = Instant::now();
         let clients = u32::try_from(MAX_BUCKETS).unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_any_more_goes_without_being_pushed_out() {
+    fn sweeps_unused_buckets() {
         let limit = Buckets::new(100.0);
         let now = Instant::now();
         for index in 0..10_000 {

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_known_by_their_connection() {
+    fn identifies_client_by_connection() {
         assert_eq!(known("", &[], None), None);
         for (peer, expected) in [
             ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn only_proxies_may_say_whom_they_speak_for() {
+    fn trusts_forwarded_address_from_proxies_only() {
         let peer = Some("::ffff:10.0.0.9");
         for (proxies, headers, expected) in [
             ("10.0.0.0/8", &[(FORWARDED_FOR, "1.1.1.1")][..], "1.1.1.1"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_named() {
+    fn names_invalid_network() {
         for wrong in [
             "10.0.0.0/33",
             "::/129",

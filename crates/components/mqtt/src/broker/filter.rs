@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_match_as_mqtt_says() {
+    fn filters_match_per_specification() {
         for (filter, topic, matches) in [
             ("orders", "orders", true),
             ("orders", "orders/a", false),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_keeps_its_number() {
+    fn filter_number_is_stable() {
         let number = |asked: &str| Filter::new(asked).number();
         assert_eq!(number("orders"), number("orders"));
         assert_ne!(number("orders"), number("$share/group/orders"));

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_app_has_is_not_delivered_twice() {
+    fn does_not_deliver_held_message_twice() {
         let mut in_flight = InFlight::default();
         assert_eq!(new(in_flight.add(received(1, false, "a"), 1)), 0);
         assert!(in_flight.knows(&received(1, true, "a")) && !in_flight.knows(&received(1, true, "b")));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_without_a_connection_is_acknowledged_when_it_comes_again() {
+    fn acknowledges_done_message_on_resend() {
         let mut in_flight = InFlight::default();
         in_flight.add(received(1, false, "a"), 1);
         assert_eq!(in_flight.done(0, None), None);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_identifier_of_another_session_is_another_message() {
+    fn packet_id_is_per_session() {
         let mut in_flight = InFlight::default();
         in_flight.add(received(1, false, "a"), 1);
         in_flight.add(received(2, false, "done"), 1);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn unrouted_messages_wait_in_their_order() {
+    fn unrouted_messages_keep_order() {
         let mut in_flight = InFlight::default();
         for (packet, text) in [(1, "a"), (2, "b")] {
             in_flight.add(received(packet, false, text), 1);

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_become_properties_and_come_back() {
+    fn metadata_round_trip_as_properties() {
         let given = [
             ("TTLInSeconds", "1500ms"),
             ("responseTopic", "answers/7"),
@@ -197,20 +197,20 @@ mod tests {
     }
 
     #[test]
-    fn what_the_request_says_beats_what_the_payload_is() {
+    fn request_metadata_overrides_payload() {
         let properties = of(&publish(&[("contentType", "image/png")])).unwrap();
         assert_eq!(properties.content_type.as_deref(), Some("image/png"));
     }
 
     #[test]
-    fn correlation_data_may_be_any_bytes() {
+    fn correlation_data_is_binary() {
         let properties = of(&publish(&[("correlationDataBase64", "/wA=")])).unwrap();
         assert_eq!(properties.correlation.as_deref(), Some(&b"\xff\x00"[..]));
         assert_eq!(metadata(&properties)["correlationDataBase64"], "/wA=");
     }
 
     #[test]
-    fn publishers_cannot_say_what_the_broker_says() {
+    fn publishers_cannot_set_reserved_names() {
         let properties = Properties {
             user: vec![("Retained".to_owned(), "true".to_owned())],
             ..Properties::default()
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_broker_takes_is_refused() {
+    fn rejects_invalid_properties() {
         let long = "x".repeat(65_536);
         for (name, value) in [
             ("colour", "red\n"),

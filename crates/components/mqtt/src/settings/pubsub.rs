@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_a_name_keeps_its_session() {
+    fn named_client_keeps_session() {
         let plain = wanted(&[]).unwrap();
         assert_eq!((plain.connection.client.as_str(), plain.group), ("app", None));
         assert_eq!(plain.connection.qos, QoS::AtLeastOnce);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn sharing_clients_without_a_name_leave_nothing_behind() {
+    fn unnamed_sharing_clients_leave_no_session() {
         let shared = [("sharedSubscriptions", "true")];
         let (one, two) = (wanted(&shared).unwrap(), wanted(&shared).unwrap());
         assert_eq!(one.group.as_deref(), Some("app"));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_last_as_long_as_they_are_told_to() {
+    fn session_expiry_is_configurable() {
         for (text, seconds) in [
             ("0", 0),
             ("30", 30),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn names_invalid_property() {
         for (name, properties) in [
             ("qos", &[("qos", "3")][..]),
             ("receiveMaximum", &[("receiveMaximum", "0")]),

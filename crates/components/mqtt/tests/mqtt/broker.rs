@@ -99,7 +99,7 @@ pub(super) async fn quiet(subscription: &mut Subscription) {
 }
 
 both! {
-    async fn a_broker_keeps_the_rules(kind: &str) {
+    async fn broker_passes_conformance(kind: &str) {
         let Some(broker) = Mosquitto::start() else { return };
         let url = broker.url();
         for qos in ["1", "2"] {
@@ -110,7 +110,7 @@ both! {
         }
     }
 
-    async fn nothing_is_lost_when_the_broker_is_killed(kind: &str) {
+    async fn loses_nothing_when_broker_is_killed(kind: &str) {
         let Some(mut broker) = Mosquitto::start() else {
             return;
         };
@@ -124,7 +124,7 @@ both! {
     }
 
     /// Mosquitto persists sessions, but not their shared subscriptions.
-    async fn a_group_goes_on_when_the_broker_has_forgotten_it(kind: &str) {
+    async fn group_survives_lost_broker_state(kind: &str) {
         let Some(mut broker) = Mosquitto::start() else { return };
         let member = open(kind, &broker.url(), "app", &[]).await.unwrap();
         let mut subscription = subscribe(&member, "$share/group/orders", &[]).await;
@@ -144,7 +144,7 @@ both! {
         member.close().await;
     }
 
-    async fn nothing_is_lost_when_connections_are_cut(kind: &str) {
+    async fn loses_nothing_when_connections_break(kind: &str) {
         let Some(broker) = Mosquitto::start() else { return };
         let mut proxy = Proxy::start(broker.port()).await;
         let url = format!("tcp://127.0.0.1:{}", proxy.port);
@@ -156,7 +156,7 @@ both! {
         .await;
     }
 
-    async fn nothing_is_lost_over_a_long_outage(kind: &str) {
+    async fn loses_nothing_over_long_outage(kind: &str) {
         let Some(broker) = Mosquitto::start() else { return };
         let mut proxy = Proxy::start(broker.port()).await;
         let url = format!("mqtt://127.0.0.1:{}", proxy.port);
@@ -164,7 +164,7 @@ both! {
         conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
     }
 
-    async fn nothing_is_lost_when_connections_fall_silent(kind: &str) {
+    async fn loses_nothing_on_silent_connections(kind: &str) {
         let Some(broker) = Mosquitto::start() else { return };
         let proxy = Proxy::start(broker.port()).await;
         let url = format!("mqtt://127.0.0.1:{}", proxy.port);
@@ -172,7 +172,7 @@ both! {
         conformance::pubsub_outlives_silence(RULES, opener, &mut proxy.silence()).await;
     }
 
-    async fn poison_holds_up_nobody(kind: &str) {
+    async fn poison_blocks_no_other_message(kind: &str) {
         let Some(broker) = Mosquitto::start() else { return };
         let url = broker.url();
         conformance::pubsub_members(RULES, async |group: &str| open(kind, &url, group, &[]).await).await;
@@ -180,7 +180,7 @@ both! {
 
     /// Messages that the broker resends while the app holds them are not delivered twice, and are
     /// acknowledged once handled.
-    async fn a_new_connection_does_not_deliver_what_the_app_still_has(kind: &str) {
+    async fn reconnect_does_not_duplicate_held_messages(kind: &str) {
         let Some(server) = Mosquitto::start() else { return };
         let mut proxy = Proxy::start(server.port()).await;
         let url = format!("tcp://127.0.0.1:{}", proxy.port);
@@ -206,7 +206,7 @@ both! {
 
     /// Messages that are unfinished at shutdown or arrive while the sidecar is down are lost; with QoS 1 they
     /// are not.
-    async fn with_qos_0_messages_come_at_most_once(kind: &str) {
+    async fn qos_0_is_at_most_once(kind: &str) {
         let Some(server) = Mosquitto::start() else { return };
         let url = server.url();
         for (qos, again) in [("0", false), ("1", true)] {
@@ -262,7 +262,7 @@ both! {
         two.close().await;
     }
 
-    async fn retained_messages_greet_new_subscriptions(kind: &str) {
+    async fn new_subscription_gets_retained_messages(kind: &str) {
         let Some(server) = Mosquitto::start() else { return };
         let broker = open(kind, &server.url(), "app", &[]).await.unwrap();
         broker
@@ -283,7 +283,7 @@ both! {
     }
 
     /// 96 MiB queued at the broker: messages over the limit arrive later, in order and once.
-    async fn large_messages_come_as_there_is_room(kind: &str) {
+    async fn delivers_large_messages_as_capacity_allows(kind: &str) {
         let Some(server) = Mosquitto::start() else { return };
         let broker = open(kind, &server.url(), "app", &[]).await.unwrap();
         subscribe(&broker, "large", &[]).await.ended().await.unwrap();
@@ -307,7 +307,7 @@ both! {
         broker.close().await;
     }
 
-    async fn what_is_not_wanted_any_more_is_not_sent(kind: &str) {
+    async fn unsubscribes_unused_filters(kind: &str) {
         let Some(server) = Mosquitto::start() else { return };
         let broker = open(kind, &server.url(), "app", &[]).await.unwrap();
         let forget = [("unsubscribeOnClose", "true")];
@@ -324,7 +324,7 @@ both! {
     }
 
     /// As when a client resubscribes before its dead first stream is noticed.
-    async fn what_another_subscription_wants_is_sent_on(kind: &str) {
+    async fn keeps_filter_of_other_subscription(kind: &str) {
         let Some(server) = Mosquitto::start() else { return };
         let broker = open(kind, &server.url(), "app", &[]).await.unwrap();
         let forget = [("unsubscribeOnClose", "true")];
@@ -339,7 +339,7 @@ both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clean_session_keeps_nothing() {
+async fn clean_session_keeps_nothing() {
     const MQTT3: &str = "pubsub.mqtt3";
     let Some(server) = Mosquitto::start() else { return };
     let url = server.url();
@@ -365,7 +365,7 @@ async fn a_clean_session_keeps_nothing() {
 /// The more specific of two subscriptions gets a message; when one ends, the other gets its unsettled
 /// messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subscriptions_of_one_component_share_its_connection() {
+async fn subscriptions_share_connection() {
     let Some(server) = Mosquitto::start() else { return };
     let broker = open("pubsub.mqtt3", &server.url(), "app", &[]).await.unwrap();
     let mut all = subscribe(&broker, "orders/#", &[]).await;
@@ -388,7 +388,7 @@ async fn subscriptions_of_one_component_share_its_connection() {
 }
 
 #[tokio::test]
-async fn wrong_settings_are_named() {
+async fn invalid_settings_are_named() {
     let outrigger_components_testing::Components(catalog) = components();
     let entry = catalog.pubsub.find("pubsub.mqtt", "v1").unwrap();
     conformance::settings(
@@ -410,7 +410,7 @@ async fn wrong_settings_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_not_let_in_over_mqtt_3_is_told_at_once() {
+async fn mqtt3_rejected_login_fails_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let accounts = folder.path().join("accounts");
     std::fs::write(&accounts, "").unwrap();
@@ -440,7 +440,7 @@ async fn who_is_not_let_in_over_mqtt_3_is_told_at_once() {
 
 /// Oversized messages are never sent: the broker would disconnect, and again after the resend.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_large_for_mqtt_3_is_refused_alone() {
+async fn mqtt3_rejects_oversized_message_only() {
     const MAX_MESSAGE: usize = 64 << 20;
     let Some(server) = Mosquitto::start() else { return };
     let broker = open("pubsub.mqtt3", &server.url(), "app", &[]).await.unwrap();

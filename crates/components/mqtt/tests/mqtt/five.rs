@@ -66,7 +66,7 @@ async fn replicas_share() {
 
 /// Two components without names and with equal settings share the messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn consumers_without_names_share() {
+async fn unnamed_consumers_share() {
     let Some(server) = Mosquitto::start() else { return };
     let shared = [("sharedSubscriptions", "true")];
     let one = open(MQTT5, &server.url(), "app", &shared).await.unwrap();
@@ -96,7 +96,7 @@ async fn consumers_without_names_share() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn metadata_travel_as_properties() {
+async fn metadata_is_sent_as_properties() {
     let Some(server) = Mosquitto::start() else { return };
     let broker = open(MQTT5, &server.url(), "app", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "orders", &[]).await;
@@ -136,7 +136,7 @@ async fn metadata_travel_as_properties() {
 
 /// Requests that would make the broker disconnect are rejected first; the connection stays open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_broker_does_not_take_is_not_sent() {
+async fn does_not_send_unaccepted_messages() {
     let Some(server) = Mosquitto::start_with("max_packet_size 2000\nretain_available false\n") else {
         return;
     };
@@ -171,7 +171,7 @@ async fn what_the_broker_does_not_take_is_not_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_name_their_reason_and_the_remedy() {
+async fn refusals_name_reason_and_remedy() {
     let folder = TempDir::new().unwrap();
     let rules = folder.path().join("rules");
     std::fs::write(&rules, "topic readwrite allowed/#\n").unwrap();
@@ -192,7 +192,7 @@ async fn refusals_name_their_reason_and_the_remedy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_not_let_in_is_told_at_once() {
+async fn rejected_login_fails_at_once() {
     let Some(server) = Mosquitto::start_with("allow_anonymous false\n") else {
         return;
     };
@@ -210,7 +210,7 @@ async fn who_is_not_let_in_is_told_at_once() {
 
 /// Each matching subscription gets its own copy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_go_to_the_subscription_they_came_by() {
+async fn routes_by_subscription_identifier() {
     let Some(server) = Mosquitto::start() else { return };
     let broker = open(MQTT5, &server.url(), "app", &[]).await.unwrap();
     let mut all = subscribe(&broker, "orders/#", &[]).await;
@@ -235,7 +235,7 @@ async fn messages_go_to_the_subscription_they_came_by() {
 
 /// A restarted sidecar still has its subscription, so it gets retained messages again only on request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retained_messages_greet_as_the_subscription_says() {
+async fn retained_messages_follow_options() {
     let Some(server) = Mosquitto::start() else { return };
     let greeted = async |handling: &str| {
         let broker = open(MQTT5, &server.url(), "app", &[]).await.unwrap();
@@ -275,7 +275,7 @@ async fn retained_messages_greet_as_the_subscription_says() {
 
 /// Messages sent to a session are lost when it ends, and only then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sessions_end_as_the_settings_say() {
+async fn sessions_expire_as_configured() {
     let Some(server) = Mosquitto::start() else { return };
     let url = server.url();
     let publisher = open(MQTT5, &url, "publisher", &[]).await.unwrap();
@@ -303,7 +303,7 @@ async fn sessions_end_as_the_settings_say() {
 
 /// The window applies to all subscriptions together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_broker_sends_no_more_than_the_window() {
+async fn broker_respects_receive_window() {
     let Some(server) = Mosquitto::start() else { return };
     let broker = open(MQTT5, &server.url(), "app", &[("receiveMaximum", "2")])
         .await
@@ -330,7 +330,7 @@ async fn the_broker_sends_no_more_than_the_window() {
 }
 
 #[tokio::test]
-async fn wrong_settings_are_named() {
+async fn invalid_settings_are_named() {
     let Components(catalog) = components();
     let entry = catalog.pubsub.find(MQTT5, "v1").unwrap();
     let url = ("url", "tcp://127.0.0.1:1");

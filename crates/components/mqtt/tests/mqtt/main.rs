@@ -51,7 +51,7 @@ fn properties<'a>(url: &'a str, topic: &'a str, consumer: &'a str) -> Vec<(&'a s
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mqtt_keeps_the_rules() {
+async fn mqtt_passes_conformance() {
     let Some(mut broker) = Mosquitto::start() else {
         return;
     };
@@ -106,7 +106,7 @@ async fn until(holds: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_refused_comes_again_with_the_next_connection() {
+async fn redelivers_refused_after_reconnect() {
     let Some(broker) = Mosquitto::start() else { return };
     let url = broker.url();
     let shared = properties(&url, "events/+", "app");
@@ -168,7 +168,7 @@ async fn what_was_refused_comes_again_with_the_next_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_protects_the_connection() {
+async fn connects_over_tls() {
     let (certificates, others) = (Certificates::new(), Certificates::new());
     let Some(broker) = Mosquitto::start_tls(&certificates) else {
         return;
@@ -191,7 +191,7 @@ async fn tls_protects_the_connection() {
 }
 
 #[tokio::test]
-async fn topics_that_cannot_be_published_to_are_refused() {
+async fn rejects_invalid_topics() {
     let Some(broker) = Mosquitto::start() else { return };
     let url = broker.url();
     let binding = components()

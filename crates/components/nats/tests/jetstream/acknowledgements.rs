@@ -39,7 +39,7 @@ async fn expect(subscription: &mut Subscription, text: &str) -> Delivery {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_failed_comes_again_though_a_later_one_is_acknowledged() {
+async fn redelivers_failed_despite_later_acknowledgement() {
     let Some(server) = started().await else { return };
     let stream = stream(&server).await;
     let broker = open(&server.url(), "app", &ALL).await.unwrap();
@@ -67,7 +67,7 @@ async fn what_failed_comes_again_though_a_later_one_is_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_vanished_consumer_had_comes_again_though_later_ones_are_acknowledged() {
+async fn redelivers_after_loss_despite_later_acknowledgements() {
     let Some(server) = started().await else { return };
     let stream = stream(&server).await;
     let mut proxy = Proxy::start(server.port()).await;
@@ -96,7 +96,7 @@ async fn what_a_vanished_consumer_had_comes_again_though_later_ones_are_acknowle
 
 /// A consumer created by Dapr, with messages left by its sidecar.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_that_another_client_made_is_joined() {
+async fn joins_consumer_of_another_client() {
     let Some(server) = started().await else { return };
     let stream = stream(&server).await;
     let broker = open(&server.url(), "app", &ALL).await.unwrap();
@@ -130,7 +130,7 @@ async fn a_consumer_that_another_client_made_is_joined() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_given_up_or_deleted_holds_up_nothing() {
+async fn dropped_messages_block_nothing() {
     let Some(server) = started().await else { return };
     let stream = stream(&server).await;
     let few = [ALL[0], ALL[1], ALL[2], ("ackWait", "1s"), ("maxDeliver", "2")];

@@ -7,7 +7,7 @@ use super::*;
 const ORDER: &str = r#"{"specversion":"1.0","id":"order-1","data":1}"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_failed_comes_again_after_ack_wait() {
+async fn redelivers_failed_after_ack_wait() {
     let Some(server) = started().await else { return };
     let broker = open(&server.url(), "app", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "orders").await.unwrap();
@@ -29,7 +29,7 @@ async fn what_failed_comes_again_after_ack_wait() {
 
 /// Bulk subscriptions rely on it: no further message arrives while this many are unsettled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_sends_no_more_than_the_window() {
+async fn server_respects_window() {
     let Some(server) = started().await else { return };
     let url = server.url();
     let broker = open(&url, "few", &[("maxAckPending", "2")]).await.unwrap();
@@ -76,7 +76,7 @@ async fn work_queue(url: &str) -> stream::Stream {
 
 /// They share a consumer, whichever member created it, even if they start at the same moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn members_of_a_group_have_each_message_of_a_work_queue_once() {
+async fn group_shares_work_queue() {
     let Some(server) = Nats::start("") else { return };
     let url = server.url();
     let mut stream = work_queue(&url).await;
@@ -125,7 +125,7 @@ async fn members_of_a_group_have_each_message_of_a_work_queue_once() {
 
 /// Each delay is the ack deadline of a delivery.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_handler_keeps_its_message_with_pauses_shorter_than_ack_wait() {
+async fn slow_handler_keeps_message_with_short_backoff() {
     let Some(server) = started().await else { return };
     let pauses = [("ackWait", "60s"), ("backOff", "2s,1s"), ("maxDeliver", "3")];
     let broker = open(&server.url(), "app", &pauses).await.unwrap();
@@ -140,7 +140,7 @@ async fn a_slow_handler_keeps_its_message_with_pauses_shorter_than_ack_wait() {
 
 /// Consumers without a shared name would be two, which the server rejects for a work queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_work_queue_has_one_consumer_of_a_topic() {
+async fn work_queue_allows_one_consumer_per_topic() {
     let Some(server) = Nats::start("") else { return };
     let url = server.url();
     work_queue(&url).await;
@@ -161,7 +161,7 @@ async fn a_work_queue_has_one_consumer_of_a_topic() {
 
 /// Neither acknowledgement nor rejection arrives: the server must detect it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_vanished_consumer_had_comes_again_after_ack_wait() {
+async fn redelivers_after_consumer_loss_and_ack_wait() {
     let Some(server) = started().await else { return };
     let mut proxy = Proxy::start(server.port()).await;
     let url = format!("nats://127.0.0.1:{}", proxy.port);
@@ -190,7 +190,7 @@ async fn what_a_vanished_consumer_had_comes_again_after_ack_wait() {
 
 /// The server considers a message done once it is sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_acknowledgements_messages_come_at_most_once() {
+async fn no_acknowledgements_is_at_most_once() {
     let Some(server) = started().await else { return };
     // Without acknowledgements there is no ack deadline.
     let none = [("ackPolicy", "none"), ("ackWait", "")];
@@ -222,7 +222,7 @@ async fn without_acknowledgements_messages_come_at_most_once() {
 
 /// On one thread, because the log is captured per thread.
 #[tokio::test]
-async fn a_message_that_the_server_gives_up_has_a_line_in_the_log() {
+async fn logs_message_dropped_by_server() {
     let Some(server) = started().await else { return };
     let lines = outrigger_testing::log_lines::Lines::new();
     let errors = || lines.take("dapr.contrib", tracing::Level::ERROR);

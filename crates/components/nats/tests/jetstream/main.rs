@@ -104,14 +104,14 @@ async fn quiet(subscription: &mut Subscription, time: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jetstream_keeps_the_rules() {
+async fn jetstream_passes_conformance() {
     let Some(server) = started().await else { return };
     let url = server.url();
     conformance::pubsub(RULES, async |group: &str| open(&url, group, &[]).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_when_the_server_is_killed() {
+async fn loses_nothing_when_server_is_killed() {
     let Some(mut server) = started().await else { return };
     let url = server.url();
     conformance::pubsub_outlives(
@@ -124,7 +124,7 @@ async fn nothing_is_lost_when_the_server_is_killed() {
 
 /// A sidecar has five seconds for its shutdown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subscription_ends_soon_though_the_server_is_away() {
+async fn subscription_ends_during_outage() {
     let Some(mut server) = started().await else { return };
     let broker = open(&server.url(), "ends", &[]).await.unwrap();
     let subscription = subscribe(&broker, "ends").await.unwrap();
@@ -135,7 +135,7 @@ async fn a_subscription_ends_soon_though_the_server_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_when_connections_are_cut() {
+async fn loses_nothing_when_connections_break() {
     let Some(server) = started().await else { return };
     let mut proxy = Proxy::start(server.port()).await;
     let url = format!("nats://127.0.0.1:{}", proxy.port);
@@ -148,7 +148,7 @@ async fn nothing_is_lost_when_connections_are_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_over_a_long_outage() {
+async fn loses_nothing_over_long_outage() {
     let Some(server) = started().await else { return };
     let mut proxy = Proxy::start(server.port()).await;
     let url = format!("nats://127.0.0.1:{}", proxy.port);
@@ -157,7 +157,7 @@ async fn nothing_is_lost_over_a_long_outage() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_when_connections_fall_silent() {
+async fn loses_nothing_on_silent_connections() {
     let Some(server) = started().await else { return };
     let proxy = Proxy::start(server.port()).await;
     let url = format!("nats://127.0.0.1:{}", proxy.port);
@@ -166,14 +166,14 @@ async fn nothing_is_lost_when_connections_fall_silent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn consumers_may_hang_refuse_and_go() {
+async fn tolerates_failing_consumers() {
     let Some(server) = started().await else { return };
     let url = server.url();
     conformance::pubsub_members(RULES, async |group: &str| open(&url, group, &[]).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_that_the_stream_has_is_not_stored_again() {
+async fn deduplicates_stored_events() {
     let Some(server) = started().await else { return };
     let broker = open(&server.url(), "app", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "orders").await.unwrap();
@@ -196,7 +196,7 @@ async fn an_event_that_the_stream_has_is_not_stored_again() {
 /// The server deduplicates ids across the stream: an outbox event or a dead letter has the same id in two
 /// topics.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_of_one_id_comes_in_each_topic_of_a_stream_once() {
+async fn deduplicates_per_topic_of_stream() {
     let Some(server) = started().await else { return };
     let topics = ["orders", "orders-dead", "orders-dead-too"];
     let event = r#"{"specversion":"1.0","id":"one","data":1}"#;
@@ -221,7 +221,7 @@ async fn an_event_of_one_id_comes_in_each_topic_of_a_stream_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_count_of_dead_letters_goes_with_a_message() {
+async fn stores_dead_letter_count() {
     let Some(server) = started().await else { return };
     let broker = open(&server.url(), "app", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "orders").await.unwrap();
@@ -244,7 +244,7 @@ async fn the_count_of_dead_letters_goes_with_a_message() {
 /// The server limits prefetched messages, not bytes. Payloads over the limit are read from the stream later;
 /// messages deleted before that are not delivered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_sent_ahead_is_bounded_in_bytes() {
+async fn bounds_prefetched_bytes() {
     const LARGE: usize = 1_000_000;
     const COUNT: usize = 60;
     const DELETED: usize = 50;
@@ -296,7 +296,7 @@ async fn what_is_sent_ahead_is_bounded_in_bytes() {
 
 /// The server would redeliver it after `ackWait`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_handler_keeps_its_message() {
+async fn slow_handler_keeps_message() {
     let Some(server) = started().await else { return };
     let short = [("ackWait", "1s")];
     let broker = open(&server.url(), "app", &short).await.unwrap();
@@ -313,7 +313,7 @@ async fn a_slow_handler_keeps_its_message() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_server_does_not_have_is_named() {
+async fn names_missing_stream() {
     let Some(server) = started().await else { return };
     let broker = open(&server.url(), "app", &[]).await.unwrap();
     let error = broker.publish(&message("no.stream.has", "x")).await.unwrap_err();
@@ -332,7 +332,7 @@ async fn what_the_server_does_not_have_is_named() {
 
 /// The server's limit is 1 MiB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_large_is_refused_alone() {
+async fn rejects_oversized_message_only() {
     const MAX_PAYLOAD: usize = 1 << 20;
     let Some(server) = started().await else { return };
     let broker = open(&server.url(), "app", &[]).await.unwrap();
@@ -355,7 +355,7 @@ async fn what_is_too_large_is_refused_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_that_are_refused_are_told() {
+async fn reports_rejected_credentials() {
     let Some(server) = Nats::start("secret") else {
         return;
     };
@@ -373,7 +373,7 @@ async fn credentials_that_are_refused_are_told() {
 /// Like a server advertised by the first one, whose address has no scheme: no credentials are sent before
 /// TLS.
 #[tokio::test]
-async fn a_server_without_tls_is_told_nothing_where_there_has_to_be_tls() {
+async fn sends_no_credentials_without_tls() {
     let certificates = Certificates::new();
     let (certificate, key) = (certificates.text("client.pem"), certificates.text("client.key"));
     let mutual = [
@@ -403,7 +403,7 @@ async fn a_server_without_tls_is_told_nothing_where_there_has_to_be_tls() {
 }
 
 #[tokio::test]
-async fn wrong_settings_are_named() {
+async fn invalid_settings_are_named() {
     let Components(catalog) = Components::of(outrigger_components_nats::add);
     let entry = catalog.pubsub.find("pubsub.jetstream", "v1").unwrap();
     let url = ("natsURL", "nats://127.0.0.1:1");

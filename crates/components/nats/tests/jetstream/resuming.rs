@@ -21,7 +21,7 @@ async fn until_forgotten(server: &Nats) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_cut_skips_and_repeats_nothing_that_is_settled() {
+async fn long_outage_skips_and_repeats_nothing() {
     let Some(server) = started().await else { return };
     let publisher = open(&server.url(), "publisher", &[]).await.unwrap();
     let mut proxy = Proxy::start(server.port()).await;
@@ -73,7 +73,7 @@ async fn a_long_cut_skips_and_repeats_nothing_that_is_settled() {
 
 /// A stream deleted and recreated is read from its start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_is_made_again_is_read_from_its_beginning() {
+async fn reads_recreated_stream_from_start() {
     let Some(server) = started().await else { return };
     let broker = anonymous(&server.url(), &[("deliverPolicy", "new")]).await;
     let mut subscription = subscribe(&broker, "orders").await.unwrap();

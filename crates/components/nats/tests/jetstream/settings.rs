@@ -6,7 +6,7 @@ use super::*;
 
 /// Without a durable name each subscription gets all messages from `deliverPolicy` on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deliver_policies_say_where_to_begin() {
+async fn deliver_policy_sets_start() {
     let Some(server) = started().await else { return };
     let url = server.url();
     let publisher = open(&url, "app", &[]).await.unwrap();
@@ -45,7 +45,7 @@ async fn deliver_policies_say_where_to_begin() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn consumers_are_made_as_the_settings_say() {
+async fn consumer_follows_settings() {
     let Some(server) = started().await else { return };
     let url = server.url();
     let more = [
@@ -93,7 +93,7 @@ async fn consumers_are_made_as_the_settings_say() {
 
 /// Dapr's client rejects it too: server and component would follow different settings.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_durable_consumer_with_other_settings_is_refused() {
+async fn rejects_conflicting_durable_consumer() {
     let Some(server) = started().await else { return };
     let url = server.url();
     let alone = ("queueGroupName", "");
@@ -156,7 +156,7 @@ async fn a_durable_consumer_with_other_settings_is_refused() {
 
 /// Domain and prefix select JetStream's API subjects; it does not answer under others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn domains_and_prefixes_say_where_jetstream_is() {
+async fn domain_and_prefix_select_api() {
     let Some(server) = Nats::in_domain("hub") else {
         return;
     };

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_put_in_the_order_of_the_questions() {
+    fn answers_follow_request_order() {
         let requests = ["a", "b", "a", "c", "d"].map(Get::key);
         let failed = BulkStateItem {
             error: "broken".to_owned(),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_are_sent_as_they_were_written() {
+    fn sends_queries_unchanged() {
         let given = Query {
             filter: Some(Filter::Or(vec![
                 Filter::Eq("a.b".to_owned(), json!("x")),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_no_value() {
+    fn rejects_null() {
         let null = Set {
             key: "k".to_owned(),
             value: Value::Json(Bytes::from_static(b" null ")),

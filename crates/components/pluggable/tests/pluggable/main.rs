@@ -122,7 +122,7 @@ async fn text(store: &Arc<dyn StateStore>, key: &str) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_state_store_keeps_the_rules() {
+async fn state_store_passes_conformance() {
     let ship = Ship::new().await;
     let store = ship.state("orders").await;
     assert_eq!(
@@ -139,7 +139,7 @@ async fn a_state_store_keeps_the_rules() {
     let rules = StateRules {
         takes_null: false,
         bulk_fails_whole: true,
-        refuses_what_is_not_new: false,
+        rejects_existing_key: false,
         ..StateRules::default()
     };
     conformance::state(&store, rules).await;
@@ -147,7 +147,7 @@ async fn a_state_store_keeps_the_rules() {
 }
 
 #[tokio::test]
-async fn instances_on_one_socket_are_apart() {
+async fn instances_on_one_socket_are_separate() {
     let ship = Ship::new().await;
     let (one, two) = (ship.state("one").await, ship.state("two").await);
     one.set(&set("k", "1")).await.unwrap();
@@ -158,7 +158,7 @@ async fn instances_on_one_socket_are_apart() {
 }
 
 #[tokio::test]
-async fn a_process_that_was_started_again_is_initialised_again() {
+async fn initialises_restarted_process() {
     let mut ship = Ship::new().await;
     let store = ship.state("orders").await;
     store.set(&set("k", "1")).await.unwrap();
@@ -184,7 +184,7 @@ async fn a_process_that_was_started_again_is_initialised_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_in_the_middle_of_traffic_costs_calls_not_the_store() {
+async fn store_survives_restart_under_load() {
     let mut ship = Ship::new().await;
     let store = ship.state("orders").await;
     let stop = CancellationToken::new();
@@ -229,7 +229,7 @@ async fn a_restart_in_the_middle_of_traffic_costs_calls_not_the_store() {
 }
 
 #[tokio::test]
-async fn a_hanging_process_holds_up_nobody_but_its_callers() {
+async fn hanging_process_blocks_only_its_callers() {
     let ship = Ship::new().await;
     let store = ship.state("orders").await;
     store.set(&set("k", "1")).await.unwrap();
@@ -250,7 +250,7 @@ async fn a_hanging_process_holds_up_nobody_but_its_callers() {
 }
 
 #[tokio::test]
-async fn an_init_that_fails_is_told_as_the_process_told_it() {
+async fn reports_init_error_unchanged() {
     let ship = Ship::new().await;
     ship.desk
         .faulty(Some(Fault::Answer(Status::invalid_argument("no colour"))));
@@ -263,7 +263,7 @@ async fn an_init_that_fails_is_told_as_the_process_told_it() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_not_taken() {
+async fn rejects_oversized_message() {
     let ship = Ship::new().await;
     let store = ship.state("orders").await;
     ship.desk.faulty(Some(Fault::Huge(8 << 20)));
@@ -277,7 +277,7 @@ async fn what_is_too_large_is_not_taken() {
 }
 
 #[tokio::test]
-async fn transactions_have_the_limit_that_the_process_tells() {
+async fn transaction_limit_comes_from_process() {
     let ship = Ship::new().await;
     *ship.desk.max_size.lock().unwrap() = Some(2);
     let store = ship.state("orders").await;
@@ -300,7 +300,7 @@ async fn transactions_have_the_limit_that_the_process_tells() {
 }
 
 #[tokio::test]
-async fn queries_need_no_feature() {
+async fn queries_work_without_feature() {
     let ship = Ship::new().await;
     let store = ship.state("orders").await;
     assert!(store.can_query() && !store.features().contains(&Feature::Query));
@@ -328,7 +328,7 @@ async fn queries_need_no_feature() {
 }
 
 #[tokio::test]
-async fn a_secret_store_keeps_the_rules() {
+async fn secret_store_passes_conformance() {
     let ship = Ship::new().await;
     let entry = ship.catalog.secrets.find("secretstores.ship", "v1").unwrap();
     let store = within(entry.build(setup("vault"))).await.unwrap();
@@ -348,7 +348,7 @@ async fn a_secret_store_keeps_the_rules() {
 }
 
 #[tokio::test]
-async fn an_output_binding_is_invoked() {
+async fn invokes_output_binding() {
     let ship = Ship::new().await;
     let entry = ship.catalog.output_bindings.find("bindings.ship", "v1").unwrap();
     let binding = within(entry.build(setup("horn"))).await.unwrap();
@@ -409,7 +409,7 @@ fn event(id: &str, data: &'static str) -> ReadResponse {
 }
 
 #[tokio::test]
-async fn an_input_binding_delivers_acknowledges_and_comes_back() {
+async fn input_binding_acknowledges_and_reconnects() {
     let mut ship = Ship::new().await;
     *ship.desk.events.lock().unwrap() = vec![event("1", "slow"), event("2", "bad"), event("3", "good")];
     let entry = ship.catalog.input_bindings.find("bindings.ship", "v1").unwrap();
@@ -465,7 +465,7 @@ async fn an_input_binding_delivers_acknowledges_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_built_in_type_is_not_replaced() {
+async fn does_not_replace_built_in_type() {
     let folder = tempfile::tempdir().unwrap();
     let desk = Desk::new();
     let _processes = ["sqlite", "Cron", "ship"].map(|name| Process::start(folder.path(), name, &desk));
@@ -505,7 +505,7 @@ async fn a_built_in_type_is_not_replaced() {
 }
 
 #[tokio::test]
-async fn a_folder_that_all_can_write_to_is_not_used() {
+async fn rejects_world_writable_folder() {
     use std::os::unix::fs::PermissionsExt;
 
     let folder = tempfile::tempdir().unwrap();
@@ -519,7 +519,7 @@ async fn a_folder_that_all_can_write_to_is_not_used() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_reached_is_left_out() {
+async fn skips_unreachable_sockets() {
     let folder = tempfile::tempdir().unwrap();
     // One has no listener, the other does not answer.
     drop(std::os::unix::net::UnixListener::bind(folder.path().join("dead.sock")).unwrap());

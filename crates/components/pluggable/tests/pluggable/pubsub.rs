@@ -41,13 +41,13 @@ impl Link for Ship {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_keeps_the_rules() {
+async fn broker_passes_conformance() {
     let ship = Ship::new().await;
     conformance::pubsub(RULES, async |group: &str| ship.broker(group).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_with_the_process_of_a_broker() {
+async fn loses_nothing_when_process_dies() {
     let mut ship = Ship::new().await;
     let catalog = std::mem::replace(&mut ship.catalog, outrigger_component::Catalog::empty());
     let entry = catalog.pubsub.find("pubsub.Ship", "v1").unwrap();
@@ -96,7 +96,7 @@ async fn delivered(ship: &Ship, count: usize) -> (Arc<dyn PubSub>, Subscription,
 
 /// A rejection could dead-letter it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_that_were_not_attempted_get_no_answer_at_the_end() {
+async fn unattempted_messages_get_no_answer() {
     let ship = Ship::new().await;
     let (_broker, subscription, deliveries) = delivered(&ship, 3).await;
     subscription.drain();
@@ -112,7 +112,7 @@ async fn messages_that_were_not_attempted_get_no_answer_at_the_end() {
 
 /// A message sent after the last acknowledgement arrives on the ending stream without an answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_stream_stays_open_for_a_while_after_the_last_answer() {
+async fn stream_stays_open_after_last_answer() {
     let ship = Ship::new().await;
     let (_broker, subscription, mut deliveries) = delivered(&ship, 1).await;
     subscription.drain();
@@ -123,7 +123,7 @@ async fn the_stream_stays_open_for_a_while_after_the_last_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_cannot_pause_changes_nothing() {
+async fn broker_without_pause_is_ignored() {
     let ship = Ship::new().await;
     let broker = ship.broker("app").await.unwrap();
     within(broker.pause()).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_broker_that_cannot_pause_changes_nothing() {
 
 /// Publishers and subscribers get a component's errors; an existing subscription continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_broker_refuses_is_told() {
+async fn reports_broker_errors() {
     let ship = Ship::new().await;
     let broker = ship.broker("app").await.unwrap();
     let message = Publish {
@@ -163,7 +163,7 @@ async fn what_a_broker_refuses_is_told() {
 
 /// A process that sends nothing before its first message does not block subscribing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_stream_is_a_subscription() {
+async fn silent_stream_counts_as_subscribed() {
     let ship = Ship::new().await;
     let broker = ship.broker("app").await.unwrap();
     ship.desk.faulty(Some(Fault::Hang));

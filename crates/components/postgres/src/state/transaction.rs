@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn all_are_sent_in_order_before_an_answer_is_waited_for() {
+    async fn pipelines_statements_in_order() {
         let sent = Mutex::new(Vec::new());
         let (answers, _) = watch::channel(false);
         let futures = (0..100).map(|number| {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_an_order_is_not_one_statement() {
+    fn ordered_operations_are_separate_statements() {
         let write = |key: &str, etag: Option<&str>, first| Change {
             key: key.to_owned(),
             write: Some(Write {

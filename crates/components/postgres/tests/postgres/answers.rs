@@ -10,7 +10,7 @@ use super::*;
 const LARGE: usize = MAX_ANSWER + 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_are_bounded() {
+async fn bounds_answers() {
     let Some(server) = Postgres::start() else { return };
     let text = server.text();
     let properties = [("connectionString", text.as_str()), ("maxConns", "2")];
@@ -44,7 +44,7 @@ async fn answers_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_to_a_binding_are_bounded() {
+async fn bounds_binding_answers() {
     let Some(server) = Postgres::start() else { return };
     let text = server.text();
     let properties = [("connectionString", text.as_str()), ("maxConns", "2")];

@@ -11,7 +11,7 @@ use super::components;
 const POSTGRES: &str = "bindings.postgresql";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn postgres_keeps_the_rules() {
+async fn binding_passes_conformance() {
     let Some(mut server) = Postgres::start() else {
         return;
     };
@@ -23,9 +23,9 @@ async fn postgres_keeps_the_rules() {
     statements(&server, "cache_statement").await;
     statements(&server, "cache_describe").await;
     types(&server).await;
-    transactions_end_with_their_call(&server).await;
-    given_up_calls_hold_nobody_up(&server).await;
-    answers_are_bounded(&server).await;
+    transaction_ends_with_call(&server).await;
+    abandoned_calls_block_no_other(&server).await;
+    bounds_answers(&server).await;
     conformance::output_binding_outlives(&open().await, &sample, &mut server).await;
 }
 
@@ -91,7 +91,7 @@ async fn one_connection(server: &Postgres, timeout: &str) -> [Arc<dyn OutputBind
     [open().await, open().await]
 }
 
-async fn transactions_end_with_their_call(server: &Postgres) {
+async fn transaction_ends_with_call(server: &Postgres) {
     let [binding, other] = one_connection(server, "5s").await;
     let run = async |operation: &str, sql: &str| binding.invoke(&call(operation, &[("sql", sql)], "")).await;
     run("exec", "CREATE TABLE later (id int)").await.unwrap();
@@ -111,7 +111,7 @@ async fn transactions_end_with_their_call(server: &Postgres) {
     assert_eq!(text(seen.unwrap()), "[[2],[2],[2],[2]]");
 }
 
-async fn given_up_calls_hold_nobody_up(server: &Postgres) {
+async fn abandoned_calls_block_no_other(server: &Postgres) {
     let [binding, other] = one_connection(server, "5s").await;
     let slow = call("exec", &[("sql", "SELECT pg_sleep(60)")], "");
     let quick = call("query", &[("sql", "SELECT 1")], "");
@@ -135,7 +135,7 @@ async fn given_up_calls_hold_nobody_up(server: &Postgres) {
 }
 
 /// An oversized answer is not read to its end, and the server cancels it.
-async fn answers_are_bounded(server: &Postgres) {
+async fn bounds_answers(server: &Postgres) {
     // Reading up to the limit takes seconds on a busy machine.
     let [binding, other] = one_connection(server, "60s").await;
     let rows = |count: usize| format!("SELECT repeat('x', 1000000) FROM generate_series(1, {count})");

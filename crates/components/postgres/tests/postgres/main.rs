@@ -28,7 +28,7 @@ const V1: StateRules = StateRules {
     reports_expiry: true,
     takes_null: true,
     bulk_fails_whole: false,
-    refuses_what_is_not_new: true,
+    rejects_existing_key: true,
 };
 
 fn set(key: &str, value: Value) -> Set {
@@ -54,7 +54,7 @@ async fn cell(client: &Client, query: &str) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_generations_keep_the_rules() {
+async fn both_versions_pass_conformance() {
     let Some(server) = Postgres::start() else { return };
     let text = server.text();
     let v1 = [("connectionString", text.as_str()), ("tableName", "first")];
@@ -87,7 +87,7 @@ async fn both_generations_keep_the_rules() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_reached_is_named() {
+async fn names_unreachable_server() {
     let text = "postgres://postgres:hush@127.0.0.1:1/postgres?sslmode=disable";
     let properties = [("connectionString", text)];
     let opened = components().state("state.postgresql", "v2", &properties).await;
@@ -99,7 +99,7 @@ async fn a_server_that_cannot_be_reached_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_protects_the_connection() {
+async fn connects_over_tls() {
     let (certificates, others) = (Certificates::new(), Certificates::new());
     let Some(server) = Postgres::start_tls(&certificates) else {
         return;
@@ -163,7 +163,7 @@ async fn tls_protects_the_connection() {
 
 /// Tables are created, used and swept without a named statement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_prepared_where_that_is_forbidden() {
+async fn prepares_nothing_when_forbidden() {
     let Some(server) = Postgres::start() else { return };
     let text = server.text();
     let client = sql(&server).await;
@@ -248,7 +248,7 @@ async fn sweeping(server: &Postgres) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_layouts_are_daprs() {
+async fn layouts_match_dapr() {
     let Some(server) = Postgres::start() else { return };
     let text = server.text();
     let client = sql(&server).await;
@@ -278,7 +278,7 @@ async fn the_layouts_are_daprs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_share_their_bookkeeping() {
+async fn tables_share_bookkeeping() {
     let Some(server) = Postgres::start() else { return };
     let text = server.text();
     let client = sql(&server).await;
@@ -333,7 +333,7 @@ async fn tables_share_their_bookkeeping() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn values_are_stored_as_dapr_stores_them() {
+async fn stored_values_match_dapr() {
     let Some(server) = Postgres::start() else { return };
     let text = server.text();
     let client = sql(&server).await;
@@ -392,7 +392,7 @@ async fn values_are_stored_as_dapr_stores_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_may_restart() {
+async fn survives_server_restart() {
     let Some(mut server) = Postgres::start() else {
         return;
     };
@@ -431,11 +431,11 @@ async fn the_server_may_restart() {
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
 
     configuration_outlives(&mut server).await;
-    what_was_missed_is_told(&server).await;
+    reports_missed_changes(&server).await;
 }
 
 /// Changes missed while the watcher is disconnected are reported, and no others.
-async fn what_was_missed_is_told(server: &Postgres) {
+async fn reports_missed_changes(server: &Postgres) {
     let proxy = Proxy::start(server.port).await;
     let rows = Rows(server.text());
     for key in ["changed", "removed", "same"] {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_first_generation_answers_queries() {
+async fn v1_answers_queries() {
     let Some(server) = Postgres::start() else { return };
     let text = server.text();
     let properties = [("connectionString", text.as_str())];

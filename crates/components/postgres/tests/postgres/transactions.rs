@@ -49,7 +49,7 @@ async fn text(store: &Arc<dyn StateStore>, key: &str) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_does_not_depend_on_an_order_is_one_statement() {
+async fn independent_operations_are_one_statement() {
     let Some(server) = Postgres::start() else { return };
     let client = sql(&server).await;
     for setting in ["log_min_duration_statement = 0", "log_line_prefix = 'app=%a '"] {

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The member's task is aborted while the app has a message.
-pub(super) async fn a_killed_member_loses_nothing(address: &str) {
+pub(super) async fn killed_member_loses_nothing(address: &str) {
     let broker = open(address, "killed", &[("disableBatching", "true")])
         .await
         .unwrap();
@@ -20,7 +20,7 @@ pub(super) async fn a_killed_member_loses_nothing(address: &str) {
 
 /// The broker resends it on the new connection while the app still handles it; the app's acknowledgement
 /// counts.
-pub(super) async fn what_the_app_still_has_does_not_come_again(through: &str, proxy: &mut Proxy) {
+pub(super) async fn does_not_redeliver_held_messages(through: &str, proxy: &mut Proxy) {
     use outrigger_component_conformance::Link;
     let broker = open(through, "still", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "still").await;

@@ -4,7 +4,7 @@ use outrigger_component::pubsub::{BulkEntry, BulkPublish};
 
 use super::*;
 
-pub(super) async fn messages_are_those_of_dapr(address: &str) {
+pub(super) async fn messages_match_dapr(address: &str) {
     let broker = open(address, "form", &[("subscribeType", "key_shared")])
         .await
         .unwrap();
@@ -39,7 +39,7 @@ async fn publish_batch(broker: &Arc<dyn PubSub>, topic: &str, count: usize) {
     assert!(failed.is_empty(), "{failed:?}");
 }
 
-pub(super) async fn a_batch_is_acknowledged_once_all_of_it_is_done(pulsar: &Pulsar) {
+pub(super) async fn acknowledges_fully_done_batch(pulsar: &Pulsar) {
     // The message limit is reached long before the delay.
     let batches = [("batchingMaxPublishDelay", "3s"), ("batchingMaxMessages", "10")];
     let broker = open(&pulsar.address(), "batches", &batches).await.unwrap();
@@ -79,7 +79,7 @@ pub(super) async fn a_batch_is_acknowledged_once_all_of_it_is_done(pulsar: &Puls
     broker.close().await;
 }
 
-pub(super) async fn payloads_may_be_compressed(address: &str) {
+pub(super) async fn compresses_payloads(address: &str) {
     for kind in ["lz4", "zlib", "zstd"] {
         for batching in ["true", "false"] {
             let settings = [("compressionType", kind), ("disableBatching", batching)];
@@ -100,7 +100,7 @@ pub(super) async fn payloads_may_be_compressed(address: &str) {
     }
 }
 
-pub(super) async fn messages_may_come_later(address: &str) {
+pub(super) async fn delayed_messages_arrive_later(address: &str) {
     let broker = open(address, "later", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "later").await;
     let begun = std::time::Instant::now();
@@ -128,7 +128,7 @@ pub(super) async fn messages_may_come_later(address: &str) {
     broker.close().await;
 }
 
-pub(super) async fn what_is_too_large_or_no_topic_is_refused(address: &str) {
+pub(super) async fn rejects_oversized_or_invalid_topic(address: &str) {
     let broker = open(address, "refused", &[]).await.unwrap();
     let large = "x".repeat(6 * 1024 * 1024);
     for message in [
@@ -148,7 +148,7 @@ pub(super) async fn what_is_too_large_or_no_topic_is_refused(address: &str) {
 }
 
 /// Another member gets the messages that exceed the first one's capacity, although it requested a thousand.
-pub(super) async fn what_is_sent_ahead_is_bounded_in_bytes(address: &str) {
+pub(super) async fn bounds_prefetched_bytes(address: &str) {
     let broker = open(address, "ahead", &[]).await.unwrap();
     let mut slow = broker.subscribe(request("ahead", 1, &[])).await.unwrap();
     let large = "x".repeat(2 * 1024 * 1024);

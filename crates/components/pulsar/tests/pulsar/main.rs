@@ -127,7 +127,7 @@ async fn admin(pulsar: &Pulsar, method: &str, path: &str, body: &str) -> String 
 
 /// One server for all parts. Each part has its own topics; parts that cut connections come last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pulsar_keeps_the_rules() {
+async fn pulsar_passes_conformance() {
     let certificates = Certificates::new();
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let proxied = listener.local_addr().unwrap();
@@ -146,42 +146,42 @@ async fn pulsar_keeps_the_rules() {
         conformance::pubsub_members(SHARED, shared),
         conformance::pubsub_members(BY_KEY, by_key),
     );
-    form::messages_are_those_of_dapr(&address).await;
-    form::a_batch_is_acknowledged_once_all_of_it_is_done(&pulsar).await;
-    form::payloads_may_be_compressed(&address).await;
-    form::messages_may_come_later(&address).await;
-    form::what_is_too_large_or_no_topic_is_refused(&address).await;
-    form::what_is_sent_ahead_is_bounded_in_bytes(&address).await;
-    subscriptions::partitions_are_one_topic(&pulsar).await;
-    subscriptions::a_subscription_may_begin_with_what_is_there(&address).await;
-    subscriptions::what_is_refused_may_go_to_another_member(&address).await;
-    subscriptions::one_of_two_members_has_it_all(&address).await;
-    subscriptions::a_key_waits_for_what_was_refused(&address).await;
-    subscriptions::subscriptions_choose_how_many_are_handled_at_once(&address).await;
-    subscriptions::nothing_waits_without_a_durable_subscription(&address).await;
+    form::messages_match_dapr(&address).await;
+    form::acknowledges_fully_done_batch(&pulsar).await;
+    form::compresses_payloads(&address).await;
+    form::delayed_messages_arrive_later(&address).await;
+    form::rejects_oversized_or_invalid_topic(&address).await;
+    form::bounds_prefetched_bytes(&address).await;
+    subscriptions::reads_all_partitions(&pulsar).await;
+    subscriptions::subscription_starts_at_earliest(&address).await;
+    subscriptions::refused_message_may_change_member(&address).await;
+    subscriptions::exclusive_member_gets_all(&address).await;
+    subscriptions::refused_message_blocks_key(&address).await;
+    subscriptions::subscription_sets_concurrency(&address).await;
+    subscriptions::non_durable_subscription_keeps_nothing(&address).await;
     security::tokens_let_in(&pulsar).await;
     security::issuers_give_tokens(&pulsar).await;
-    security::certificates_are_checked_where_that_is_wanted(&pulsar).await;
+    security::verifies_certificates_if_configured(&pulsar).await;
     let mut proxy = Proxy::serve(listener, pulsar.proxied_port());
     let through = format!("127.0.0.1:{}", proxied.port());
     let opener = async |group: &str| open(&through, group, &[]).await;
     conformance::pubsub_outlives(SHARED, opener, &mut proxy).await;
     conformance::pubsub_outlives_long(SHARED, opener, &mut proxy).await;
     conformance::pubsub_outlives_silence(SHARED, opener, &mut proxy.silence()).await;
-    faults::a_killed_member_loses_nothing(&address).await;
-    faults::what_the_app_still_has_does_not_come_again(&through, &mut proxy).await;
+    faults::killed_member_loses_nothing(&address).await;
+    faults::does_not_redeliver_held_messages(&through, &mut proxy).await;
     conformance::pubsub_outlives(SHARED, shared, &mut pulsar).await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_reached_is_named() {
+async fn names_unreachable_broker() {
     let error = open("127.0.0.1:1", "app", &[]).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 }
 
 #[tokio::test]
-async fn wrong_settings_are_named() {
+async fn invalid_settings_are_named() {
     let Components(catalog) = Components::of(outrigger_components_pulsar::add);
     let entry = catalog.pubsub.find("pubsub.pulsar", "v1").unwrap();
     let host = ("host", "127.0.0.1:1");

@@ -83,7 +83,7 @@ pub(super) async fn issuers_give_tokens(pulsar: &Pulsar) {
     }
 }
 
-pub(super) async fn certificates_are_checked_where_that_is_wanted(pulsar: &Pulsar) {
+pub(super) async fn verifies_certificates_if_configured(pulsar: &Pulsar) {
     let url = pulsar.tls_url();
     works(&url, &[("token", TOKEN)]).await;
     let error = refused(&url, &[("enableTLS", "true")]).await;

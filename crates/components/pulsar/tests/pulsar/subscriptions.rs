@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-pub(super) async fn partitions_are_one_topic(pulsar: &Pulsar) {
+pub(super) async fn reads_all_partitions(pulsar: &Pulsar) {
     admin(pulsar, "PUT", "parts/partitions", "3").await;
     let settings = [("subscribeType", "failover"), ("disableBatching", "true")];
     let broker = open(&pulsar.address(), "parts", &settings).await.unwrap();
@@ -37,7 +37,7 @@ pub(super) async fn partitions_are_one_topic(pulsar: &Pulsar) {
     broker.close().await;
 }
 
-pub(super) async fn a_subscription_may_begin_with_what_is_there(address: &str) {
+pub(super) async fn subscription_starts_at_earliest(address: &str) {
     let publisher = open(address, "nobody", &[]).await.unwrap();
     publish(&publisher, "begin", &["a", "b"], &[]).await;
     for (group, position, expected) in [
@@ -59,7 +59,7 @@ pub(super) async fn a_subscription_may_begin_with_what_is_there(address: &str) {
 }
 
 /// The first member refuses everything.
-pub(super) async fn what_is_refused_may_go_to_another_member(address: &str) {
+pub(super) async fn refused_message_may_change_member(address: &str) {
     let broker = open(address, "elsewhere", &[]).await.unwrap();
     let mut refusing = subscribe(&broker, "elsewhere").await;
     let mut willing = subscribe(&broker, "elsewhere").await;
@@ -84,7 +84,7 @@ pub(super) async fn what_is_refused_may_go_to_another_member(address: &str) {
     broker.close().await;
 }
 
-pub(super) async fn one_of_two_members_has_it_all(address: &str) {
+pub(super) async fn exclusive_member_gets_all(address: &str) {
     let broker = open(address, "alone", &[]).await.unwrap();
     let exclusive = request("alone", 8, &[("subscribeType", "exclusive")]);
     let mut first = broker.subscribe(exclusive.clone()).await.unwrap();
@@ -121,7 +121,7 @@ pub(super) async fn one_of_two_members_has_it_all(address: &str) {
     broker.close().await;
 }
 
-pub(super) async fn a_key_waits_for_what_was_refused(address: &str) {
+pub(super) async fn refused_message_blocks_key(address: &str) {
     for kind in ["key_shared", "failover", "exclusive"] {
         let topic = format!("key-{kind}");
         let settings = [("subscribeType", kind), ("redeliveryDelay", "1s")];
@@ -137,7 +137,7 @@ pub(super) async fn a_key_waits_for_what_was_refused(address: &str) {
     }
 }
 
-pub(super) async fn subscriptions_choose_how_many_are_handled_at_once(address: &str) {
+pub(super) async fn subscription_sets_concurrency(address: &str) {
     let broker = open(address, "many", &[("maxConcurrentHandlers", "7")])
         .await
         .unwrap();
@@ -153,7 +153,7 @@ pub(super) async fn subscriptions_choose_how_many_are_handled_at_once(address: &
     broker.close().await;
 }
 
-pub(super) async fn nothing_waits_without_a_durable_subscription(address: &str) {
+pub(super) async fn non_durable_subscription_keeps_nothing(address: &str) {
     for settings in [("subscribeMode", "non_durable"), ("persistent", "false")] {
         let broker = open(address, "passing", &[settings]).await.unwrap();
         assert!(!broker.features().at_least_once);

@@ -77,7 +77,7 @@ fn parsed(header: &[u8]) -> BasicProperties {
 }
 
 #[tokio::test]
-async fn readable_frames_reach_the_client_as_they_are() {
+async fn valid_frames_pass_unchanged() {
     let frames = [
         b"AMQP\0\0\x09\x01".to_vec(),
         start(&nested_tables(MAX_NESTING)),
@@ -96,7 +96,7 @@ async fn readable_frames_reach_the_client_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_message_with_unreadable_properties_is_marked() {
+async fn marks_message_with_invalid_properties() {
     let pair = [1, 0xff, b'V'];
     for unreadable in [
         with_headers(&nested_tables(MAX_NESTING + 2)),
@@ -125,7 +125,7 @@ async fn a_message_with_unreadable_properties_is_marked() {
 }
 
 #[tokio::test]
-async fn of_a_body_that_is_too_large_the_client_gets_nothing() {
+async fn drops_oversized_body() {
     // Changes the channel of a frame.
     let on = |channel: u8, mut frame: Vec<u8>| {
         frame[2] = channel;
@@ -168,13 +168,13 @@ async fn of_a_body_that_is_too_large_the_client_gets_nothing() {
 }
 
 #[tokio::test]
-async fn a_routing_key_that_is_no_text_becomes_one() {
+async fn replaces_invalid_routing_key() {
     let got = read(&deliver(b"a\xff\xfeb"), 4096).await.unwrap();
     assert_eq!(got, deliver(b"a??b"));
 }
 
 #[tokio::test]
-async fn a_hostile_broker_is_refused() {
+async fn rejects_hostile_broker() {
     let large = [&[METHOD, 0, 0][..], &u32::MAX.to_be_bytes()].concat();
     for (sent, part) in [
         (start(&nested_tables(800)), "deeper than 32"),
@@ -192,7 +192,7 @@ async fn a_hostile_broker_is_refused() {
 
 /// The client parses exactly the frames that pass validation, without overflowing its thread's stack.
 #[test]
-fn the_check_and_the_parser_agree() {
+fn validation_agrees_with_parser() {
     let types: [(u8, &[u8]); 17] = [
         (b't', &[1]),
         (b'b', &[1]),

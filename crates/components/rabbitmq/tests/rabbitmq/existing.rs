@@ -16,7 +16,7 @@ async fn declare(channel: &Channel, name: &str, arguments: &[(&str, &str)]) {
     channel.queue_declare(name.into(), durable, table).await.unwrap();
 }
 
-pub(super) async fn queues_are_used_where_their_arguments_allow(url: &str) {
+pub(super) async fn uses_compatible_existing_queues(url: &str) {
     let connection = Connection::connect(url, ConnectionProperties::default())
         .await
         .unwrap();
@@ -72,7 +72,7 @@ pub(super) async fn queues_are_used_where_their_arguments_allow(url: &str) {
 }
 
 /// RabbitMQ rejects auto-delete quorum queues, and auto-delete is the default.
-pub(super) async fn a_quorum_queue_needs_no_other_setting(url: &str) {
+pub(super) async fn quorum_queue_works_with_defaults(url: &str) {
     let broker = open(url, "q", &[("enableDeadLetter", "true")]).await.unwrap();
     for (topic, metadata) in [
         ("quorum-new", &[("queueType", "quorum")][..]),
@@ -94,7 +94,7 @@ pub(super) async fn a_quorum_queue_needs_no_other_setting(url: &str) {
     broker.close().await;
 }
 
-pub(super) async fn what_a_subscription_needs_is_named_with_the_remedy(url: &str) {
+pub(super) async fn names_missing_requirement_and_remedy(url: &str) {
     let connection = Connection::connect(url, ConnectionProperties::default())
         .await
         .unwrap();

@@ -77,7 +77,7 @@ async fn next(subscription: &mut Subscription) -> Delivery {
 
 /// One server for all parts. Each part has its own topics; parts that cut connections come last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rabbitmq_keeps_the_rules() {
+async fn rabbitmq_passes_conformance() {
     let certificates = Certificates::new();
     let Some(mut rabbit) = RabbitMq::start(&certificates) else {
         return;
@@ -85,27 +85,27 @@ async fn rabbitmq_keeps_the_rules() {
     let url = rabbit.url();
     conformance::pubsub(RULES, async |group: &str| open(&url, group, &LASTING).await).await;
     conformance::pubsub_members(RULES, async |group: &str| open(&url, group, &LASTING).await).await;
-    by_default_queues_go_with_their_consumers(&url).await;
-    a_consumer_that_keeps_messages_from_others_does_not_outlast_a_pause(&url).await;
-    what_is_sent_ahead_is_bounded_in_bytes(&url).await;
-    names_and_properties_are_daprs(&url).await;
-    what_the_app_failed_becomes_a_dead_letter(&url).await;
-    the_count_of_dead_letters_goes_with_a_message(&url).await;
+    default_queues_are_auto_deleted(&url).await;
+    exclusive_consumer_ends_on_pause(&url).await;
+    bounds_prefetched_bytes(&url).await;
+    names_and_properties_match_dapr(&url).await;
+    dead_letters_failed_messages(&url).await;
+    stores_dead_letter_count(&url).await;
     routing_keys_choose(&url).await;
-    other_properties_are_named(&url).await;
-    existing::queues_are_used_where_their_arguments_allow(&url).await;
-    existing::a_quorum_queue_needs_no_other_setting(&url).await;
-    existing::what_a_subscription_needs_is_named_with_the_remedy(&url).await;
-    raw::what_the_client_cannot_parse_is_refused_alone(&url, &rabbit).await;
-    other_properties_of_a_topic_fail_it_alone(&url).await;
-    settings::mean_what_they_say(&url, &rabbit).await;
-    what_is_too_large_is_refused_alone(&url).await;
-    credentials_that_are_refused_are_told(&rabbit).await;
-    tls_protects_the_connection(&rabbit.tls_url(), &certificates).await;
+    names_conflicting_properties(&url).await;
+    existing::uses_compatible_existing_queues(&url).await;
+    existing::quorum_queue_works_with_defaults(&url).await;
+    existing::names_missing_requirement_and_remedy(&url).await;
+    raw::rejects_unparsable_message_only(&url, &rabbit).await;
+    conflicting_topic_fails_alone(&url).await;
+    settings::settings_take_effect(&url, &rabbit).await;
+    rejects_oversized_message_only(&url).await;
+    reports_rejected_credentials(&rabbit).await;
+    connects_over_tls(&rabbit.tls_url(), &certificates).await;
     let mut proxy = Proxy::start(rabbit.port()).await;
     let through = format!("amqp://guest:guest@127.0.0.1:{}", proxy.port);
-    a_broker_that_confirms_nothing_fails_the_call(&through, &proxy).await;
-    settings::what_is_acknowledged_while_connections_break_holds_up_nothing(&url, &mut proxy).await;
+    missing_confirm_fails_call(&through, &proxy).await;
+    settings::broken_connections_do_not_block_acknowledgements(&url, &mut proxy).await;
     let opener = async |group: &str| open(&through, group, &LASTING).await;
     conformance::pubsub_outlives(RULES, &opener, &mut proxy).await;
     conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
@@ -118,7 +118,7 @@ async fn rabbitmq_keeps_the_rules() {
     conformance::pubsub_outlives(RULES, opener, &mut rabbit).await;
 }
 
-async fn by_default_queues_go_with_their_consumers(url: &str) {
+async fn default_queues_are_auto_deleted(url: &str) {
     let broker = open(url, "default", &[]).await.unwrap();
     let mut first = subscribe(&broker, "passing", &[]).await.unwrap();
     assert!(first.needs_consumer());
@@ -145,7 +145,7 @@ async fn by_default_queues_go_with_their_consumers(url: &str) {
     broker.close().await;
 }
 
-async fn a_consumer_that_keeps_messages_from_others_does_not_outlast_a_pause(url: &str) {
+async fn exclusive_consumer_ends_on_pause(url: &str) {
     for (group, settings, metadata) in [
         ("acknowledging", &[("autoAck", "true")][..], &[][..]),
         ("active", &[], &[("singleActiveConsumer", "true")]),
@@ -159,7 +159,7 @@ async fn a_consumer_that_keeps_messages_from_others_does_not_outlast_a_pause(url
 }
 
 /// As with a memory or disk alarm: heartbeats continue, confirmations stop.
-async fn a_broker_that_confirms_nothing_fails_the_call(url: &str, proxy: &Proxy) {
+async fn missing_confirm_fails_call(url: &str, proxy: &Proxy) {
     let mut settings = LASTING.to_vec();
     settings.push(("heartBeat", "0"));
     let broker = open(url, "unconfirmed", &settings).await.unwrap();
@@ -183,7 +183,7 @@ async fn a_broker_that_confirms_nothing_fails_the_call(url: &str, proxy: &Proxy)
 
 /// The prefetch count follows message sizes. The order is preserved, and so is the queue, which is deleted
 /// with its last consumer.
-async fn what_is_sent_ahead_is_bounded_in_bytes(url: &str) {
+async fn bounds_prefetched_bytes(url: &str) {
     const LARGE: usize = 4 * 1024 * 1024;
     let broker = open(url, "sizes", &[]).await.unwrap();
     let request = Subscribe {
@@ -239,7 +239,7 @@ async fn what_is_sent_ahead_is_bounded_in_bytes(url: &str) {
     broker.close().await;
 }
 
-async fn names_and_properties_are_daprs(url: &str) {
+async fn names_and_properties_match_dapr(url: &str) {
     let mut settings = LASTING.to_vec();
     settings.push(("publishMessagePropertiesToMetadata", "true"));
     let broker = open(url, "app", &settings).await.unwrap();
@@ -285,7 +285,7 @@ async fn names_and_properties_are_daprs(url: &str) {
     broker.close().await;
 }
 
-async fn what_the_app_failed_becomes_a_dead_letter(url: &str) {
+async fn dead_letters_failed_messages(url: &str) {
     let mut settings = LASTING.to_vec();
     settings.push(("enableDeadLetter", "true"));
     let broker = open(url, "app", &settings).await.unwrap();
@@ -331,7 +331,7 @@ async fn what_the_app_failed_becomes_a_dead_letter(url: &str) {
     connection.close(200, "OK".into()).await.unwrap();
 }
 
-async fn the_count_of_dead_letters_goes_with_a_message(url: &str) {
+async fn stores_dead_letter_count(url: &str) {
     let broker = open(url, "hops", &LASTING).await.unwrap();
     let mut subscription = subscribe(&broker, "hops", &[]).await.unwrap();
     let counted = message("hops", "x", &[(DEAD_LETTER_HOPS, "7")]);
@@ -366,7 +366,7 @@ async fn routing_keys_choose(url: &str) {
     broker.close().await;
 }
 
-async fn other_properties_are_named(url: &str) {
+async fn names_conflicting_properties(url: &str) {
     let mut settings = LASTING.to_vec();
     settings.push(("maxLen", "10"));
     // The queue was created without that limit.
@@ -384,7 +384,7 @@ async fn other_properties_are_named(url: &str) {
 }
 
 /// The server closes the channel of such a declaration, so it must not carry messages of other topics.
-async fn other_properties_of_a_topic_fail_it_alone(url: &str) {
+async fn conflicting_topic_fails_alone(url: &str) {
     let kind = [("exchangeKind", "topic")];
     let other = open(url, "beside", &[&LASTING[..], &kind].concat())
         .await
@@ -408,7 +408,7 @@ async fn other_properties_of_a_topic_fail_it_alone(url: &str) {
 }
 
 /// The server closes the channel, which other publishers share.
-async fn what_is_too_large_is_refused_alone(url: &str) {
+async fn rejects_oversized_message_only(url: &str) {
     const MAX_MESSAGE: usize = RabbitMq::MAX_MESSAGE;
     let broker = open(url, "large", &LASTING).await.unwrap();
     let mut subscription = subscribe(&broker, "large", &[]).await.unwrap();
@@ -442,7 +442,7 @@ async fn what_is_too_large_is_refused_alone(url: &str) {
     broker.close().await;
 }
 
-async fn credentials_that_are_refused_are_told(rabbit: &RabbitMq) {
+async fn reports_rejected_credentials(rabbit: &RabbitMq) {
     let url = format!("amqp://guest:wrong@127.0.0.1:{}", rabbit.port());
     let error = open(&url, "app", &[]).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), Kind::Denied, "{error}");
@@ -450,7 +450,7 @@ async fn credentials_that_are_refused_are_told(rabbit: &RabbitMq) {
     assert!(!error.to_string().contains("wrong"), "{error}");
 }
 
-async fn tls_protects_the_connection(url: &str, certificates: &Certificates) {
+async fn connects_over_tls(url: &str, certificates: &Certificates) {
     let with = async |root: &str| {
         let tls = [
             ("caCert", root),
@@ -467,7 +467,7 @@ async fn tls_protects_the_connection(url: &str, certificates: &Certificates) {
 }
 
 #[tokio::test]
-async fn wrong_settings_are_named() {
+async fn invalid_settings_are_named() {
     let Components(catalog) = Components::of(outrigger_components_rabbitmq::add);
     let entry = catalog.pubsub.find("pubsub.rabbitmq", "v1").unwrap();
     conformance::settings(

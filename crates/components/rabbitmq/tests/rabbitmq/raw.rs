@@ -100,7 +100,7 @@ fn nested(kind: u8, levels: usize) -> Vec<u8> {
 }
 
 /// They would overflow the stack of the client's parser, or end the connection.
-pub(super) async fn what_the_client_cannot_parse_is_refused_alone(url: &str, rabbit: &RabbitMq) {
+pub(super) async fn rejects_unparsable_message_only(url: &str, rabbit: &RabbitMq) {
     let mut settings = LASTING.to_vec();
     settings.push(("enableDeadLetter", "true"));
     let broker = open(url, "raw", &settings).await.unwrap();

@@ -42,21 +42,21 @@ async fn comes(subscription: &mut Subscription, texts: &[&str]) {
     }
 }
 
-pub(super) async fn mean_what_they_say(url: &str, rabbit: &RabbitMq) {
-    with_auto_ack_messages_come_at_most_once(url).await;
-    one_active_consumer_gets_all(url).await;
-    a_new_group_begins_with_what_is_published_from_then_on(url).await;
-    what_failed_is_queued_again_beside_dead_letters(url).await;
-    a_queue_has_the_name_that_is_said(url).await;
-    higher_priorities_come_first(url).await;
-    a_queue_is_bounded_in_bytes(url).await;
-    no_more_is_sent_ahead_than_is_said(url).await;
+pub(super) async fn settings_take_effect(url: &str, rabbit: &RabbitMq) {
+    auto_ack_is_at_most_once(url).await;
+    single_active_consumer_gets_all(url).await;
+    new_group_starts_at_latest(url).await;
+    requeues_failed_with_dead_letters_enabled(url).await;
+    queue_name_is_configurable(url).await;
+    higher_priority_is_delivered_first(url).await;
+    max_len_bytes_bounds_queue(url).await;
+    prefetch_count_bounds_deliveries(url).await;
     let broker = open(url, "named", &[("clientName", "a client of the tests")]).await;
     broker.unwrap().close().await;
     assert!(rabbit.log().contains("a client of the tests"));
 }
 
-async fn with_auto_ack_messages_come_at_most_once(url: &str) {
+async fn auto_ack_is_at_most_once(url: &str) {
     let broker = lasting(url, "once", &[("autoAck", "true")]).await;
     assert!(!broker.features().at_least_once);
     let mut subscription = subscribe(&broker, "once", &[]).await.unwrap();
@@ -72,7 +72,7 @@ async fn with_auto_ack_messages_come_at_most_once(url: &str) {
     assert_eq!(queue(url, "once-once").await, (0, 0));
 }
 
-async fn one_active_consumer_gets_all(url: &str) {
+async fn single_active_consumer_gets_all(url: &str) {
     let (one, two) = (
         lasting(url, "single", &[]).await,
         lasting(url, "single", &[]).await,
@@ -93,7 +93,7 @@ async fn one_active_consumer_gets_all(url: &str) {
     two.close().await;
 }
 
-async fn a_new_group_begins_with_what_is_published_from_then_on(url: &str) {
+async fn new_group_starts_at_latest(url: &str) {
     let old = lasting(url, "old", &[]).await;
     let mut first = subscribe(&old, "begun", &[]).await.unwrap();
     publish(&old, "begun", &["before"]).await;
@@ -108,7 +108,7 @@ async fn a_new_group_begins_with_what_is_published_from_then_on(url: &str) {
     new.close().await;
 }
 
-async fn what_failed_is_queued_again_beside_dead_letters(url: &str) {
+async fn requeues_failed_with_dead_letters_enabled(url: &str) {
     let more = [("enableDeadLetter", "true"), ("requeueInFailure", "true")];
     let broker = lasting(url, "again", &more).await;
     let mut subscription = subscribe(&broker, "again", &[]).await.unwrap();
@@ -122,7 +122,7 @@ async fn what_failed_is_queued_again_beside_dead_letters(url: &str) {
     assert_eq!(queue(url, "dlq-again-again").await, (0, 0));
 }
 
-async fn a_queue_has_the_name_that_is_said(url: &str) {
+async fn queue_name_is_configurable(url: &str) {
     let broker = lasting(url, "app", &[]).await;
     let mut subscription = subscribe(&broker, "called", &[("queueName", "of-its-own")])
         .await
@@ -134,7 +134,7 @@ async fn a_queue_has_the_name_that_is_said(url: &str) {
     broker.close().await;
 }
 
-async fn higher_priorities_come_first(url: &str) {
+async fn higher_priority_is_delivered_first(url: &str) {
     let broker = lasting(url, "app", &[]).await;
     let metadata = [("maxPriority", "9")];
     let made = subscribe(&broker, "ranked", &metadata).await.unwrap();
@@ -150,7 +150,7 @@ async fn higher_priorities_come_first(url: &str) {
 }
 
 /// The oldest messages are dropped.
-async fn a_queue_is_bounded_in_bytes(url: &str) {
+async fn max_len_bytes_bounds_queue(url: &str) {
     let bounds = [("maxLenBytes", "10")];
     for (group, of_component, of_subscription) in [
         ("component", &bounds[..], &[][..]),
@@ -169,10 +169,7 @@ async fn a_queue_is_bounded_in_bytes(url: &str) {
 }
 
 /// Connections that break repeatedly during acknowledgements do not block the consumer.
-pub(super) async fn what_is_acknowledged_while_connections_break_holds_up_nothing(
-    url: &str,
-    proxy: &mut Proxy,
-) {
+pub(super) async fn broken_connections_do_not_block_acknowledgements(url: &str, proxy: &mut Proxy) {
     const MESSAGES: usize = 2000;
     let through = format!("amqp://guest:guest@127.0.0.1:{}", proxy.port);
     let broker = lasting(&through, "broken", &[]).await;
@@ -204,7 +201,7 @@ pub(super) async fn what_is_acknowledged_while_connections_break_holds_up_nothin
     broker.close().await;
 }
 
-async fn no_more_is_sent_ahead_than_is_said(url: &str) {
+async fn prefetch_count_bounds_deliveries(url: &str) {
     let broker = lasting(url, "few", &[("prefetchCount", "2")]).await;
     let mut subscription = subscribe(&broker, "few", &[]).await.unwrap();
     publish(&broker, "few", &["1", "2", "3", "4"]).await;

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_read_from_both_forms_of_the_protocol() {
+    fn parses_resp2_and_resp3_entries() {
         let stream = Value::Array(vec![written("1-0"), written("2-0")]);
         let second = Value::Array(vec![Value::Array(vec![bulk("orders"), stream.clone()])]);
         let third = Value::Map(vec![(bulk("orders"), stream)]);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_with_a_part_that_was_too_large_are_known() {
+    fn detects_cut_entries() {
         let error = || ::redis::parse_redis_value(b"-TOOLARGE no\r\n").unwrap();
         let without_data = Value::Array(vec![bulk("data"), error()]);
         let without_fields = error();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn deleted_entries_are_left_out() {
+    fn skips_deleted_entries() {
         let gone = Value::Array(vec![bulk("1-0"), Value::Nil]);
         let claimed = entries(Value::Array(vec![Value::Nil, gone, written("2-0")]));
         assert_eq!(claimed.len(), 1);

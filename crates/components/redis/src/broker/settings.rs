@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_daprs_code() {
+    fn defaults_match_dapr() {
         let options = read(&[]);
         assert_eq!(options.group, "app");
         assert_eq!(options.redeliver_interval, Some(Duration::from_secs(15)));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn bare_numbers_are_milliseconds_and_zero_is_never() {
+    fn zero_disables_durations() {
         let options = read(&[
             ("redeliverInterval", "200"),
             ("processingTimeout", "0"),

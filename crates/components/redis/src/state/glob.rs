@@ -30,7 +30,7 @@ mod tests {
     use super::from_like;
 
     #[test]
-    fn wildcards_change_and_the_rest_is_literal() {
+    fn converts_wildcards_and_escapes_rest() {
         for (like, glob) in [
             ("a%b_", "a*b?"),
             ("100\\%", "100%"),

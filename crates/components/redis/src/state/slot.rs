@@ -31,7 +31,7 @@ mod tests {
     use super::slot;
 
     #[test]
-    fn slots_are_those_of_the_server() {
+    fn slots_match_server() {
         for (key, expected) in [("123456789", 12_739), ("foo", 12_182), ("bar", 5061), ("", 0)] {
             assert_eq!(slot(key.as_bytes()), expected, "{key}");
         }

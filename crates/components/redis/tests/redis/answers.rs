@@ -19,7 +19,7 @@ fn run(redis: &Redis, script: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn values_that_are_too_large_fail_their_call_alone() {
+async fn oversized_value_fails_its_call_only() {
     let Some(redis) = Redis::start(&[]) else { return };
     let host = redis.host();
     let properties = [("redisHost", host.as_str())];
@@ -84,7 +84,7 @@ async fn values_that_are_too_large_fail_their_call_alone() {
 
 /// On its own: among others it would only be read again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_is_too_large_holds_up_no_other() {
+async fn oversized_message_blocks_no_other() {
     let Some(redis) = Redis::start(&[]) else { return };
     let host = redis.host();
     let properties = [("redisHost", host.as_str()), ("consumerID", "app")];

@@ -8,7 +8,7 @@ use super::components;
 const REDIS: &str = "bindings.redis";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_keeps_the_rules() {
+async fn binding_passes_conformance() {
     let Some(mut redis) = Redis::start(&[]) else {
         return;
     };

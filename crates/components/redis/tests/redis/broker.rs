@@ -64,13 +64,13 @@ async fn next(subscription: &mut Subscription) -> Delivery {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_keep_the_rules() {
+async fn streams_pass_conformance() {
     let Some(redis) = Redis::start(&[]) else { return };
     conformance::pubsub(RULES, async |group: &str| open(&redis.host(), group, &[]).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_of_a_cluster_keep_the_rules() {
+async fn cluster_streams_pass_conformance() {
     let Some(nodes) = Redis::cluster(3).await else {
         return;
     };
@@ -82,7 +82,7 @@ async fn streams_of_a_cluster_keep_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_when_the_server_is_killed() {
+async fn loses_nothing_when_server_is_killed() {
     let Some(mut redis) = Redis::start(&[]) else {
         return;
     };
@@ -96,7 +96,7 @@ async fn nothing_is_lost_when_the_server_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_when_connections_are_cut() {
+async fn loses_nothing_when_connections_break() {
     let Some(redis) = Redis::start(&[]) else { return };
     let mut proxy = Proxy::start(redis.port).await;
     let host = format!("127.0.0.1:{}", proxy.port);
@@ -109,7 +109,7 @@ async fn nothing_is_lost_when_connections_are_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_over_a_long_outage() {
+async fn loses_nothing_over_long_outage() {
     let Some(redis) = Redis::start(&[]) else { return };
     let mut proxy = Proxy::start(redis.port).await;
     let host = format!("127.0.0.1:{}", proxy.port);
@@ -118,7 +118,7 @@ async fn nothing_is_lost_over_a_long_outage() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_when_connections_fall_silent() {
+async fn loses_nothing_on_silent_connections() {
     let Some(redis) = Redis::start(&[]) else { return };
     let proxy = Proxy::start(redis.port).await;
     let host = format!("127.0.0.1:{}", proxy.port);
@@ -127,7 +127,7 @@ async fn nothing_is_lost_when_connections_fall_silent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn consumers_may_hang_refuse_and_go() {
+async fn tolerates_failing_consumers() {
     let Some(redis) = Redis::start(&[]) else { return };
     let host = redis.host();
     let opener = async |group: &str| open(&host, group, &[("processingTimeout", "2s")]).await;
@@ -136,7 +136,7 @@ async fn consumers_may_hang_refuse_and_go() {
 
 /// Compatibility with Dapr's sidecars.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_stored_form_is_daprs() {
+async fn stored_form_matches_dapr() {
     let Some(redis) = Redis::start(&[]) else { return };
     let broker = open(&redis.host(), "app", &[]).await.unwrap();
     broker.publish(&message("plain", &[])).await.unwrap();
@@ -167,7 +167,7 @@ async fn the_stored_form_is_daprs() {
 
 /// Entry sizes are known only after reading: the first read requests a few, later ones as many as fit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_are_bounded_in_bytes() {
+async fn bounds_read_bytes() {
     const LARGE: usize = 2 * 1024 * 1024;
     let Some(redis) = Redis::start(&[]) else { return };
     let broker = open(&redis.host(), "app", &[]).await.unwrap();
@@ -207,7 +207,7 @@ async fn reads_are_bounded_in_bytes() {
 /// A killed sidecar leaves its entries pending. Another sidecar of the group, ours or Dapr's, claims them
 /// after they are idle for `processingTimeout`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entries_of_a_vanished_consumer_are_claimed() {
+async fn claims_entries_of_vanished_consumer() {
     let Some(redis) = Redis::start(&[]) else { return };
     let short = [("processingTimeout", "1s")];
     let broker = open(&redis.host(), "app", &short).await.unwrap();
@@ -242,7 +242,7 @@ async fn entries_of_a_vanished_consumer_are_claimed() {
 /// Even if the settings disable scans for pending entries: Dapr acknowledges failed messages, so it needs no
 /// scan.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_looks_what_failed_was_given_back_or_left_comes_again() {
+async fn redelivers_without_periodic_scan() {
     let Some(redis) = Redis::start(&[]) else { return };
     for never in [("processingTimeout", "0"), ("redeliverInterval", "0")] {
         let host = redis.host();
@@ -307,7 +307,7 @@ async fn without_looks_what_failed_was_given_back_or_left_comes_again() {
 
 /// However many held entries precede it, and however few a step scans.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_entry_behind_many_that_are_held_is_claimed() {
+async fn claims_entry_behind_many_held_ones() {
     const HELD: usize = 17;
     let Some(redis) = Redis::start(&[]) else { return };
     let few = [
@@ -341,7 +341,7 @@ async fn an_entry_behind_many_that_are_held_is_claimed() {
 
 /// Entries deleted from the stream cannot be delivered and would be scanned forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pending_entries_that_were_removed_from_the_stream_are_acknowledged() {
+async fn acknowledges_deleted_pending_entries() {
     let Some(redis) = Redis::start(&[]) else { return };
     let broker = open(&redis.host(), "app", &[("processingTimeout", "1s")])
         .await
@@ -362,7 +362,7 @@ async fn pending_entries_that_were_removed_from_the_stream_are_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_handler_keeps_its_message() {
+async fn slow_handler_keeps_message() {
     let Some(redis) = Redis::start(&[]) else { return };
     let short = [("processingTimeout", "2s")];
     let broker = open(&redis.host(), "app", &short).await.unwrap();
@@ -380,7 +380,7 @@ async fn a_slow_handler_keeps_its_message() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_are_trimmed_as_the_settings_say() {
+async fn trims_streams_as_configured() {
     let Some(redis) = Redis::start(&["--stream-node-max-entries", "10"]) else {
         return;
     };
@@ -403,7 +403,7 @@ async fn streams_are_trimmed_as_the_settings_say() {
 }
 
 #[tokio::test]
-async fn wrong_settings_are_named() {
+async fn invalid_settings_are_named() {
     let Components(catalog) = components();
     let entry = catalog.pubsub.find("pubsub.redis", "v1").unwrap();
     let host = ("redisHost", "127.0.0.1:1");
@@ -430,7 +430,7 @@ async fn wrong_settings_are_named() {
 
 /// The server disconnects clients that send more than its limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_large_is_refused_alone() {
+async fn rejects_oversized_message_only() {
     const MAX_BULK: usize = 1 << 20;
     let limit = MAX_BULK.to_string();
     let Some(redis) = Redis::start(&["--proto-max-bulk-len", &limit]) else {

@@ -34,7 +34,7 @@ const RULES: StateRules = StateRules {
     reports_expiry: false,
     takes_null: true,
     bulk_fails_whole: false,
-    refuses_what_is_not_new: true,
+    rejects_existing_key: true,
 };
 
 fn set(key: &str, value: &str) -> Set {
@@ -51,7 +51,7 @@ async fn text(store: &dyn StateStore, key: &str) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_keeps_the_rules() {
+async fn server_passes_conformance() {
     let Some(redis) = Redis::start(&[]) else { return };
     let store = components()
         .state("state.redis", "v1", &[("redisHost", &redis.host())])
@@ -62,7 +62,7 @@ async fn a_server_keeps_the_rules() {
 }
 
 #[tokio::test]
-async fn the_layout_is_daprs() {
+async fn layout_matches_dapr() {
     let Some(redis) = Redis::start(&["--requirepass", ""]) else {
         return;
     };
@@ -128,7 +128,7 @@ async fn the_layout_is_daprs() {
 }
 
 #[tokio::test]
-async fn a_default_ttl_applies_to_writes_without_one() {
+async fn default_ttl_applies() {
     let Some(redis) = Redis::start(&[]) else { return };
     let properties = [("redisHost", redis.host()), ("ttlInSeconds", "100".to_owned())];
     let properties = properties.each_ref().map(|(name, value)| (*name, value.as_str()));
@@ -141,7 +141,7 @@ async fn a_default_ttl_applies_to_writes_without_one() {
 }
 
 #[tokio::test]
-async fn wrong_credentials_are_named() {
+async fn invalid_credentials_are_named() {
     let Some(redis) = Redis::start(&["--requirepass", "secret"]) else {
         return;
     };
@@ -158,7 +158,7 @@ async fn wrong_credentials_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_may_restart() {
+async fn survives_server_restart() {
     let Some(mut redis) = Redis::start(&[]) else {
         return;
     };
@@ -185,7 +185,7 @@ async fn the_server_may_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_waits_for_a_restart() {
+async fn command_waits_for_restart() {
     let Some(mut redis) = Redis::start(&[]) else {
         return;
     };
@@ -203,7 +203,7 @@ async fn a_command_waits_for_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dropped_connection_is_replaced() {
+async fn replaces_dropped_connection() {
     let Some(redis) = Redis::start(&[]) else { return };
     let host = redis.host();
     let properties = [("redisHost", host.as_str()), ("redisMaxRetryInterval", "10ms")];
@@ -219,7 +219,7 @@ async fn a_dropped_connection_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_connection_is_replaced() {
+async fn replaces_lost_connection() {
     let Some(redis) = Redis::start(&[]) else { return };
     let proxy = Proxy::start(redis.port).await;
     let host = format!("127.0.0.1:{}", proxy.port);
@@ -270,7 +270,7 @@ async fn a_lost_connection_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_keeps_the_rules() {
+async fn cluster_passes_conformance() {
     let Some(nodes) = Redis::cluster(3).await else {
         return;
     };
@@ -335,7 +335,7 @@ async fn a_slot_may_move(store: &dyn StateStore, nodes: &[Redis]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_runs_once_what_must_not_run_twice() {
+async fn cluster_does_not_repeat_commands() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let announced = listener.local_addr().unwrap().port().to_string();
     let arguments = ["--cluster-enabled", "yes", "--cluster-announce-port", &announced];
@@ -374,7 +374,7 @@ async fn a_cluster_runs_once_what_must_not_run_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strong_writes_reach_replicas() {
+async fn strong_writes_wait_for_replicas() {
     let Some(redis) = Redis::start(&["--repl-diskless-sync-delay", "0"]) else {
         return;
     };
@@ -411,7 +411,7 @@ async fn strong_writes_reach_replicas() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_keep_the_rules() {
+async fn locks_pass_conformance() {
     let Some(redis) = Redis::start(&[]) else { return };
     let store = components()
         .lock("lock.redis", "v1", &[("redisHost", &redis.host())])
@@ -446,7 +446,7 @@ impl Writer for Values {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn configuration_keeps_the_rules() {
+async fn configuration_passes_conformance() {
     let Some(redis) = Redis::start(&["--notify-keyspace-events", "Es"]) else {
         return;
     };
@@ -469,7 +469,7 @@ async fn configuration_keeps_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn configuration_outlives_its_server_and_its_connections() {
+async fn configuration_survives_outages() {
     let Some(mut redis) = Redis::start(&[]) else {
         return;
     };

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinels_name_the_master() {
+async fn finds_master_through_sentinels() {
     let Some(redis) = Redis::start(&[]) else { return };
     let sentinel = Sentinel::watching(&redis, None);
     let host = format!("127.0.0.1:{}", sentinel.port);
@@ -60,7 +60,7 @@ impl Secured<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_protects_servers_sentinels_and_clusters() {
+async fn connects_everywhere_over_tls() {
     let (certificates, others) = (Certificates::new(), Certificates::new());
     let Some(redis) = Redis::start_tls(&certificates, &[]) else {
         return;
@@ -92,7 +92,7 @@ async fn tls_protects_servers_sentinels_and_clusters() {
         secured.refusal(&certificates.root, Some(&others)).await;
         secured.refusal(&certificates.root, None).await;
     }
-    refusals_name_the_remedy(&certificates, &others).await;
+    rejections_name_remedy(&certificates, &others).await;
 
     let properties = [
         ("redisHost", watched.as_str()),
@@ -110,7 +110,7 @@ async fn tls_protects_servers_sentinels_and_clusters() {
 }
 
 /// Before TLS 1.3 a server rejects during the handshake, so its error cannot be lost.
-async fn refusals_name_the_remedy(certificates: &Certificates, others: &Certificates) {
+async fn rejections_name_remedy(certificates: &Certificates, others: &Certificates) {
     let redis = Redis::start_tls(certificates, &["--tls-protocols", "TLSv1.2"]).unwrap();
     let host = redis.host();
     let secured = Secured {
@@ -132,7 +132,7 @@ async fn refusals_name_the_remedy(certificates: &Certificates, others: &Certific
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinels_name_the_next_master() {
+async fn follows_failover() {
     let Some(mut redis) = Redis::start(&["--repl-diskless-sync-delay", "0"]) else {
         return;
     };

@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_set_ahead_gains_what_did_not_pass() {
+    fn detects_clock_set_ahead() {
         let minute = Duration::from_secs(60);
         let before = Moment::now();
         let after = |passed, shown| Moment {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_while_the_database_fails() {
+    fn backs_off_while_database_fails() {
         let poll = Duration::from_millis(50);
         let pauses: Vec<u128> = [0, 1, 2, 6, 7, 40]
             .map(|failures| backoff(poll).after(failures).as_millis())

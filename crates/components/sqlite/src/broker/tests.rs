@@ -33,7 +33,7 @@ async fn subscribe(broker: &SqliteBroker) -> Subscription {
 
 /// A group that looks abandoned, as all groups do after a clock jump.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_whose_group_was_removed_ends_and_gets_what_is_published_once_it_subscribes_again() {
+async fn consumer_recovers_after_group_removal() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.db").to_str().unwrap().to_owned();
     let sweeping = broker(&path, "sweeping", Duration::from_millis(20)).await;
@@ -74,7 +74,7 @@ async fn a_consumer_whose_group_was_removed_ends_and_gets_what_is_published_once
 }
 
 #[test]
-fn a_sweep_without_retention_removes_nothing_and_numbers_are_not_given_again() {
+fn sweep_without_retention_removes_nothing() {
     let database = Connection::open_in_memory().unwrap();
     let tables = Tables::new("pubsub");
     for step in tables.create() {

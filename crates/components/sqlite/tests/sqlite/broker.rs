@@ -65,13 +65,13 @@ async fn next(subscription: &mut Subscription) -> Delivery {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_keeps_the_rules() {
+async fn file_passes_conformance() {
     let file = File::new();
     conformance::pubsub(RULES, async |group: &str| file.open(group, &[]).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_group_begins_with_what_is_published_from_then_on() {
+async fn new_group_starts_at_latest() {
     let file = File::new();
     let old = file.open("old", &[]).await.unwrap();
     let mut first = subscribe(&old).await;
@@ -93,14 +93,14 @@ async fn a_new_group_begins_with_what_is_published_from_then_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn consumers_may_hang_refuse_and_go() {
+async fn tolerates_failing_consumers() {
     let file = File::new();
     conformance::pubsub_members(RULES, async |group: &str| file.open(group, &[]).await).await;
 }
 
 /// Messages leased by a killed sidecar are not lost, and wait no longer than the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_vanished_consumer_had_comes_again() {
+async fn redelivers_after_consumer_loss() {
     let file = File::new();
     let short = [("visibilityTimeout", "1s")];
     let vanishing = file.open("app", &short).await.unwrap();
@@ -122,7 +122,7 @@ async fn what_a_vanished_consumer_had_comes_again() {
 
 /// Even after small messages, whose size says nothing about later ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_is_leased_than_there_is_room_for_in_bytes() {
+async fn bounds_leased_bytes() {
     const LARGE: usize = 2 * 1024 * 1024;
     let file = File::new();
     let broker = file.open("app", &[]).await.unwrap();
@@ -175,7 +175,7 @@ async fn no_more_is_leased_than_there_is_room_for_in_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_handler_keeps_its_message() {
+async fn slow_handler_keeps_message() {
     let file = File::new();
     let short = [("visibilityTimeout", "2s")];
     let (slow, other) = (
@@ -195,7 +195,7 @@ async fn a_slow_handler_keeps_its_message() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_every_group_has_acknowledged_takes_no_room() {
+async fn deletes_fully_acknowledged_messages() {
     let file = File::new();
     let (one, two) = (
         file.open("one", &[]).await.unwrap(),
@@ -223,7 +223,7 @@ async fn what_every_group_has_acknowledged_takes_no_room() {
 }
 
 #[tokio::test]
-async fn wrong_settings_are_named() {
+async fn invalid_settings_are_named() {
     let Components(catalog) = Components::of(outrigger_components_sqlite::add);
     let entry = catalog.pubsub.find("pubsub.sqlite", "v1").unwrap();
     let memory = ("connectionString", ":memory:");
@@ -244,7 +244,7 @@ async fn wrong_settings_are_named() {
 /// Invariant: a key whose first message keeps failing, with more messages than a subscription holds, does not
 /// delay other keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backlog_behind_poison_takes_no_time_of_other_keys() {
+async fn poison_backlog_does_not_delay_other_keys() {
     const BEHIND: usize = 2000;
     const OTHERS: usize = 100;
     let file = File::new();

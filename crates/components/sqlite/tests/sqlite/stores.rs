@@ -47,7 +47,7 @@ fn set(key: &str, value: Value) -> Set {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_keeps_the_rules() {
+async fn file_passes_conformance() {
     let file = File::new();
     let store = components()
         .state("state.sqlite", "v1", &[("connectionString", file.text())])
@@ -58,7 +58,7 @@ async fn a_file_keeps_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_keeps_the_rules() {
+async fn memory_passes_conformance() {
     for url in [":memory:", "file:shared?mode=memory&cache=shared"] {
         let store = components()
             .state("state.sqlite3", "", &[("url", url)])
@@ -70,7 +70,7 @@ async fn memory_keeps_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sidecars_share_a_file() {
+async fn sidecars_share_file() {
     let file = File::new();
     let properties = [("connectionString", file.text())];
     let open = || components().state("state.sqlite", "v1", &properties);
@@ -101,7 +101,7 @@ async fn sidecars_share_a_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_share_their_bookkeeping() {
+async fn tables_share_bookkeeping() {
     let file = File::new();
     let text = ("connectionString", file.text());
     // State left by Dapr and earlier releases: the level of one table.
@@ -145,7 +145,7 @@ async fn tables_share_their_bookkeeping() {
 }
 
 #[tokio::test]
-async fn files_are_for_their_owner_unless_they_exist() {
+async fn new_files_are_private() {
     use std::os::unix::fs::PermissionsExt;
     for (kind, given) in [
         ("state", None),
@@ -179,7 +179,7 @@ async fn files_are_for_their_owner_unless_they_exist() {
 
 /// Data of this store in Dapr's layout, read with SQL.
 #[tokio::test]
-async fn the_layout_is_daprs() {
+async fn layout_matches_dapr() {
     let file = File::new();
     let store = components()
         .state("state.sqlite", "v1", &[("connectionString", file.text())])
@@ -222,7 +222,7 @@ async fn the_layout_is_daprs() {
 
 /// A file of old Dapr releases without the bookkeeping table.
 #[tokio::test]
-async fn an_older_table_is_taken_over() {
+async fn migrates_older_table() {
     let file = File::new();
     let database = Connection::open(&file.path).unwrap();
     database
@@ -245,7 +245,7 @@ async fn an_older_table_is_taken_over() {
 }
 
 #[tokio::test]
-async fn expired_rows_are_swept() {
+async fn sweeps_expired_rows() {
     let file = File::new();
     let properties = [("connectionString", file.text()), ("cleanupInterval", "1s")];
     let store = components()
@@ -277,7 +277,7 @@ async fn expired_rows_are_swept() {
 /// Another process locks the file: reads continue; writes fail in time with a reason, and work again
 /// afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_held_file_delays_writes_only() {
+async fn locked_file_blocks_writes_only() {
     let file = File::new();
     let properties = [("connectionString", file.text()), ("busyTimeout", "100ms")];
     let store = components()
@@ -298,7 +298,7 @@ async fn a_held_file_delays_writes_only() {
 
 /// Invariant: nothing is written if a property is invalid, not even under the default name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_property_leaves_no_file_behind() {
+async fn invalid_property_creates_no_file() {
     for wrong in [("tableName", "my-table"), ("cleanupInterval", "soon")] {
         let file = File::new();
         let properties = [("connectionString", file.text()), wrong];
@@ -314,7 +314,7 @@ async fn a_wrong_property_leaves_no_file_behind() {
 }
 
 #[tokio::test]
-async fn an_unusable_file_is_named() {
+async fn unusable_file_is_named() {
     let file = File::new();
     std::fs::write(
         &file.path,
@@ -341,7 +341,7 @@ async fn an_unusable_file_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_keep_the_rules() {
+async fn locks_pass_conformance() {
     let file = File::new();
     let properties = [("connectionString", file.text())];
     let store = components().lock("lock.sqlite", "v1", &properties).await.unwrap();
@@ -379,7 +379,7 @@ impl Writer for Sql {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn configuration_keeps_the_rules() {
+async fn configuration_passes_conformance() {
     let file = File::new();
     let properties = [("connectionString", file.text()), ("pollInterval", "20ms")];
     let store = components()
@@ -397,7 +397,7 @@ async fn configuration_keeps_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bulk_get_that_nobody_waits_for_is_not_read_on() {
+async fn abandoned_bulk_get_stops_reading() {
     let file = File::new();
     let store = components()
         .state("state.sqlite", "v1", &[("connectionString", file.text())])

@@ -45,7 +45,7 @@ pub(super) async fn bulk_get_answers_in_order(subject: &Subject<'_>) -> Outcome 
     Ok(())
 }
 
-pub(super) async fn bulk_get_ends_at_its_bound(subject: &Subject<'_>) -> Outcome {
+pub(super) async fn bulk_get_stops_at_bound(subject: &Subject<'_>) -> Outcome {
     subject.put("a", "1").await?;
     subject.put("b", "2").await?;
     let gets = ["b", "absent", "a", "b"].map(|name| Get::key(subject.key(name)));
@@ -91,7 +91,7 @@ fn failed(
     Ok(())
 }
 
-pub(super) async fn bulk_set_tells_what_failed(subject: &Subject<'_>) -> Outcome {
+pub(super) async fn bulk_set_reports_failures(subject: &Subject<'_>) -> Outcome {
     let names = ["a", "b", "c"];
     let mut sets = names.map(|name| subject.write(name, "first"));
     failed(subject, "all new", subject.store.bulk_set(&sets, 0).await, &[])?;
@@ -118,7 +118,7 @@ pub(super) async fn bulk_set_tells_what_failed(subject: &Subject<'_>) -> Outcome
     subject.holds("c", Some("second")).await
 }
 
-pub(super) async fn bulk_delete_tells_what_failed(subject: &Subject<'_>) -> Outcome {
+pub(super) async fn bulk_delete_reports_failures(subject: &Subject<'_>) -> Outcome {
     for name in ["a", "b", "c"] {
         subject.put(name, "value").await?;
     }

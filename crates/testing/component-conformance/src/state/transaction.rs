@@ -15,7 +15,7 @@ fn of(operations: Vec<Operation>) -> Transaction {
     }
 }
 
-pub(super) async fn all_operations_happen(subject: &Subject<'_>) -> Outcome {
+pub(super) async fn applies_all_operations(subject: &Subject<'_>) -> Outcome {
     subject.put("old", "1").await?;
     subject.put("kept", "1").await?;
     let mut kept = subject.write("kept", "2");
@@ -34,7 +34,7 @@ pub(super) async fn all_operations_happen(subject: &Subject<'_>) -> Outcome {
     subject.holds("kept", Some("2")).await
 }
 
-pub(super) async fn none_happens_when_one_fails(subject: &Subject<'_>) -> Outcome {
+pub(super) async fn one_failure_aborts_all(subject: &Subject<'_>) -> Outcome {
     if !subject.has(Feature::Etag) {
         return Ok(());
     }
@@ -64,7 +64,7 @@ pub(super) async fn none_happens_when_one_fails(subject: &Subject<'_>) -> Outcom
     Ok(())
 }
 
-pub(super) async fn what_has_to_be_new_is_written_once(subject: &Subject<'_>) -> Outcome {
+pub(super) async fn only_new_writes_once(subject: &Subject<'_>) -> Outcome {
     if !subject.has(Feature::Etag) {
         return Ok(());
     }
@@ -80,7 +80,7 @@ pub(super) async fn what_has_to_be_new_is_written_once(subject: &Subject<'_>) ->
     };
     subject.store.transact(&new("1")).await.step("transact")?;
     let result = subject.store.transact(&new("2")).await;
-    if !subject.rules.refuses_what_is_not_new {
+    if !subject.rules.rejects_existing_key {
         result.step("over a key that is there")?;
         return subject.holds("new", Some("2")).await;
     }
@@ -112,7 +112,7 @@ pub(super) async fn operations_keep_their_order(subject: &Subject<'_>) -> Outcom
     subject.holds("c", Some("1")).await
 }
 
-pub(super) async fn it_may_tell_an_etag(subject: &Subject<'_>) -> Outcome {
+pub(super) async fn returns_new_etag(subject: &Subject<'_>) -> Outcome {
     if !subject.has(Feature::Etag) {
         return Ok(());
     }
@@ -170,7 +170,7 @@ pub(super) async fn it_may_tell_an_etag(subject: &Subject<'_>) -> Outcome {
     subject.holds("counted", Some("9")).await
 }
 
-pub(super) async fn an_empty_one_succeeds(subject: &Subject<'_>) -> Outcome {
+pub(super) async fn empty_transaction_succeeds(subject: &Subject<'_>) -> Outcome {
     subject.store.transact(&of(vec![])).await.step("no operations")?;
     let one = of(vec![Operation::Set(subject.write("one", "1"))]);
     subject.store.transact(&one).await.step("one operation")?;
@@ -242,7 +242,7 @@ pub(super) async fn readers_see_all_or_nothing(subject: &Subject<'_>) -> Outcome
     reader.await.step("reader")?
 }
 
-pub(super) async fn unsupported_is_said(subject: &Subject<'_>) -> Outcome {
+pub(super) async fn unsupported_is_reported(subject: &Subject<'_>) -> Outcome {
     refused(
         "transact",
         subject.store.transact(&of(vec![])).await,

@@ -95,6 +95,6 @@ pub(super) async fn a_delete_removes(subject: &Subject<'_>) -> Outcome {
         .step("delete of what is absent")
 }
 
-pub(super) async fn the_store_answers(subject: &Subject<'_>) -> Outcome {
+pub(super) async fn store_responds(subject: &Subject<'_>) -> Outcome {
     subject.store.ping().await.step("ping")
 }

@@ -34,7 +34,7 @@ fn add(session: &mut Session, id: u64, topic: &str) -> mpsc::UnboundedReceiver<I
 }
 
 #[tokio::test]
-async fn the_broker_keeps_what_another_subscription_wants() {
+async fn does_not_unsubscribe_shared_filter() {
     let (mut session, _events) = session();
     let orders = || Command::Forget(Filter::new("orders"));
     let _first = add(&mut session, 1, "orders");
@@ -51,7 +51,7 @@ async fn the_broker_keeps_what_another_subscription_wants() {
 }
 
 #[tokio::test]
-async fn who_has_gone_is_not_subscribed_again() {
+async fn ended_routes_are_not_resubscribed() {
     let (mut session, _events) = session();
     let _stays = add(&mut session, 1, "orders");
     drop(add(&mut session, 2, "customers"));
@@ -62,7 +62,7 @@ async fn who_has_gone_is_not_subscribed_again() {
 
 /// With separate subscriptions at the broker, which never end.
 #[tokio::test]
-async fn messages_that_wait_for_nobody_are_told_while_others_are_subscribed() {
+async fn warns_of_unrouted_messages() {
     let received = |topic: &str, packet| Received {
         topic: topic.into(),
         payload: "x".into(),

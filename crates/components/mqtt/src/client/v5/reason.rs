@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_subscribed_is_no_error() {
+    fn no_subscribers_is_success() {
         for reason in [PubAckReason::Success, PubAckReason::NoMatchingSubscribers] {
             let mut answer = PubAck::new(1, None);
             answer.reason = reason;
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_reason_its_code_the_brokers_words_and_the_remedy() {
+    fn errors_have_reason_code_and_remedy() {
         let mut answer = PubAck::new(
             1,
             Some(PubAckProperties {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_a_connection_is_not_sent_on_the_next_one() {
+    fn does_not_resend_fatal_packet() {
         assert!(blames_a_packet(&ended(DisconnectReasonCode::PacketTooLarge)));
         assert!(!blames_a_packet(&ended(DisconnectReasonCode::SessionTakenOver)));
         let taken = refusal(DisconnectReasonCode::SessionTakenOver as u8, None).unwrap();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_there_once_and_unknown_ones_are_named_by_number() {
+    fn codes_are_unique() {
         assert!(ROWS.is_sorted_by(|a, b| a.0 < b.0));
         let unknown = refusal(0xEE, None).unwrap();
         assert!(unknown.text.contains("0xEE"), "{}", unknown.text);
