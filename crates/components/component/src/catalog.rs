@@ -96,7 +96,7 @@ impl<T: ?Sized> Entry<T> {
         let (built, waited) = self.try_build(&setup).await;
         let mut ended = Vec::new();
         match built {
-            Some(Err(error)) if error.kind() == Kind::Configuration => ended.extend(error.apart()),
+            Some(Err(error)) if error.kind() == Kind::Configuration => ended.extend(error.split()),
             Some(built) if !metadata.has_collected() => {
                 metadata.collected();
                 return built;
@@ -114,7 +114,7 @@ impl<T: ?Sized> Entry<T> {
             let (Some(Err(error)), false) = self.try_build(&setup).await else {
                 break;
             };
-            let parts = error.apart().into_iter();
+            let parts = error.split().into_iter();
             ended.extend(
                 parts.filter(|part| {
                     part.kind() == Kind::Configuration && part.property().is_some_and(is_given)

@@ -187,15 +187,15 @@ impl Error {
     /// Appends another error of the same component.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
-        self.0.others.extend(other.apart());
+        self.0.others.extend(other.split());
         self
     }
 
     /// Splits into one error per problem.
-    pub(crate) fn apart(mut self) -> Vec<Self> {
+    pub(crate) fn split(mut self) -> Vec<Self> {
         let others = std::mem::take(&mut self.0.others);
         let mut all = vec![self];
-        all.extend(others.into_iter().flat_map(Self::apart));
+        all.extend(others.into_iter().flat_map(Self::split));
         all
     }
 

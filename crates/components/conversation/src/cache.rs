@@ -27,11 +27,11 @@ pub(super) struct Cache {
 
 #[derive(Default)]
 struct Answers {
-    by_key: HashMap<Key, Kept>,
+    by_key: HashMap<Key, Cached>,
     bytes: usize,
 }
 
-struct Kept {
+struct Cached {
     since: Instant,
     bytes: usize,
     answer: Response,
@@ -44,7 +44,7 @@ impl Answers {
         }
     }
 
-    fn forget_old(&mut self, ttl: Duration) {
+    fn evict_expired(&mut self, ttl: Duration) {
         self.by_key.retain(|_, kept| kept.since.elapsed() < ttl);
         self.bytes = self.by_key.values().map(|kept| kept.bytes).sum();
     }
@@ -91,7 +91,7 @@ impl Cache {
         let full =
             |answers: &Answers| answers.by_key.len() >= MAX_ANSWERS || answers.bytes + bytes > MAX_BYTES;
         if full(&answers) {
-            answers.forget_old(self.ttl);
+            answers.evict_expired(self.ttl);
         }
         while full(&answers)
             && let Some(oldest) = answers.oldest()
@@ -100,7 +100,7 @@ impl Cache {
         }
         answers.bytes += bytes;
         let since = Instant::now();
-        answers.by_key.insert(key, Kept { since, bytes, answer });
+        answers.by_key.insert(key, Cached { since, bytes, answer });
     }
 
     fn locked(&self) -> MutexGuard<'_, Answers> {

@@ -22,9 +22,9 @@ const MAX_ANSWER: usize = 16 << 20;
 /// Timeout for the whole response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Assumed overhead of a message, a message part or a JSON value, bytes.
-const PART: usize = 16;
+const PART_OVERHEAD: usize = 16;
 /// Maximum bytes of a provider's error text to show.
-const SHOWN: usize = 1024;
+const MAX_ERROR_TEXT: usize = 1024;
 
 /// Encoding of requests and responses.
 pub(super) trait Protocol: Send + Sync + 'static {
@@ -146,12 +146,16 @@ fn unreachable(error: &reqwest::Error) -> Error {
 /// Approximate size of the encoded request in bytes.
 fn size(request: &Request) -> usize {
     let said = |message: &Message| {
-        let texts: usize = message.content.iter().map(|text| PART + text.len()).sum();
+        let texts: usize = message
+            .content
+            .iter()
+            .map(|text| PART_OVERHEAD + text.len())
+            .sum();
         let calls = message.calls.iter();
         let calls: usize = calls
-            .map(|call| PART + call.id.len() + call.name.len() + call.arguments.len())
+            .map(|call| PART_OVERHEAD + call.id.len() + call.name.len() + call.arguments.len())
             .sum();
-        PART + texts + calls + message.tool_id.len() + message.tool.len()
+        PART_OVERHEAD + texts + calls + message.tool_id.len() + message.tool.len()
     };
     let offered = |tool: &Tool| tool.name.len() + tool.description.len() + object_size(&tool.parameters);
     let messages: usize = request.messages.iter().map(said).sum();
@@ -164,15 +168,15 @@ fn object_size(object: &Map<String, Value>) -> usize {
     members
         .map(|(name, value)| name.len() + value_size(value))
         .sum::<usize>()
-        + PART
+        + PART_OVERHEAD
 }
 
 fn value_size(value: &Value) -> usize {
     match value {
-        Value::String(text) => PART + text.len(),
-        Value::Array(values) => values.iter().map(value_size).sum::<usize>() + PART,
+        Value::String(text) => PART_OVERHEAD + text.len(),
+        Value::Array(values) => values.iter().map(value_size).sum::<usize>() + PART_OVERHEAD,
         Value::Object(object) => object_size(object),
-        Value::Null | Value::Bool(_) | Value::Number(_) => PART,
+        Value::Null | Value::Bool(_) | Value::Number(_) => PART_OVERHEAD,
     }
 }
 
@@ -188,7 +192,7 @@ fn refused(status: StatusCode, body: &[u8], secrets: &Secrets) -> Error {
     let message = parsed.as_ref().and_then(|body| body["error"]["message"].as_str());
     let text = message.map_or_else(|| String::from_utf8_lossy(body), Cow::Borrowed);
     // Redact before truncating: a truncated secret would not match.
-    let text: String = secrets.redact(&text).chars().take(SHOWN).collect();
+    let text: String = secrets.redact(&text).chars().take(MAX_ERROR_TEXT).collect();
     let code = status.as_u16();
     Error::new(
         kind,
@@ -293,7 +297,7 @@ mod tests {
             &metadata(&[]),
         );
         let remote = remote.unwrap();
-        for (length, at_once) in [(INLINE - 2 * PART, true), (INLINE + 1, false)] {
+        for (length, at_once) in [(INLINE - 2 * PART_OVERHEAD, true), (INLINE + 1, false)] {
             let text = "x".repeat(length);
             let request = Request {
                 messages: vec![Message::new(Role::User, vec![text.clone()])],
@@ -369,7 +373,7 @@ mod tests {
             let error = refused(StatusCode::UNAUTHORIZED, echo.as_bytes()).to_string();
             assert!(!error.contains("sk-"), "{error}");
         }
-        let cut = format!("{}sk-secret", "x".repeat(SHOWN - 4));
+        let cut = format!("{}sk-secret", "x".repeat(MAX_ERROR_TEXT - 4));
         let error = refused(StatusCode::UNAUTHORIZED, cut.as_bytes()).to_string();
         assert!(!error.contains("sk-"), "{error}");
         let error = refused(StatusCode::BAD_GATEWAY, b"<html>");

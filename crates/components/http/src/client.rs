@@ -9,7 +9,7 @@ use outrigger_tls::client_config;
 /// Timeout of connecting, including the TLS handshake.
 pub(super) const CONNECT: Duration = Duration::from_secs(15);
 /// Idle connections close after this time.
-const IDLE: Duration = Duration::from_secs(90);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Maximum header fields of a response.
 const MAX_FIELDS: usize = 1000;
@@ -38,13 +38,13 @@ pub(super) fn build(metadata: &Metadata, url: &Url) -> Result<Client> {
         let property = error.among("MTLSRootCA", "MTLSClientCert", "MTLSClientKey");
         metadata.wrong(&[property], &error.to_string())
     })?;
-    let mut builder = builder(tls).redirect(below(url.clone()));
+    let mut builder = builder(tls).redirect(redirects_below(url.clone()));
     if is_local(url) {
         builder = builder.no_proxy();
     }
     let client = builder
         .connect_timeout(CONNECT)
-        .pool_idle_timeout(IDLE)
+        .pool_idle_timeout(IDLE_TIMEOUT)
         .http1_max_headers(MAX_FIELDS)
         .tcp_nodelay(true)
         .build();
@@ -52,7 +52,7 @@ pub(super) fn build(metadata: &Metadata, url: &Url) -> Result<Client> {
 }
 
 /// Follows redirects to URLs below the component's URL. Other redirects are returned to the caller.
-fn below(base: Url) -> Policy {
+fn redirects_below(base: Url) -> Policy {
     Policy::custom(move |attempt| {
         if within(&base, attempt.url()) && attempt.previous().len() <= MAX_REDIRECTS {
             attempt.follow()

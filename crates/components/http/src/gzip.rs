@@ -11,10 +11,10 @@ use reqwest::{
 
 const GZIP: HeaderValue = HeaderValue::from_static("gzip");
 /// Bytes decompressed at a time.
-const PIECE: usize = 64 << 10;
+const CHUNK: usize = 64 << 10;
 
 /// Requests gzip unless the caller set an encoding; returns whether it did.
-pub(super) fn ask_for(request: &mut Request) -> bool {
+pub(super) fn request_gzip(request: &mut Request) -> bool {
     let silent = [ACCEPT_ENCODING, RANGE]
         .iter()
         .all(|name| !request.headers().contains_key(name));
@@ -41,7 +41,7 @@ pub(super) fn unpack(packed: &Bytes, whole: bool, most: Option<usize>) -> io::Re
         return Ok((Bytes::new(), whole));
     }
     let mut decoder = MultiGzDecoder::new(&packed[..]);
-    let (mut content, mut piece) = (Vec::new(), vec![0; PIECE]);
+    let (mut content, mut piece) = (Vec::new(), vec![0; CHUNK]);
     loop {
         let read = match decoder.read(&mut piece) {
             Ok(0) => return Ok((content.into(), whole)),

@@ -124,7 +124,7 @@ impl HttpBinding {
             None => self.only_success,
         };
         let mut request = self.request(call)?;
-        let asked = gzip::ask_for(&mut request);
+        let asked = gzip::request_gzip(&mut request);
         let shown = format!("{} {}", request.method(), shown(request.url()));
         let response = self.client.execute(request).await;
         let response = response.map_err(|error| failure(&shown, error))?;

@@ -12,11 +12,11 @@ use outrigger_component::{Error, Kind, Result};
 use super::{partition::ByKey, settings::Settings};
 
 /// Timeout of connecting to a broker.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of one request.
-const REQUEST: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a publish is retried before it fails.
-const DELIVERY: Duration = Duration::from_secs(15);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(15);
 /// Default keepalive of an idle connection: Go's dialer uses this for Dapr's default, 0.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -27,8 +27,8 @@ impl Settings {
         let connecting = Kafka::builder(&self.brokers)
             .client_id(&self.client_id)
             .security(self.security.config())
-            .connect_timeout(CONNECT)
-            .request_timeout(REQUEST)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .request_timeout(REQUEST_TIMEOUT)
             .metadata_max_age(self.refresh)
             .tcp_keepalive(Some(self.keep_alive.unwrap_or(KEEP_ALIVE)))
             .allow_auto_create_topics(true)
@@ -45,8 +45,8 @@ impl Settings {
             .idempotent(false)
             .compression(self.compression)
             .linger(Duration::ZERO)
-            .delivery_timeout(DELIVERY)
-            .max_block(REQUEST)
+            .delivery_timeout(DELIVERY_TIMEOUT)
+            .max_block(REQUEST_TIMEOUT)
             .partitioner(ByKey)
             .metrics_push(false)
             .build();

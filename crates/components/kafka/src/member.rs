@@ -15,7 +15,7 @@ use super::{
 };
 
 /// How long the engine may take to record revoked partitions.
-const NOTE: Duration = Duration::from_secs(1);
+const REVOKE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct Member {
     place: Membership,
@@ -92,7 +92,7 @@ impl Member {
 /// The next session redelivers records of an ended session.
 async fn forget_all(feed: &mut Feed<Tracked>, partitions: Vec<u32>) {
     if !feed.is_settled() {
-        let _late = timeout(NOTE, feed.revoked(partitions)).await;
+        let _late = timeout(REVOKE_TIMEOUT, feed.revoked(partitions)).await;
     }
     feed.forget(|_| true);
 }

@@ -16,7 +16,7 @@ use outrigger_webclient::{ClientCredentials, TokenError, causes};
 use serde::Serialize;
 
 /// Validity of an assertion in seconds.
-const VALID: u64 = 60;
+const ASSERTION_TTL: u64 = 60;
 const ASSERTION: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
 /// A token source.
@@ -133,7 +133,7 @@ impl Issuer {
                 aud: audience.as_deref().unwrap_or(endpoint),
                 iat: now.as_secs(),
                 nbf: now.as_secs(),
-                exp: now.as_secs() + VALID,
+                exp: now.as_secs() + ASSERTION_TTL,
                 jti: uuid::Uuid::new_v4().to_string(),
             };
             let signed = encode(&header, &claims, key);

@@ -62,7 +62,7 @@ pub(super) async fn begin(
 }
 
 /// Whether polling again is useless.
-pub(super) fn lasting(error: &KrafkaError) -> bool {
+pub(super) fn is_permanent(error: &KrafkaError) -> bool {
     !error.is_retriable() && !matches!(error, KrafkaError::Wakeup)
 }
 
@@ -132,7 +132,7 @@ pub(super) async fn known(settings: &Settings, consumer: &Arc<Consumer>, topic: 
             Err(error) => error,
         };
         let unknown = matches!(error, KrafkaError::UnknownTopic { .. });
-        if Instant::now() >= deadline || (lasting(&error) && !unknown) {
+        if Instant::now() >= deadline || (is_permanent(&error) && !unknown) {
             return Err(settings.failure_of(topic, &error));
         }
         sleep(RETRY_PAUSE).await;

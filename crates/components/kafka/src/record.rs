@@ -19,7 +19,7 @@ const KEY: &str = "__key";
 const SCHEMA: &str = "valueSchemaType";
 
 /// Payload of a record without a value.
-const NOTHING: &[u8] = b"null";
+const NULL_PAYLOAD: &[u8] = b"null";
 
 /// Encoding of payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Encoding {
 
 /// Whether a payload is published as a record without a value, which reads as the same payload.
 pub(super) fn is_nothing(payload: &[u8]) -> bool {
-    payload == NOTHING
+    payload == NULL_PAYLOAD
 }
 
 /// A record for `topic`; a tombstone if `value` is `None`. Every metadata entry becomes a header, including
@@ -69,7 +69,7 @@ pub(super) fn outgoing(topic: &str, value: Option<Bytes>, metadata: &Pairs, head
 
 /// The payload; `null` for a tombstone.
 pub(super) fn payload(record: &ConsumerRecord) -> Bytes {
-    record.value.clone().unwrap_or(Bytes::from_static(NOTHING))
+    record.value.clone().unwrap_or(Bytes::from_static(NULL_PAYLOAD))
 }
 
 /// Metadata of a record for the app.

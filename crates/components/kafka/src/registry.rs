@@ -26,15 +26,15 @@ use super::avro::{Codec, Form};
 /// Timeout of fetching a schema, including the wait for other requests.
 const SCHEMA_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum response size in bytes.
-const ANSWER: usize = 2 * 1024 * 1024;
+const MAX_ANSWER: usize = 2 * 1024 * 1024;
 /// Maximum concurrent requests to the registry.
 const MAX_CONCURRENT_REQUESTS: usize = 8;
 /// How long a failed request is cached.
-const FAILED: Duration = Duration::from_secs(1);
+const FAILURE_TTL: Duration = Duration::from_secs(1);
 /// Default time to cache the latest schema of a subject.
-const LATEST: Duration = Duration::from_secs(5 * 60);
+const LATEST_TTL: Duration = Duration::from_secs(5 * 60);
 /// Length of the payload header: a zero byte and the id.
-const HEAD: usize = 5;
+const HEADER_LEN: usize = 5;
 const ACCEPTED: &str = "application/vnd.schemaregistry.v1+json, application/json";
 
 /// A schema and its id.
@@ -134,7 +134,7 @@ impl Registry {
             client,
             base,
             account: key.map(|key| (key.to_owned(), secret.unwrap_or_default().to_owned())),
-            latest: caching.then(|| latest.and_then(GoDuration::positive).unwrap_or(LATEST)),
+            latest: caching.then(|| latest.and_then(GoDuration::positive).unwrap_or(LATEST_TTL)),
             form: if tagged { Form::Tagged } else { Form::Plain },
             places: Semaphore::new(MAX_CONCURRENT_REQUESTS),
             known: Mutex::default(),
@@ -165,7 +165,7 @@ impl Registry {
     /// # Errors
     /// Why the payload is invalid.
     pub(super) fn decode(&self, schema: &Schema, payload: &[u8]) -> Result<Bytes, String> {
-        let value = payload.get(HEAD..).unwrap_or_default();
+        let value = payload.get(HEADER_LEN..).unwrap_or_default();
         let decoded = schema.codec.decode(value, self.form);
         decoded.map_err(|error| format!("it does not match schema {}: {error}", schema.id))
     }
@@ -217,7 +217,7 @@ impl Registry {
                 &format!("no answer within {SCHEMA_TIMEOUT:?}"),
             )),
         };
-        let keep = if found.is_ok() { keep } else { Some(FAILED) };
+        let keep = if found.is_ok() { keep } else { Some(FAILURE_TTL) };
         if let Some(keep) = keep {
             self.lock().insert(key, found.clone(), keep, Instant::now());
         }
@@ -247,7 +247,7 @@ impl Registry {
         let response = request.send().await;
         let response = response.map_err(|error| failed(Kind::Unavailable, &causes(&error)))?;
         let status = response.status();
-        let body = read_body(response, ANSWER).await;
+        let body = read_body(response, MAX_ANSWER).await;
         let body = body.map_err(|error| failed(Kind::Unavailable, &error.to_string()))?;
         if !status.is_success() {
             let (kind, why) = refused(key, status, &body);

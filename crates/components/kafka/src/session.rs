@@ -28,7 +28,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     BrokerInner, CALL_TIMEOUT, LOG,
     offsets::{Offsets, Position, TakenRecord},
-    positions::{Committing, begin, committed, committing, count, known, lasting, undecodable},
+    positions::{Committing, begin, committed, committing, count, is_permanent, known, undecodable},
     rebalance::{Change, Listener, PartitionChange},
     settings::Settings,
     values::{Reader, Values},
@@ -40,21 +40,21 @@ pub(super) type Tracked = Arc<TakenRecord<ConsumerRecord>>;
 type Polling = Pin<Box<dyn Future<Output = krafka::Result<Vec<ConsumerRecord>>> + Send>>;
 
 /// How long a poll waits for records before it maintains the membership.
-const POLL: Duration = Duration::from_millis(500);
+const POLL_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a poll waits while all partitions are paused.
-const PAUSED: Duration = Duration::from_millis(20);
+const PAUSED_POLL_TIMEOUT: Duration = Duration::from_millis(20);
 /// Maximum records per poll.
-const BATCH: usize = 500;
+const MAX_POLL_RECORDS: usize = 500;
 /// Maximum uncompressed size of a batch in bytes; the client decompresses it as a whole.
 const MAX_UNPACKED: usize = 32 * 1024 * 1024;
 /// Pause before an undecodable batch is read again.
 const UNREADABLE_PAUSE: Duration = Duration::from_secs(10);
 /// Timeout of joining the group: its other members must rejoin.
-const JOIN: Duration = Duration::from_secs(60);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long settlements are collected before a commit.
-const GATHER: Duration = Duration::from_millis(100);
+const COMMIT_DELAY: Duration = Duration::from_millis(100);
 /// How long a rebalance waits for records in progress.
-const GRACE: Duration = Duration::from_secs(3);
+const REBALANCE_GRACE: Duration = Duration::from_secs(3);
 
 pub(super) struct Session {
     shared: Arc<BrokerInner>,
@@ -108,7 +108,7 @@ impl Drop for Leaving {
 async fn consumer(settings: &Settings, in_flight: usize, changes: mpsc::Sender<Change>) -> Result<Consumer> {
     let kafka = settings.connect().await?;
     let wanted = &settings.consumer;
-    let batch = i32::try_from(in_flight.min(BATCH)).unwrap_or(i32::MAX);
+    let batch = i32::try_from(in_flight.min(MAX_POLL_RECORDS)).unwrap_or(i32::MAX);
     let building = kafka
         .consumer(&settings.group)
         .auto_offset_reset(wanted.initial_offset)
@@ -123,7 +123,7 @@ async fn consumer(settings: &Settings, in_flight: usize, changes: mpsc::Sender<C
         .max_poll_records(batch)
         .max_buffered_records(wanted.buffer)
         .max_decompressed_size(max_unpacked(settings))
-        .idle_poll_backoff(PAUSED)
+        .idle_poll_backoff(PAUSED_POLL_TIMEOUT)
         .metrics_push(false)
         .rebalance_listener(Listener(changes))
         .build();
@@ -140,11 +140,11 @@ fn poll(consumer: &Arc<Consumer>, resumed: &Arc<Notify>) -> Polling {
     let (consumer, resumed) = (Arc::clone(consumer), Arc::clone(resumed));
     Box::pin(async move {
         let began = Instant::now();
-        let polled = consumer.poll(POLL).await;
+        let polled = consumer.poll(POLL_TIMEOUT).await;
         // If its buffer is full of records of paused partitions, the client does not wait.
         if polled.as_ref().is_ok_and(Vec::is_empty) {
             tokio::select! {
-                () = sleep_until(began + PAUSED) => {}
+                () = sleep_until(began + PAUSED_POLL_TIMEOUT) => {}
                 () = resumed.notified() => {}
             }
         }
@@ -198,11 +198,11 @@ impl Session {
             first_partitions: before.unwrap_or(partitions),
             failures: 0,
         };
-        match timeout(JOIN, session.join()).await {
+        match timeout(JOIN_TIMEOUT, session.join()).await {
             Ok(joined) => joined?,
             Err(_) => {
                 let text = format!(
-                    "the consumer group {:?} cannot be joined within {JOIN:?}",
+                    "the consumer group {:?} cannot be joined within {JOIN_TIMEOUT:?}",
                     settings.group
                 );
                 return Err(Error::new(Kind::Timeout, text));
@@ -244,8 +244,8 @@ impl Session {
     pub(super) async fn run(&mut self, feed: &mut Feed<Tracked>) -> Result<()> {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
         let refresh = self.shared.settings.refresh;
-        let mut look = interval_at(Instant::now() + refresh, refresh);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut check_partitions = interval_at(Instant::now() + refresh, refresh);
+        check_partitions.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut draining = false;
         loop {
             self.offer(feed);
@@ -277,7 +277,7 @@ impl Session {
                 () = sleep_until(commit_at.unwrap_or_else(Instant::now)),
                     if commit_at.is_some() && self.committing.is_none() => self.commit(),
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && feed.free_capacity() > 0 => {}
-                _ = look.tick(), if !draining => self.look(feed).await?,
+                _ = check_partitions.tick(), if !draining => self.check_partitions(feed).await?,
             }
         }
     }
@@ -345,11 +345,11 @@ impl Session {
                 self.polling = poll(&self.consumer.client, &self.resumed);
             }
             Err(error) if undecodable(&error, &self.topic).is_some() => {
-                self.stands_still(&error);
+                self.pause_undecodable(&error);
                 // Polls soon, so that other partitions continue.
-                self.polling = poll_after(PAUSED, &self.consumer.client, &self.resumed);
+                self.polling = poll_after(PAUSED_POLL_TIMEOUT, &self.consumer.client, &self.resumed);
             }
-            Err(error) if lasting(&error) => return Err(self.shared.settings.failure(&error)),
+            Err(error) if is_permanent(&error) => return Err(self.shared.settings.failure(&error)),
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
                 if self.failures == 1 {
@@ -384,7 +384,7 @@ impl Session {
 
     fn commit_soon(&mut self, now: Instant) {
         if self.commit_at.is_none() && !self.offsets.to_commit().is_empty() {
-            self.commit_at = Some(now + GATHER);
+            self.commit_at = Some(now + COMMIT_DELAY);
         }
     }
 
@@ -402,7 +402,7 @@ impl Session {
             Ok(()) => {
                 self.offsets.committed(positions);
                 if !self.offsets.to_commit().is_empty() {
-                    self.commit_at = Some(Instant::now() + GATHER);
+                    self.commit_at = Some(Instant::now() + COMMIT_DELAY);
                 }
             }
             Err(error) => {
@@ -413,7 +413,7 @@ impl Session {
                     self.shared.component,
                     self.topic
                 );
-                self.commit_at = Some(Instant::now() + GATHER * 5);
+                self.commit_at = Some(Instant::now() + COMMIT_DELAY * 5);
             }
         }
     }
@@ -461,7 +461,9 @@ impl Session {
         );
         match what {
             PartitionChange::Assigned => self.begin(&partitions).await,
-            PartitionChange::Revoked | PartitionChange::Lost => self.give_up(what, &partitions, feed).await,
+            PartitionChange::Revoked | PartitionChange::Lost => {
+                self.give_up_partitions(what, &partitions, feed).await
+            }
         }
         drop(noted);
     }
@@ -498,12 +500,17 @@ impl Session {
 
     /// Gives up partitions. Records in progress may finish within the grace period and are committed; queued
     /// records and retries are not.
-    async fn give_up(&mut self, what: PartitionChange, partitions: &[i32], feed: Option<&mut Feed<Tracked>>) {
+    async fn give_up_partitions(
+        &mut self,
+        what: PartitionChange,
+        partitions: &[i32],
+        feed: Option<&mut Feed<Tracked>>,
+    ) {
         let gone: BTreeSet<i32> = partitions.iter().copied().collect();
         self.ahead.retain(|record| !gone.contains(&record.partition));
         if let Some(feed) = feed {
             let is_gone = |taken: &Tracked| gone.contains(&taken.partition);
-            let deadline = Instant::now() + GRACE;
+            let deadline = Instant::now() + REBALANCE_GRACE;
             if feed.unsettled().any(is_gone) {
                 let named = gone.iter().filter_map(|it| u32::try_from(*it).ok()).collect();
                 let _late = tokio::time::timeout_at(deadline, feed.revoked(named)).await;
@@ -535,13 +542,14 @@ impl Session {
     }
 
     /// If the topic has more partitions, rejoins the group to distribute them.
-    async fn look(&mut self, feed: &mut Feed<Tracked>) -> Result<()> {
+    async fn check_partitions(&mut self, feed: &mut Feed<Tracked>) -> Result<()> {
         let Ok(Ok(found)) = timeout(CALL_TIMEOUT, count(&self.consumer.client, &self.topic)).await else {
             return Ok(());
         };
         if found > self.partitions {
             let mine: Vec<i32> = self.offsets.assigned().collect();
-            self.give_up(PartitionChange::Revoked, &mine, Some(feed)).await;
+            self.give_up_partitions(PartitionChange::Revoked, &mine, Some(feed))
+                .await;
             let text = format!("the topic has {found} partitions now");
             return Err(Error::new(Kind::Unavailable, text));
         }

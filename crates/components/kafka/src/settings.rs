@@ -14,9 +14,9 @@ use super::{LOG, registry::Registry, retry::Retry, security::Security};
 /// Client id of Dapr's sidecars.
 const CLIENT_ID: &str = "sarama";
 /// Default maximum message size in bytes.
-const MESSAGE: usize = 1024 * 1024;
+const DEFAULT_MAX_MESSAGE: usize = 1024 * 1024;
 /// Maximum bytes of a fetch, unless `consumerFetchDefault` is larger.
-const FETCH: i32 = 16 * 1024 * 1024;
+const MIN_FETCH: i32 = 16 * 1024 * 1024;
 
 /// Settings shared by publishers and consumers of a component.
 pub(super) struct Settings {
@@ -88,7 +88,9 @@ impl Settings {
             brokers: metadata.required(&["brokers"])?.to_owned(),
             client_id: metadata.filled(&["clientID"]).unwrap_or(CLIENT_ID).to_owned(),
             group: group.unwrap_or(&setup.app_id).to_owned(),
-            max_message: max_message.filter(|most| *most > 0).unwrap_or(MESSAGE),
+            max_message: max_message
+                .filter(|most| *most > 0)
+                .unwrap_or(DEFAULT_MAX_MESSAGE),
             compression: compression(metadata)?,
             refresh: span(
                 "clientConnectionTopicMetadataRefreshInterval",
@@ -165,7 +167,7 @@ fn consumer(
         session,
         fetch_min: bytes("consumerFetchMin", 1)?,
         fetch_partition,
-        fetch_most: FETCH.max(fetch_partition),
+        fetch_most: MIN_FETCH.max(fetch_partition),
         buffer: bytes("channelBufferSize", 256)?,
         rejoin: metadata
             .duration(&["consumeRetryInterval"], Unit::Milliseconds)?

@@ -166,7 +166,7 @@ impl Reader {
 }
 
 /// Whether a record has this schema id.
-pub(super) fn is_of(id: u32, record: &ConsumerRecord) -> bool {
+pub(super) fn has_schema(id: u32, record: &ConsumerRecord) -> bool {
     record.value.as_deref().map(schema_id) == Some(Ok(id))
 }
 

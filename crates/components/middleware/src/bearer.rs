@@ -24,11 +24,11 @@ const ISSUER: &[&str] = &["issuer", "issuerURL"];
 const JWKS_URL: &[&str] = &["jwksURL"];
 const PREFIX: &str = "bearer ";
 /// Shorter texts cannot be tokens.
-const SHORTEST: usize = 10;
+const MIN_TOKEN_LENGTH: usize = 10;
 /// Tolerated clock skew in seconds.
 const CLOCK_SKEW: u64 = 5 * 60;
 /// Larger Unix times overflow in Dapr, which treats them as past.
-const BEYOND_TIME: f64 = 9.22e18;
+const MAX_UNIX_TIME: f64 = 9.22e18;
 
 pub(super) fn add(catalog: &mut Catalog) {
     catalog.middleware.add(Entry::new(
@@ -102,7 +102,7 @@ impl Middleware for Bearer {
 fn token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (prefix, token) = value.split_at_checked(PREFIX.len())?;
-    (prefix.eq_ignore_ascii_case(PREFIX) && token.len() >= SHORTEST).then_some(token)
+    (prefix.eq_ignore_ascii_case(PREFIX) && token.len() >= MIN_TOKEN_LENGTH).then_some(token)
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -153,7 +153,7 @@ impl Rules {
             return Err(TokenError::Claim("iss"));
         }
         for name in ["exp", "nbf", "iat"] {
-            let is_time = |value: &Value| value.as_f64().is_some_and(|time| time < BEYOND_TIME);
+            let is_time = |value: &Value| value.as_f64().is_some_and(|time| time < MAX_UNIX_TIME);
             if claims.get(name).is_some_and(|value| !is_time(value)) {
                 return Err(TokenError::Claim(name));
             }

@@ -19,7 +19,7 @@ const DEFAULT_RATE: f64 = 100.0;
 const REFUSAL: &str = "You have reached maximum request limit.";
 
 /// Label of a client without an address.
-const NOBODY: &str = "0.0.0.0";
+const NO_ADDRESS: &str = "0.0.0.0";
 
 pub(super) fn add(catalog: &mut Catalog) {
     catalog
@@ -83,7 +83,7 @@ impl Middleware for RateLimit {
         let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
         let client = self.proxies.client(request.headers(), peer.map(|peer| peer.ip()));
         if client.is_none() {
-            let nobody = HeaderValue::from_static(NOBODY);
+            let nobody = HeaderValue::from_static(NO_ADDRESS);
             request.headers_mut().entry(FORWARDED_FOR).or_insert(nobody);
         }
         let (passes, left) = self.buckets.take(client, request.uri().path(), Instant::now());

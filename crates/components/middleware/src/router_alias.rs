@@ -15,7 +15,7 @@ use super::{with_target, wrong};
 
 const LOG: &str = "dapr.contrib";
 /// Characters escaped in a path.
-const IN_PATH: &AsciiSet = &CONTROLS
+const PATH_ESCAPES: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
     .add(b'#')
@@ -87,7 +87,7 @@ impl RouterAlias {
         routes.sort_unstable();
         let (mut exact, mut patterns) = (HashMap::new(), Vec::new());
         for (path, alias) in routes {
-            let alias = utf8_percent_encode(&alias, IN_PATH).to_string();
+            let alias = utf8_percent_encode(&alias, PATH_ESCAPES).to_string();
             let slash = if alias.starts_with('/') { "" } else { "/" };
             let alias: PathAndQuery = format!("{slash}{alias}").parse().map_err(|error| {
                 wrong(format!(

@@ -15,7 +15,7 @@ use regex::Regex;
 use super::{target, wrong};
 
 /// Characters escaped in a path (RFC 3986 section 3.3): rules match targets as sent.
-const IN_PATH: &AsciiSet = &CONTROLS
+const PATH_ESCAPES: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
     .add(b'#')
@@ -68,7 +68,7 @@ impl RouterChecker {
         }
         let mut targets = readings
             .iter()
-            .map(|reading| format!("/{}{query}", utf8_percent_encode(reading, IN_PATH)));
+            .map(|reading| format!("/{}{query}", utf8_percent_encode(reading, PATH_ESCAPES)));
         targets.all(|target| self.rule.is_match(&target))
     }
 }

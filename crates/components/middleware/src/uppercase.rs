@@ -37,13 +37,13 @@ impl Middleware for Uppercase {
     async fn handle(&self, mut request: Request<Body>, next: Next<'_>) -> Outcome {
         if self.request {
             let (mut head, body) = request.into_parts();
-            let body = in_capitals(&mut head.headers, body).await?;
+            let body = uppercase_body(&mut head.headers, body).await?;
             request = Request::from_parts(head, body);
         }
         let mut response = next.run(request).await?;
         if self.response {
             let (mut head, body) = response.into_parts();
-            let body = in_capitals(&mut head.headers, body).await?;
+            let body = uppercase_body(&mut head.headers, body).await?;
             response = Response::from_parts(head, body);
         }
         Ok(response)
@@ -51,18 +51,18 @@ impl Middleware for Uppercase {
 }
 
 /// Maximum body size that is buffered to keep its length known.
-const WHOLE: u64 = 4 * 1024 * 1024;
+const MAX_BUFFERED: u64 = 4 * 1024 * 1024;
 
 /// Uppercases a body, if any. Uppercasing may change the number of bytes, so the length of a large body is
 /// unknown until its end.
-async fn in_capitals(headers: &mut HeaderMap, body: Body) -> Result<Body, BoxError> {
+async fn uppercase_body(headers: &mut HeaderMap, body: Body) -> Result<Body, BoxError> {
     let announced = headers
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse().ok());
     match body.size_hint().exact().or(announced) {
         Some(0) => Ok(body),
-        Some(length) if length <= WHOLE => {
-            let whole = capitals(body).collect().await?;
+        Some(length) if length <= MAX_BUFFERED => {
+            let whole = uppercase_frames(body).collect().await?;
             if whole.trailers().is_some() {
                 headers.remove(CONTENT_LENGTH);
                 return Ok(whole.map_err(|never| match never {}).boxed_unsync());
@@ -75,13 +75,13 @@ async fn in_capitals(headers: &mut HeaderMap, body: Body) -> Result<Body, BoxErr
         }
         _ => {
             headers.remove(CONTENT_LENGTH);
-            Ok(capitals(body))
+            Ok(uppercase_frames(body))
         }
     }
 }
 
 /// Uppercases data frames; trailers stay unchanged.
-fn capitals(body: Body) -> Body {
+fn uppercase_frames(body: Body) -> Body {
     let start = (Some(body), Vec::new(), None);
     let frames = stream::try_unfold(start, |(mut body, mut rest, mut trailers)| async move {
         if let Some(trailers) = trailers.take() {
@@ -129,7 +129,7 @@ fn convert(rest: &mut Vec<u8>, piece: &[u8]) -> Bytes {
         };
         let mut buffer = [0; 4];
         for letter in valid.chars() {
-            out.extend_from_slice(capital(letter).encode_utf8(&mut buffer).as_bytes());
+            out.extend_from_slice(uppercase_letter(letter).encode_utf8(&mut buffer).as_bytes());
         }
         let Some(error) = error else { break };
         left = &left[error.valid_up_to()..];
@@ -144,9 +144,9 @@ fn convert(rest: &mut Vec<u8>, piece: &[u8]) -> Bytes {
 }
 
 /// The uppercase letter; letters that expand to several stay unchanged.
-fn capital(letter: char) -> char {
-    let mut capitals = letter.to_uppercase();
-    match (capitals.next(), capitals.next()) {
+fn uppercase_letter(letter: char) -> char {
+    let mut uppercase_frames = letter.to_uppercase();
+    match (uppercase_frames.next(), uppercase_frames.next()) {
         (Some(one), None) => one,
         _ => letter,
     }
@@ -175,7 +175,7 @@ mod tests {
     #[tokio::test]
     async fn keeps_invalid_utf8() {
         let body = outrigger_component::middleware::full(&b"a\xffb\xc3"[..]);
-        let out = capitals(body).collect().await.unwrap().to_bytes();
+        let out = uppercase_frames(body).collect().await.unwrap().to_bytes();
         assert_eq!(&out[..], b"A\xffB\xc3");
     }
 }

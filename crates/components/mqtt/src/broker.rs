@@ -68,7 +68,7 @@ pub(super) struct MqttBroker {
 
 pub(super) async fn open(settings: PubSubSettings) -> Result<MqttBroker> {
     let PubSubSettings { connection, group } = settings;
-    connection.reach().await?;
+    connection.check_reachable().await?;
     let (client, events) = client::open(&connection, &connection.client)?;
     let (state, link) = watch::channel(Link::Down(None));
     let stop = CancellationToken::new();
@@ -227,7 +227,7 @@ impl PubSub for MqttBroker {
 
     async fn ping(&self) -> Result<()> {
         self.check_open()?;
-        self.shared.sender.connection.reach().await
+        self.shared.sender.connection.check_reachable().await
     }
 
     async fn close(&self) {

@@ -266,7 +266,7 @@ impl Default for Limits {
 
 impl Refusal {
     /// Whether a retry is useless without intervention.
-    pub(crate) fn lasts(&self) -> bool {
+    pub(crate) fn is_permanent(&self) -> bool {
         matches!(self.kind, Kind::Denied | Kind::Configuration)
     }
 }

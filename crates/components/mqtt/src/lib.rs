@@ -137,7 +137,7 @@ impl OutputBinding for Mqtt {
 
     async fn ping(&self) -> Result<()> {
         self.check_open()?;
-        self.settings.connection.reach().await
+        self.settings.connection.check_reachable().await
     }
 
     async fn close(&self) {
@@ -155,7 +155,7 @@ impl InputBinding for Mqtt {
 
     async fn ping(&self) -> Result<()> {
         self.check_open()?;
-        self.settings.connection.reach().await
+        self.settings.connection.check_reachable().await
     }
 
     async fn close(&self) {

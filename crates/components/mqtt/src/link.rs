@@ -17,7 +17,7 @@ const MAX_TEXT: usize = 65_535;
 const RECONNECT_PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// A shorter connection counts as brief. Two clients that take over each other's connection pause 10 s at
 /// most.
-const BRIEF: Duration = Duration::from_secs(20);
+const BRIEF_CONNECTION: Duration = Duration::from_secs(20);
 /// Brief connections in a row before the backoff grows: the broker accepts the client each time, so it is not
 /// down.
 const TAKEOVERS: u32 = 3;
@@ -66,7 +66,9 @@ impl Reconnect {
     /// Records a lost or failed connection; returns the reason for the log.
     pub(super) fn lost(&mut self, lost: &Lost) -> String {
         match self.accepted.take() {
-            Some(accepted) if accepted.elapsed() < BRIEF => self.brief = self.brief.saturating_add(1),
+            Some(accepted) if accepted.elapsed() < BRIEF_CONNECTION => {
+                self.brief = self.brief.saturating_add(1)
+            }
             Some(_) => {
                 self.brief = 0;
                 self.pauses.reset();
@@ -117,7 +119,7 @@ pub(super) async fn connected(
     stop: &CancellationToken,
 ) -> Result<Limits, Option<Refusal>> {
     let mut link = link.clone();
-    let decided = link.wait_for(|link| link.is_up() || link.refusal().is_some_and(Refusal::lasts));
+    let decided = link.wait_for(|link| link.is_up() || link.refusal().is_some_and(Refusal::is_permanent));
     tokio::select! {
         biased;
         () = stop.cancelled() => Err(None),
@@ -319,7 +321,7 @@ mod tests {
         }
         // The other client is gone.
         reconnect.accepted();
-        tokio::time::sleep(BRIEF).await;
+        tokio::time::sleep(BRIEF_CONNECTION).await;
         let (wait, text) = after_loss(&mut reconnect).await;
         assert_eq!((wait.as_millis(), text.as_str()), (100, "closed"));
     }

@@ -53,7 +53,7 @@ impl Sender {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(failed)) if failed.retryable() => error = failed,
                 Ok(Err(failed)) => return Err(failed),
-                Err(_) => return Err(self.late()),
+                Err(_) => return Err(self.timed_out()),
             }
         }
         Err(error)
@@ -84,7 +84,7 @@ impl Sender {
     }
 
     /// The error of a timeout, with the broker's last rejection.
-    fn late(&self) -> Error {
+    fn timed_out(&self) -> Error {
         let error = self.connection.unreachable(Kind::Timeout);
         match self.link.borrow().refusal() {
             Some(refusal) => error.because(refusal.text.clone()),

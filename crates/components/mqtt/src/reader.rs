@@ -194,7 +194,7 @@ impl Reader<'_> {
 
     fn done(&mut self, done: Attempted, events: &mut Events) {
         // A broker that forgets does not resend it, so it should not occupy the window.
-        let dropped = !done.accepted && self.settings.connection.forgetful();
+        let dropped = !done.accepted && self.settings.connection.discards_unacknowledged();
         if done.accepted || dropped {
             // QoS 0 messages need no acknowledgement.
             if self.online && done.connection == self.connection && self.client.try_acknowledge(&done.message)

@@ -20,9 +20,9 @@ pub(crate) const KEEP_ALIVE: u16 = 10;
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
 
 /// Maximum unacknowledged publishes.
-const AHEAD: u16 = 100;
+const MAX_UNACKED: u16 = 100;
 /// The same with QoS 2: Mosquitto loses messages beyond its own limit of 20.
-const AHEAD_EXACTLY_ONCE: u16 = 16;
+const MAX_UNACKED_QOS_2: u16 = 16;
 
 /// The broker's address and the client's identity.
 #[derive(Clone)]
@@ -34,7 +34,7 @@ pub(crate) struct Connection {
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
     /// Maximum unacknowledged publishes.
-    pub(crate) ahead: u16,
+    pub(crate) max_unacked: u16,
     pub(crate) component: Arc<str>,
 }
 
@@ -114,9 +114,9 @@ impl Connection {
             version,
             qos,
             retain: metadata.flag(&["retain"], false),
-            ahead: match qos {
-                QoS::ExactlyOnce => AHEAD_EXACTLY_ONCE,
-                QoS::AtMostOnce | QoS::AtLeastOnce => AHEAD,
+            max_unacked: match qos {
+                QoS::ExactlyOnce => MAX_UNACKED_QOS_2,
+                QoS::AtMostOnce | QoS::AtLeastOnce => MAX_UNACKED,
             },
             component: metadata.component().clone(),
             broker: Broker::read(metadata, url)?,
@@ -124,7 +124,7 @@ impl Connection {
     }
 
     /// Whether the broker discards unacknowledged messages on disconnect.
-    pub(super) fn forgetful(&self) -> bool {
+    pub(super) fn discards_unacknowledged(&self) -> bool {
         match self.version {
             Version::V3 { clean } => clean,
             Version::V5(session) => session.expiry == 0,
@@ -132,7 +132,7 @@ impl Connection {
     }
 
     /// Checks that the broker is reachable.
-    pub(super) async fn reach(&self) -> Result<()> {
+    pub(super) async fn check_reachable(&self) -> Result<()> {
         match tokio::time::timeout(CALL_TIMEOUT, self.broker.connect()).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(self.unreachable(Kind::Unavailable).because(error)),

@@ -32,9 +32,9 @@ const REDELIVERY_DELAY: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Time for flushing acknowledgements when a subscription ends; less than the shutdown timeout. An
 /// unreachable server redelivers the messages.
-const FLUSH: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of queries about missing messages; all other work waits for them.
-const ANSWER: Duration = Duration::from_secs(1);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delay before the consumer is created again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -233,7 +233,7 @@ impl Consumer {
         let (stream, name) = (&*stream, &**name);
         feed.set_window(self.window(*max_ack_pending));
         let mut prefetched = Prefetched::default();
-        let (mut renewal, mut look) = (every(*renewal), every(POLL_INTERVAL));
+        let (mut renewal, mut query_missing) = (every(*renewal), every(POLL_INTERVAL));
         let suspicion = Notify::new();
         // Concurrently, because an unreachable server delays each check by seconds.
         let mut gone = pin!(until_deleted(stream, name, &suspicion));
@@ -248,7 +248,7 @@ impl Consumer {
             }
             tokio::select! {
                 () = closed.cancelled() => {
-                    self.give_back(feed, state).await;
+                    self.return_messages(feed, state).await;
                     break;
                 }
                 () = drain.cancelled(), if messages.is_some() => {
@@ -272,10 +272,10 @@ impl Consumer {
                 },
                 _ = renewal.tick() => {
                     for reply in in_progress(feed, &prefetched, state) {
-                        self.tell(&reply, AckKind::Progress).await;
+                        self.send_ack(&reply, AckKind::Progress).await;
                     }
                 }
-                _ = look.tick(), if state.progress.is_some() => self.look(stream, name, state).await,
+                _ = query_missing.tick(), if state.progress.is_some() => self.query_missing(stream, name, state).await,
                 () = &mut gone => {
                     return Err(Error::new(Kind::Unavailable, format!("the consumer {name:?} is gone")));
                 }
@@ -283,7 +283,7 @@ impl Consumer {
         }
         self.release(&mut prefetched).await;
         // The server answers this after processing everything sent before.
-        let _late = timeout(FLUSH, stream.consumer_info(name)).await;
+        let _late = timeout(FLUSH_TIMEOUT, stream.consumer_info(name)).await;
         Ok(())
     }
 
@@ -309,7 +309,7 @@ impl Consumer {
     }
 
     /// Reports the state of the app's messages when the component closes.
-    async fn give_back(&self, feed: &mut Feed<Incoming>, state: &mut SessionState) {
+    async fn return_messages(&self, feed: &mut Feed<Incoming>, state: &mut SessionState) {
         for settled in feed.settled().now_or_never().unwrap_or_default() {
             self.settle(settled, None, state).await;
         }
@@ -387,7 +387,7 @@ impl Consumer {
         };
         let kind = if progress.all() { AckKind::Ack } else { kind };
         if let Some(reply) = progress.done(incoming) {
-            self.tell(&reply, kind).await;
+            self.send_ack(&reply, kind).await;
         }
     }
 
@@ -431,20 +431,20 @@ impl Consumer {
     }
 
     /// Queries the server about missing messages that block acknowledgements.
-    async fn look(&self, stream: &Stream, name: &str, state: &mut SessionState) {
+    async fn query_missing(&self, stream: &Stream, name: &str, state: &mut SessionState) {
         let Some(progress) = &mut state.progress else {
             return;
         };
         if progress.in_doubt()
-            && let Ok(Ok(info)) = timeout(ANSWER, stream.consumer_info(name)).await
+            && let Ok(Ok(info)) = timeout(QUERY_TIMEOUT, stream.consumer_info(name)).await
         {
             progress.compare(info.num_ack_pending);
         }
-        let passed = match progress.awaited() {
+        let passed = match progress.awaiting_redelivery() {
             // The server does not redeliver a deleted message.
             Some(sequence)
                 if matches!(
-                    timeout(ANSWER, read(stream, sequence)).await,
+                    timeout(QUERY_TIMEOUT, read(stream, sequence)).await,
                     Ok(Err(Lost::Deleted))
                 ) =>
             {
@@ -453,18 +453,18 @@ impl Consumer {
             _ => progress.passed(),
         };
         if let Some(reply) = passed {
-            self.tell(&reply, AckKind::Ack).await;
+            self.send_ack(&reply, AckKind::Ack).await;
         }
     }
 
     async fn say(&self, incoming: &Incoming, kind: AckKind) {
         if let Some(reply) = &incoming.reply {
-            self.tell(reply, kind).await;
+            self.send_ack(reply, kind).await;
         }
     }
 
     /// Sends an acknowledgement. If it is lost, the server redelivers the message.
-    async fn tell(&self, reply: &Subject, kind: AckKind) {
+    async fn send_ack(&self, reply: &Subject, kind: AckKind) {
         if self.shared.settings.acknowledges()
             && let Err(error) = self.shared.client.publish(reply.clone(), kind.into()).await
         {

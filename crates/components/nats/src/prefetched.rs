@@ -62,7 +62,7 @@ impl Prefetched {
 
     /// Adds a message; `limit` is the maximum size of all queued payloads in bytes.
     pub(super) fn push(&mut self, mut incoming: Incoming, limit: usize) {
-        lighten(&mut incoming.message);
+        drop_headers(&mut incoming.message);
         let size = incoming.payload.len();
         let whole = size == 0 || self.bytes + size <= limit;
         if whole {
@@ -120,7 +120,7 @@ impl Prefetched {
 
 /// Drops all headers except the two used here. If headers were most of the message, copies the payload to
 /// free the receive buffer.
-fn lighten(message: &mut Message) {
+fn drop_headers(message: &mut Message) {
     let Some(headers) = message.headers.take() else {
         return;
     };
@@ -172,7 +172,7 @@ mod tests {
         headers.insert(DEAD_LETTER_HOPS, "3");
         let mut message = with_headers(headers);
         let before = message.payload.as_ptr();
-        lighten(&mut message);
+        drop_headers(&mut message);
         let kept = message.headers.unwrap();
         assert_eq!(kept.len(), 2);
         assert_eq!(kept.get(DEAD_LETTER_HOPS).map(|hops| hops.as_str()), Some("3"));
@@ -183,7 +183,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(NATS_MESSAGE_ID, "y".repeat(MAX_ID + 1).as_str());
         let mut message = with_headers(headers);
-        lighten(&mut message);
+        drop_headers(&mut message);
         assert!(message.headers.is_none());
     }
 }

@@ -147,7 +147,7 @@ impl Progress {
     }
 
     /// The first message, if it waits for redelivery.
-    pub(super) fn awaited(&self) -> Option<u64> {
+    pub(super) fn awaiting_redelivery(&self) -> Option<u64> {
         let (sequence, tracked) = self.tracked.first_key_value()?;
         (tracked.state == State::Returned).then_some(*sequence)
     }

@@ -19,7 +19,7 @@ const CERTIFICATE: &str = "tls_client_cert";
 const KEY: &str = "tls_client_key";
 const NAME: &str = "dapr.io - pubsub.jetstream";
 /// Client buffer per subscription. Messages beyond it are dropped and redelivered by the server.
-const WAITING: usize = 8192;
+const CLIENT_BUFFER: usize = 8192;
 /// Ping interval; after two unanswered pings the connection is considered dead.
 const PING: Duration = Duration::from_secs(5);
 /// Backoff of reconnects.
@@ -207,7 +207,7 @@ fn options(metadata: &Metadata) -> Result<(ConnectOptions, bool), MetadataError>
         .connection_timeout(CALL_TIMEOUT)
         .request_timeout(Some(CALL_TIMEOUT))
         .ping_interval(PING)
-        .subscription_capacity(WAITING)
+        .subscription_capacity(CLIENT_BUFFER)
         .reconnect_delay_callback(|attempts| {
             RECONNECT_PAUSES.after(u32::try_from(attempts).unwrap_or(u32::MAX))
         });

@@ -26,7 +26,7 @@ pub(super) const LOG: &str = "pluggable-components-grpc-connector";
 const FOLDER_VARIABLE: &str = "DAPR_COMPONENTS_SOCKETS_FOLDER";
 
 /// Maximum size of a list of services.
-const LIST: usize = 256 << 10;
+const MAX_LIST: usize = 256 << 10;
 /// Delay between connection attempts to a socket that refuses.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -287,7 +287,7 @@ macro_rules! list {
                 ..ServerReflectionRequest::default()
             };
             let mut client =
-                ServerReflectionClient::with_origin(conn, origin()).max_decoding_message_size(LIST);
+                ServerReflectionClient::with_origin(conn, origin()).max_decoding_message_size(MAX_LIST);
             // The request stream stays open until the answer, because some servers stop at its end.
             let questions = stream::iter([request]).chain(stream::pending());
             let mut answers = client.server_reflection_info(questions).await?.into_inner();

@@ -30,7 +30,7 @@ const MAX_HANDLING: usize = 256;
 /// Backoff before reopening the stream.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// How long events are still answered after the app's last one at shutdown.
-const LINGER: Duration = Duration::from_millis(400);
+const REFUSE_TIME: Duration = Duration::from_millis(400);
 /// Answer to such events; components recognise this text.
 const CLOSED: &str = "input binding is closed";
 /// How long a component may take to notice the end of the reading.
@@ -138,7 +138,7 @@ impl Reading<'_> {
         let handled = async {
             while self.handling.join_next().await.is_some() {}
             if !idle {
-                tokio::time::sleep(LINGER).await;
+                tokio::time::sleep(REFUSE_TIME).await;
             }
         };
         tokio::select! {

@@ -26,9 +26,9 @@ use super::status;
 /// Header with the name of the component resource.
 const INSTANCE: &str = "x-component-instance";
 /// Connecting to a local socket either succeeds at once or fails.
-const DIAL: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of Init after a restart of the process.
-const INITIALISE_AGAIN: Duration = Duration::from_secs(60);
+const REINIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Flow-control windows of a stream and of the connection.
 const WINDOWS: (u32, u32) = (1 << 20, 4 << 20);
 
@@ -125,8 +125,8 @@ impl Link {
         if let Some(conn) = self.current()? {
             return Ok(conn);
         }
-        let dialling = timeout(DIAL, dial(&self.socket, &self.instance)).await;
-        let dialled = dialling.unwrap_or_else(|_| Err(format!("no connection within {DIAL:?}")));
+        let dialling = timeout(CONNECT_TIMEOUT, dial(&self.socket, &self.instance)).await;
+        let dialled = dialling.unwrap_or_else(|_| Err(format!("no connection within {CONNECT_TIMEOUT:?}")));
         let (conn, process) = dialled.map_err(|cause| self.dial_error(cause))?;
         if *initialized != Some(process) {
             if initialized.is_some() {
@@ -136,10 +136,10 @@ impl Link {
                     self.socket.display()
                 );
             }
-            let answered = timeout(INITIALISE_AGAIN, (self.init)(conn.clone())).await;
+            let answered = timeout(REINIT_TIMEOUT, (self.init)(conn.clone())).await;
             let late = || {
                 Err(Status::deadline_exceeded(format!(
-                    "no answer within {INITIALISE_AGAIN:?}"
+                    "no answer within {REINIT_TIMEOUT:?}"
                 )))
             };
             answered

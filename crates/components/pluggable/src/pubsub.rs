@@ -26,7 +26,7 @@ use super::{
 
 /// How long a subscription waits for the component's first answer. Many servers send nothing before their
 /// first message.
-const BEGUN: Duration = Duration::from_millis(250);
+const SUBSCRIBE_WAIT: Duration = Duration::from_millis(250);
 
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
     let entry = super::entry(name, socket, options, |process, setup| async move {
@@ -156,7 +156,7 @@ impl PubSub for Broker {
             let _under_way = under_way;
             consumer.run(feed).await
         });
-        match timeout(BEGUN, beginning).await {
+        match timeout(SUBSCRIBE_WAIT, beginning).await {
             Ok(Ok(Err(status))) => Err(status::error(&status)),
             _ => Ok(subscription),
         }

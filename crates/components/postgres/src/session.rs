@@ -11,7 +11,7 @@ use outrigger_component::{Error, Result};
 use super::connector::Connector;
 
 /// Timeout of a cancel request.
-const CANCELLING: Duration = Duration::from_secs(5);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The connection or transaction that a statement runs on.
 pub(super) enum Session<'a> {
@@ -100,7 +100,7 @@ impl Drop for OwnedSession {
         let (cancel, tls) = (client.cancel_token(), self.tls.clone());
         runtime.spawn(async move {
             // Best effort in the background: the connection closes either way.
-            let _told = tokio::time::timeout(CANCELLING, cancel.cancel_query(tls)).await;
+            let _told = tokio::time::timeout(CANCEL_TIMEOUT, cancel.cancel_query(tls)).await;
         });
     }
 }

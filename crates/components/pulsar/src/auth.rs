@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 const ENDPOINT: &[&str] = &["oauth2TokenURL"];
 const FILE: &[&str] = &["oauth2CredentialsFile"];
 /// A token with less remaining validity is not used.
-const MARGIN: Duration = Duration::from_secs(30);
+const EXPIRY_MARGIN: Duration = Duration::from_secs(30);
 
 /// Credentials sent to brokers.
 pub(super) enum Credentials {
@@ -145,7 +145,7 @@ impl Issuer {
         let given = self.ask().await?;
         // Without a validity, the next connection fetches a new token.
         let valid = given.valid.unwrap_or_default();
-        let until = Instant::now().checked_add(valid.saturating_sub(MARGIN));
+        let until = Instant::now().checked_add(valid.saturating_sub(EXPIRY_MARGIN));
         *last = until.map(|until| (given.access_token.clone(), until));
         Ok(given.access_token)
     }

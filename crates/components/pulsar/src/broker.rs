@@ -30,7 +30,7 @@ use super::{
 
 pub(super) const LOG: &str = "dapr.contrib";
 /// Maximum topics with producers; the least recently used is evicted.
-const TOPICS: usize = 10;
+const MAX_TOPICS: usize = 10;
 
 /// Adds the component of this crate.
 pub fn add(catalog: &mut Catalog) {
@@ -146,7 +146,7 @@ impl Broker {
             })
         });
         topics.push_back(Arc::clone(&topic));
-        if topics.len() > TOPICS {
+        if topics.len() > MAX_TOPICS {
             // Its producers end once their messages are confirmed.
             topics.pop_front();
         }

@@ -25,9 +25,9 @@ use super::{command, lookup::TLS, settings::Settings};
 /// Timeout of calls to a broker.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Idle time before a ping, and timeout of its answer.
-const SILENCE: Duration = Duration::from_secs(5);
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum message size until the broker announces its own, bytes.
-const MESSAGE: usize = 5 * 1024 * 1024;
+const DEFAULT_MAX_MESSAGE: usize = 5 * 1024 * 1024;
 /// Maximum message size that a broker may announce, bytes.
 const MAX_MESSAGE: usize = 64 * 1024 * 1024;
 /// Maximum size of a frame in addition to its message, bytes.
@@ -97,7 +97,7 @@ impl Connection {
         let connecting = async {
             let stream = connect(settings, url).await?;
             let frames = Frames {
-                most: MESSAGE + MAX_OVERHEAD,
+                most: DEFAULT_MAX_MESSAGE + MAX_OVERHEAD,
             };
             let mut connection = Self {
                 frames: Framed::new(stream, frames),
@@ -128,7 +128,10 @@ impl Connection {
         let most = connected
             .max_message_size
             .and_then(|most| usize::try_from(most).ok());
-        let most = most.filter(|most| *most > 0).unwrap_or(MESSAGE).min(MAX_MESSAGE);
+        let most = most
+            .filter(|most| *most > 0)
+            .unwrap_or(DEFAULT_MAX_MESSAGE)
+            .min(MAX_MESSAGE);
         self.frames.codec_mut().most = most + MAX_OVERHEAD;
         Ok(())
     }
@@ -182,7 +185,12 @@ impl Connection {
             if let Err(error) = SinkExt::<Box<Message>>::flush(&mut self.frames).await {
                 return Err(self.lost(&error));
             }
-            let limit = self.heard + if self.asked { SILENCE * 2 } else { SILENCE };
+            let limit = self.heard
+                + if self.asked {
+                    PING_INTERVAL * 2
+                } else {
+                    PING_INTERVAL
+                };
             let message = tokio::select! {
                 // Data already received counts as a sign of life, however late it is read.
                 biased;

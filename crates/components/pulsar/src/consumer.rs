@@ -110,7 +110,7 @@ impl Member {
                 break;
             }
             if !draining {
-                self.let_flow();
+                self.grant_permits();
             }
             let next = self.redeliveries.next().filter(|_| !draining);
             tokio::select! {
@@ -140,7 +140,7 @@ impl Member {
     }
 
     /// Grants the broker permits up to the queue's capacity.
-    fn let_flow(&mut self) {
+    fn grant_permits(&mut self) {
         let partitions = i64::try_from(self.partitions.len()).unwrap_or(i64::MAX);
         let each = (i64::from(self.prefetch.count()) / partitions).max(1);
         for partition in &mut self.partitions {

@@ -14,7 +14,7 @@ use super::packing::unpack;
 /// Maximum decompressed payload, bytes.
 const UNPACKED: usize = 32 * 1024 * 1024;
 /// Maximum messages of a batch.
-const BATCH: usize = 100_000;
+const MAX_BATCH: usize = 100_000;
 
 /// Position in its partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,7 +104,7 @@ impl Entry {
         let data = Bytes::from(data);
         let mut parts = match batch {
             None => vec![alone(metadata, data)],
-            Some(count) => together(count, &data)?,
+            Some(count) => split_batch(count, &data)?,
         };
         // One bit per message, set if unacknowledged.
         let words = &command.ack_set;
@@ -139,9 +139,9 @@ fn alone(metadata: MessageMetadata, data: Bytes) -> Part {
 }
 
 /// Splits a batch: each message has a four-byte length of its metadata, the metadata and the payload.
-fn together(count: i32, data: &Bytes) -> Result<Vec<Part>, String> {
+fn split_batch(count: i32, data: &Bytes) -> Result<Vec<Part>, String> {
     let wrong = || "its batch is malformed".to_owned();
-    let count = usize::try_from(count).ok().filter(|count| *count <= BATCH);
+    let count = usize::try_from(count).ok().filter(|count| *count <= MAX_BATCH);
     let count = count.ok_or_else(wrong)?;
     let (mut parts, mut rest) = (Vec::new(), data.clone());
     for index in 0..count {

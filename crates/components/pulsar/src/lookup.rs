@@ -14,9 +14,9 @@ use super::{command, connection::Connection, settings::Settings};
 /// URL scheme with TLS.
 pub(super) const TLS: &str = "pulsar+ssl";
 /// Maximum redirects between brokers.
-const REDIRECTS: u32 = 20;
+const MAX_REDIRECTS: u32 = 20;
 /// Maximum partitions of a topic: each needs a connection.
-const PARTITIONS: u32 = 256;
+const MAX_PARTITIONS: u32 = 256;
 
 /// Full names of a topic's partitions; the topic itself if not partitioned.
 pub(super) async fn partitions(settings: &Arc<Settings>, topic: &str) -> Result<Vec<String>> {
@@ -34,8 +34,8 @@ pub(super) async fn partitions(settings: &Arc<Settings>, topic: &str) -> Result<
     }
     match found.partitions.unwrap_or(0) {
         0 => Ok(vec![topic.to_owned()]),
-        count if count > PARTITIONS => {
-            let text = format!("{what} has {count} partitions, more than the {PARTITIONS} supported");
+        count if count > MAX_PARTITIONS => {
+            let text = format!("{what} has {count} partitions, more than the {MAX_PARTITIONS} supported");
             Err(Error::new(Kind::Unsupported, text))
         }
         count => Ok((0..count)
@@ -50,7 +50,7 @@ pub(super) async fn open(settings: &Arc<Settings>, topic: &str) -> Result<Connec
     let entrance = connection.url().clone();
     let mut authoritative = false;
     let what = format!("topic {topic}");
-    for _ in 0..REDIRECTS {
+    for _ in 0..MAX_REDIRECTS {
         let request = command::lookup(topic, authoritative, connection.request());
         let found = connection
             .ask(&what, request, |message| {

@@ -50,7 +50,7 @@ impl Compression {
     ///
     /// # Errors
     /// Errors of the compression library.
-    pub(super) async fn pack_aside(self, data: Vec<u8>) -> io::Result<Vec<u8>> {
+    pub(super) async fn pack_offloaded(self, data: Vec<u8>) -> io::Result<Vec<u8>> {
         offload(data.len(), move || self.pack(data)).await
     }
 
@@ -107,7 +107,7 @@ mod tests {
     #[tokio::test]
     async fn offloads_compression() {
         for (size, expected) in [(INLINE, true), (INLINE + 1, false)] {
-            let (at_once, packed) = done_at_once(Compression::Zlib(9).pack_aside(vec![b'x'; size])).await;
+            let (at_once, packed) = done_at_once(Compression::Zlib(9).pack_offloaded(vec![b'x'; size])).await;
             assert_eq!(at_once, expected, "{size}");
             let number = CompressionType::Zlib as i32;
             assert_eq!(unpack(number, &packed.unwrap(), size).unwrap().len(), size);

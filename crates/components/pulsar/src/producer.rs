@@ -24,9 +24,9 @@ use super::{
 };
 
 /// Maximum messages queued for the connection.
-const WAITING: usize = 64;
+const QUEUE: usize = 64;
 /// Maximum sent and unconfirmed messages.
-const UNCONFIRMED: usize = 1000;
+const MAX_UNCONFIRMED: usize = 1000;
 
 /// Handle of a producer.
 #[derive(Clone)]
@@ -75,7 +75,7 @@ impl Producer {
                 (made.request_id == request).then(|| made.clone())
             })
             .await?;
-        let (jobs, taken) = mpsc::channel(WAITING);
+        let (jobs, taken) = mpsc::channel(QUEUE);
         let largest = connection.largest();
         let work = Work {
             connection,
@@ -149,7 +149,7 @@ impl Work {
                 return Ok(());
             }
             let late = self.sent.front().map(|sent| sent.since + CALL_TIMEOUT);
-            let takes = open && self.sent.len() < UNCONFIRMED;
+            let takes = open && self.sent.len() < MAX_UNCONFIRMED;
             tokio::select! {
                 job = jobs.recv(), if takes => match job {
                     Some(job) => self.add(job).await?,
@@ -255,7 +255,7 @@ impl Work {
                 metadata.uncompressed_size = u32::try_from(data.len()).ok();
                 metadata.compression = Some(kind as i32);
                 let begun = Instant::now();
-                let packed = compression.pack_aside(data).await;
+                let packed = compression.pack_offloaded(data).await;
                 // It may have waited in the queue, and no confirmation was read during that time.
                 let waited = begun.elapsed();
                 self.sent.iter_mut().for_each(|sent| sent.since += waited);

@@ -24,7 +24,7 @@ use super::{
 };
 
 /// Delay before reconnecting.
-const PAUSE: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 /// A command of the member.
 pub(super) enum Order {
@@ -121,7 +121,7 @@ impl Session {
     /// Waits before a reconnect. Commands in that time are obsolete, because the broker redelivers
     /// everything. Returns whether the member left.
     async fn paused(&mut self) -> bool {
-        let pause = sleep(PAUSE);
+        let pause = sleep(RECONNECT_DELAY);
         tokio::pin!(pause);
         loop {
             tokio::select! {

@@ -111,7 +111,7 @@ impl Settings {
             again: again.unwrap_or(Duration::from_secs(30)),
             kind: one_of(metadata, "subscribeType", KINDS, SubType::Shared)?,
             one_by_one: one_of(metadata, "processMode", MODES, false)?,
-            handlers: handlers.and_then(NonZeroU32::new).unwrap_or(HANDLERS),
+            handlers: handlers.and_then(NonZeroU32::new).unwrap_or(DEFAULT_HANDLERS),
             queue: u16::try_from(queue).unwrap_or(u16::MAX),
             persistent,
             // Last, because without hosts reading stops, and all errors are reported together.
@@ -155,7 +155,7 @@ impl Settings {
 }
 
 /// Default number of concurrent handlers.
-const HANDLERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(99);
+const DEFAULT_HANDLERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(99);
 
 type Choices<T> = &'static [(&'static str, T)];
 
@@ -315,10 +315,10 @@ mod tests {
         );
         let consuming = Consuming {
             kind: SubType::Shared,
-            concurrency: HANDLERS,
+            concurrency: DEFAULT_HANDLERS,
         };
         assert_eq!(read(&[]).unwrap().consuming(&Pairs::new()).unwrap(), consuming);
-        assert_eq!(HANDLERS.get(), 100);
+        assert_eq!(DEFAULT_HANDLERS.get(), 100);
     }
 
     #[test]

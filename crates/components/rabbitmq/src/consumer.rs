@@ -35,7 +35,7 @@ const MAX_TAG: usize = 255;
 /// Timeout of the last settlements.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
 /// Returns of a message from which on a warning is logged: quorum queues of RabbitMQ 4 drop it after 20.
-const SOON_DROPPED: u32 = 15;
+const WARN_RETURNS: u32 = 15;
 
 /// A consumer of a queue.
 pub(super) struct Consumer {
@@ -54,7 +54,7 @@ struct DropWarning(AtomicBool);
 impl DropWarning {
     /// Whether to warn now about a message with this number of returns.
     fn is_due(&self, returned: u32) -> bool {
-        returned >= SOON_DROPPED && !self.0.swap(true, Ordering::Relaxed)
+        returned >= WARN_RETURNS && !self.0.swap(true, Ordering::Relaxed)
     }
 }
 
@@ -142,7 +142,7 @@ impl Consumer {
 
     /// Changes the prefetch count, which needs a new consumer. It starts before the old one ends, because a
     /// queue may be deleted with its last consumer. Deliveries of the old one stay with the channel.
-    async fn refit(&self, stream: &mut Stream, waiting: &mut Backlog) -> Result<()> {
+    async fn adjust_prefetch(&self, stream: &mut Stream, waiting: &mut Backlog) -> Result<()> {
         let fitted = self.deliveries(&stream.channel, stream.prefetch.count()).await?;
         let mut old = std::mem::replace(&mut stream.deliveries, fitted);
         let cancelling = stream
@@ -229,16 +229,16 @@ impl Consumer {
                 settled = feed.settled() => self.settle(settled, &mut waiting, draining).await?,
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     if let Some((_, acker, untried)) = waiting.again.pop_front() {
-                        self.give_back(&acker, untried).await?;
+                        self.return_message(&acker, untried).await?;
                     }
                 }
                 delivery = stream.deliveries.next(), if !over => match delivery {
-                    Some(Ok(delivery)) if draining => self.give_back(&delivery.acker, true).await?,
+                    Some(Ok(delivery)) if draining => self.return_message(&delivery.acker, true).await?,
                     Some(Ok(delivery)) => {
-                        let refit = stream.prefetch.received(size(&delivery));
+                        let adjust_prefetch = stream.prefetch.received(size(&delivery));
                         waiting.add(delivery);
-                        if refit && !self.queue.has_one_consumer() {
-                            self.refit(&mut stream, &mut waiting).await?;
+                        if adjust_prefetch && !self.queue.has_one_consumer() {
+                            self.adjust_prefetch(&mut stream, &mut waiting).await?;
                             if !self.shared.options.auto_ack {
                                 feed.set_window(stream.prefetch.count().into());
                             }
@@ -282,7 +282,9 @@ impl Consumer {
                 Settlement::Acknowledge => {
                     call(acker.ack(BasicAckOptions::default())).await?;
                 }
-                Settlement::Reject | Settlement::Release if ending => self.give_back(&acker, true).await?,
+                Settlement::Reject | Settlement::Release if ending => {
+                    self.return_message(&acker, true).await?
+                }
                 Settlement::Reject | Settlement::Release => {
                     let untried = settlement == Settlement::Release;
                     waiting
@@ -297,10 +299,10 @@ impl Consumer {
     /// Returns messages that the app never received or did not finish.
     async fn release(&self, waiting: &mut Backlog) -> Result<()> {
         for delivery in std::mem::take(&mut waiting.ahead).into_values() {
-            self.give_back(&delivery.acker, true).await?;
+            self.return_message(&delivery.acker, true).await?;
         }
         for (_, acker, _) in waiting.again.drain(..) {
-            self.give_back(&acker, true).await?;
+            self.return_message(&acker, true).await?;
         }
         Ok(())
     }
@@ -323,7 +325,7 @@ impl Consumer {
 
     /// Returns a message. If the app failed it (`!untried`) and dead-lettering is on, it is dead-lettered;
     /// otherwise it is requeued.
-    async fn give_back(&self, acker: &Acker, untried: bool) -> Result<()> {
+    async fn return_message(&self, acker: &Acker, untried: bool) -> Result<()> {
         let options = &self.shared.options;
         let nack = BasicNackOptions {
             requeue: untried || options.requeue || !options.dead_letter,

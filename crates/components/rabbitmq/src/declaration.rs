@@ -134,7 +134,7 @@ impl Declaration {
             };
             let text = objection(&error).ok_or_else(|| failure(&error))?;
             let objection = Objection::read(text).ok_or_else(|| failure(&error))?;
-            self.yield_to(&objection, text)?;
+            self.adapt_to(&objection, text)?;
             channel = link.channel().await?;
         }
         let text = format!("RabbitMQ rejects the declaration of the queue {}", self.name);
@@ -145,7 +145,7 @@ impl Declaration {
     ///
     /// # Errors
     /// `Configuration`: the queue is unusable.
-    fn yield_to(&mut self, objection: &Objection<'_>, text: &str) -> Result<()> {
+    fn adapt_to(&mut self, objection: &Objection<'_>, text: &str) -> Result<()> {
         match *objection {
             // Such a queue keeps at least as much.
             Objection::Invalid(AUTO_DELETE) => self.auto_delete = false,
@@ -159,7 +159,7 @@ impl Declaration {
                 argument: "durable",
                 current: Some(Current { value: "true", .. }),
             } => self.durable = true,
-            Objection::Differs { argument, current } if self.can_yield(argument, current) => {
+            Objection::Differs { argument, current } if self.can_adapt(argument, current) => {
                 self.set(argument, current);
             }
             Objection::Differs { argument, .. } => {
@@ -185,7 +185,7 @@ impl Declaration {
 
     /// Whether the subscription can use a queue with this argument value: no setting contradicts it, or the
     /// argument only concerns storage. Streams are excluded, because their consumers get only later messages.
-    fn can_yield(&self, argument: &str, current: Option<Current<'_>>) -> bool {
+    fn can_adapt(&self, argument: &str, current: Option<Current<'_>>) -> bool {
         let is_stream = argument == TYPE && current.is_some_and(|current| current.value == "stream");
         let is_stored = [TYPE, MODE].contains(&argument);
         let is_asked_for = self.arguments.inner().contains_key(argument);
@@ -298,7 +298,7 @@ mod tests {
             ),
             (differs("x-expires", "5", "long"), "exists with x-expires 5"),
         ] {
-            declared().yield_to(&objection.unwrap(), "").unwrap();
+            declared().adapt_to(&objection.unwrap(), "").unwrap();
             let logged = format!("WARN the queue q {logged}; using it as it is");
             let taken = lines.take(LOG, tracing::Level::WARN);
             assert_eq!(
@@ -307,7 +307,7 @@ mod tests {
             );
         }
         let stream = differs(TYPE, "stream", "longstr").unwrap();
-        let error = declared().yield_to(&stream, "").unwrap_err();
+        let error = declared().adapt_to(&stream, "").unwrap_err();
         assert_eq!(error.kind(), Kind::Configuration);
         assert!(error.to_string().contains("queueName"), "{error}");
         assert_eq!(lines.take(LOG, tracing::Level::WARN), []);

@@ -26,7 +26,7 @@ use super::{
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Maximum cached topics with a declared exchange.
-const MAX_KNOWN: usize = 10_000;
+const MAX_TOPICS: usize = 10_000;
 
 /// The connection, which reconnects after a failure.
 pub(super) struct Link {
@@ -164,7 +164,7 @@ impl Link {
         };
         if !publishing.declared.contains(topic) {
             self.declare(topic, options).await?;
-            if publishing.declared.len() >= MAX_KNOWN {
+            if publishing.declared.len() >= MAX_TOPICS {
                 publishing.declared.clear();
             }
             publishing.declared.insert(topic.to_owned());

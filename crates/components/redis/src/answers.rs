@@ -7,7 +7,7 @@ use outrigger_component::answer::Filter;
 /// Error code that replaces a value.
 pub(super) const TOO_LARGE: &str = "TOOLARGE";
 /// The driver's memory per list value, bytes.
-const VALUE: usize = 64;
+const VALUE_OVERHEAD: usize = 64;
 /// Maximum line length: numbers, short texts, errors.
 const MAX_LINE: usize = 64 << 10;
 /// Maximum nesting of lists.
@@ -78,7 +78,7 @@ impl Answers {
         let size = match begun {
             Begun::Whole => 0,
             Begun::Text(count) => count,
-            Begun::List(count) => count.saturating_mul(VALUE),
+            Begun::List(count) => count.saturating_mul(VALUE_OVERHEAD),
         };
         let total = self.total.saturating_add(self.line.len()).saturating_add(size);
         if self.hidden.is_none() {

@@ -23,7 +23,7 @@ use super::{
 /// Event classes needed: keyspace channel, generic, string, expired and evicted.
 const EVENTS: &str = "Kg$xe";
 /// Concurrent reads of values.
-const AT_ONCE: usize = 64;
+const CONCURRENT_READS: usize = 64;
 /// Ping interval on a silent connection, unless `readTimeout` is set.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 
@@ -97,7 +97,7 @@ impl Values {
             .iter()
             .map(|key| async move { (key, self.one(key).await) })
             .collect();
-        let answers: Vec<_> = stream::iter(calls).buffered(AT_ONCE).collect().await;
+        let answers: Vec<_> = stream::iter(calls).buffered(CONCURRENT_READS).collect().await;
         let mut items = Items::new();
         for (key, answer) in answers {
             if let Some(item) = answer? {

@@ -85,7 +85,7 @@ fn describe(mut what: String, error: RedisError) -> Error {
 }
 
 /// Whether the server certainly did not run the command.
-fn untouched(error: &RedisError) -> bool {
+fn was_not_run(error: &RedisError) -> bool {
     error.is_connection_refusal()
         || matches!(
             error.kind(),
@@ -139,7 +139,7 @@ impl Link {
     }
 
     /// A second connection to the same server, made on first use. `None` for a cluster.
-    pub(super) fn apart(&self) -> Option<Self> {
+    pub(super) fn dedicated(&self) -> Option<Self> {
         let is_cluster = self.settings.topology == Topology::Cluster;
         (!is_cluster).then(|| {
             let connection = Connection::Server(Server::new(&self.settings));
@@ -195,7 +195,7 @@ impl Link {
                 Err(error) => error,
             };
             let curable = matches!(kind(&error), Kind::Unavailable | Kind::Timeout);
-            if !curable || (repeat == Repeat::No && !untouched(&error)) {
+            if !curable || (repeat == Repeat::No && !was_not_run(&error)) {
                 return Ok(Err(error));
             }
             tokio::time::sleep(pause).await;

@@ -129,14 +129,20 @@ impl Settings {
 
     /// Queries all sentinels at once and takes the first address that is a master.
     async fn ask_sentinels(&self, master: &str) -> RedisResult<(Address, Connected)> {
-        let asked = self.hosts.iter().map(|sentinel| self.ask(sentinel, master));
+        let asked = self
+            .hosts
+            .iter()
+            .map(|sentinel| self.query_sentinel(sentinel, master));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut tried, mut last) = (Vec::new(), None);
         while let Some(answer) = asked.next().await {
             let found = match answer {
                 Ok(address) if tried.contains(&address) => continue,
                 Ok(address) => {
-                    let found = self.reach(&address).await.map(|found| (address.clone(), found));
+                    let found = self
+                        .connect_master(&address)
+                        .await
+                        .map(|found| (address.clone(), found));
                     tried.push(address);
                     found
                 }
@@ -151,19 +157,22 @@ impl Settings {
     }
 
     /// The master's address according to a sentinel.
-    async fn ask(&self, sentinel: &Address, master: &str) -> RedisResult<Address> {
+    async fn query_sentinel(&self, sentinel: &Address, master: &str) -> RedisResult<Address> {
         let mut asked = self.connect(sentinel, &self.sentinel_account, 0).await?;
         let mut question = cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
         let asking = question.query_async(&mut asked.connection);
-        let answer: Option<Address> = self.soon(asking).await?;
+        let answer: Option<Address> = self.within_timeout(asking).await?;
         answer.ok_or_else(|| no_master("no master of that name; check sentinelMasterName"))
     }
 
     /// Connects to the reported master and checks its role, because a sentinel may be outdated.
-    async fn reach(&self, address: &Address) -> RedisResult<Connected> {
+    async fn connect_master(&self, address: &Address) -> RedisResult<Connected> {
         let mut found = self.connect(address, &self.account, self.database).await?;
-        match self.soon(cmd("ROLE").query_async(&mut found.connection)).await {
+        match self
+            .within_timeout(cmd("ROLE").query_async(&mut found.connection))
+            .await
+        {
             Ok(Role::Primary { .. }) => Ok(found),
             Ok(_) => Err(no_master("the server named by a sentinel is not the master")),
             // Some accounts may not query the role; a replica would reject writes.
@@ -173,7 +182,7 @@ impl Settings {
     }
 
     /// A fixed timeout instead of `readTimeout`, because callers share the attempt.
-    async fn soon<T>(&self, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    async fn within_timeout<T>(&self, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let done = tokio::time::timeout(self.dial_timeout, step).await;
         done.map_err(too_late)?
     }
@@ -192,7 +201,7 @@ impl Settings {
             let stream = self.dial(host, *port).await?;
             MultiplexedConnection::new_with_config(&info, stream, config).await
         };
-        let (connection, driver) = self.soon(connecting).await?;
+        let (connection, driver) = self.within_timeout(connecting).await?;
         Ok(Connected {
             connection,
             driver: Arc::new(AbortOnDropHandle::new(tokio::spawn(driver))),

@@ -99,7 +99,7 @@ pub(super) async fn open(metadata: &Metadata) -> Result<RedisState> {
     let default_ttl = metadata.number(&["ttlInSeconds"])?;
     let link = Link::open(metadata, Role::State).await?;
     let replicas = link.replicas().await?;
-    let strong = if replicas > 0 { link.apart() } else { None };
+    let strong = if replicas > 0 { link.dedicated() } else { None };
     Ok(RedisState {
         link,
         strong,
@@ -111,7 +111,7 @@ pub(super) async fn open(metadata: &Metadata) -> Result<RedisState> {
 
 /// Maximum TTL in seconds, less a margin for the time since 1970: Redis counts milliseconds in 64 bits, and
 /// rejects more only after writing the value.
-const UP_TO: i64 = i64::MAX / 1000 - (1 << 40);
+const MAX_TTL: i64 = i64::MAX / 1000 - (1 << 40);
 
 /// The `ttlInSeconds` of a request: any whole number, unlike in other stores. Zero and negative values mean
 /// no expiry.
@@ -120,9 +120,9 @@ fn ttl_seconds(metadata: &Pairs) -> Result<Option<i64>> {
         return Ok(None);
     };
     match text.parse() {
-        Ok(seconds) if seconds <= UP_TO => Ok(Some(seconds)),
+        Ok(seconds) if seconds <= MAX_TTL => Ok(Some(seconds)),
         _ => Err(Error::invalid_request(format!(
-            "error parsing TTL: incorrect value for metadata '{TTL}': {text:?} is not a whole number of seconds up to {UP_TO}"
+            "error parsing TTL: incorrect value for metadata '{TTL}': {text:?} is not a whole number of seconds up to {MAX_TTL}"
         ))),
     }
 }
@@ -198,7 +198,7 @@ impl RedisState {
     async fn operate(&self, steps: &[&Step<'_>], consistency: Consistency) -> Result<Vec<i64>> {
         let strong = consistency == Consistency::Strong && self.replicas > 0;
         let link = match &self.strong {
-            Some(apart) if strong => apart,
+            Some(dedicated) if strong => dedicated,
             _ => &self.link,
         };
         let keys: Vec<&str> = steps.iter().map(|step| step.key).collect();

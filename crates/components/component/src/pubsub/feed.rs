@@ -23,7 +23,7 @@ use crate::{Error, Kind, Result};
 /// Limit of message bytes per subscription; a single larger message passes.
 const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// Assumed message size until messages arrive, bytes.
-const FIRST_SIZE: usize = 2 * 1024 * 1024;
+const INITIAL_SIZE: usize = 2 * 1024 * 1024;
 
 /// Number of unacknowledged messages at which the broker stops sending.
 #[derive(Debug, Clone)]
@@ -117,7 +117,7 @@ impl Subscription {
             unsettled: BTreeMap::new(),
             sizes: HashMap::new(),
             bytes: 0,
-            expected: FIRST_SIZE,
+            expected: INITIAL_SIZE,
             keys,
         };
         Self {
@@ -436,7 +436,7 @@ mod tests {
     async fn large_messages_reduce_capacity() {
         assert_eq!(rooms(0, 100).await, (924, 1024), "small ones are counted alone");
         assert_eq!(
-            rooms(FIRST_SIZE, 16).await,
+            rooms(INITIAL_SIZE, 16).await,
             (0, 16),
             "of the first ones few are taken"
         );

@@ -3,7 +3,7 @@ use std::num::NonZeroU16;
 /// Limit of prefetched bytes for brokers that count messages.
 const MAX_AHEAD: usize = 32 * 1024 * 1024;
 /// Prefetch count before message sizes are known.
-const FIRST: usize = 16;
+const INITIAL_COUNT: usize = 16;
 /// The prefetch count grows only by this factor, because each change costs a round trip.
 const REFILL_FACTOR: usize = 4;
 
@@ -23,7 +23,7 @@ impl Prefetch {
         let mut prefetch = Self {
             most,
             asked: 0,
-            expected: MAX_AHEAD / FIRST,
+            expected: MAX_AHEAD / INITIAL_COUNT,
         };
         prefetch.asked = prefetch.fitting();
         prefetch

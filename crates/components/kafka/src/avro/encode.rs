@@ -12,7 +12,7 @@ use super::{
 /// contains.
 const MAX_TRIES: usize = 16;
 /// Value visits granted to any input.
-const FREE: usize = 4096;
+const BASE_TRIES: usize = 4096;
 
 /// How the type of a union value is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(super) fn encode(
 
 /// Value visits granted for JSON of this length.
 fn tries(json: usize) -> usize {
-    FREE.saturating_add(json.saturating_mul(MAX_TRIES))
+    BASE_TRIES.saturating_add(json.saturating_mul(MAX_TRIES))
 }
 
 /// Encodes the default of a field in at most `most` bytes.
@@ -82,7 +82,7 @@ pub(super) fn default_value(
 impl Encoder<'_> {
     fn check_size(&self) -> Result<(), ValueError> {
         if self.out.len() > self.most {
-            return Err(ValueError::in_the_end(format!("it exceeds {} bytes", self.most)));
+            return Err(ValueError::fatal(format!("it exceeds {} bytes", self.most)));
         }
         Ok(())
     }
@@ -96,12 +96,12 @@ impl Encoder<'_> {
     fn value(&mut self, node: usize, json: &Value, depth: usize) -> Result<(), ValueError> {
         self.check_size()?;
         self.tries = self.tries.checked_sub(1).ok_or_else(|| {
-            ValueError::in_the_end(
+            ValueError::fatal(
                 "it partly matches too many union types: use fewer types, or types that differ more",
             )
         })?;
         if depth > MAX_DEPTH {
-            return Err(ValueError::in_the_end(format!(
+            return Err(ValueError::fatal(format!(
                 "it is nested deeper than {MAX_DEPTH} levels"
             )));
         }

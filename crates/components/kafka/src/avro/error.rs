@@ -1,7 +1,7 @@
 use std::fmt;
 
 /// Maximum length of a name in errors, characters: names may come from untrusted data.
-const NAME: usize = 64;
+const MAX_NAME: usize = 64;
 
 /// An invalid value, with the path to it.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl ValueError {
     }
 
     /// An error that applies to every type.
-    pub(super) fn in_the_end(text: impl Into<String>) -> Self {
+    pub(super) fn fatal(text: impl Into<String>) -> Self {
         Self {
             is_final: true,
             ..Self::new(text)
@@ -72,7 +72,7 @@ impl fmt::Display for ValueError {
 
 /// A name shortened for errors.
 pub(super) fn shortened(name: &str) -> String {
-    cut(name, NAME)
+    cut(name, MAX_NAME)
 }
 
 /// The first `most` characters of a text.

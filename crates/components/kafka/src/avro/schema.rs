@@ -9,7 +9,7 @@ const MAX_SCHEMA_DEPTH: usize = 64;
 /// Maximum total size of a schema's encoded defaults, bytes.
 const MAX_DEFAULTS: usize = 1024 * 1024;
 /// Maximum length of the parser's error text, characters: some errors repeat the schema.
-const REASON: usize = 300;
+const MAX_REASON: usize = 300;
 
 /// A type. Logical types are replaced by their base type, which determines both encodings.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ pub(super) fn parse(text: &str) -> Result<Codec, String> {
     if !is_flat(&json, MAX_SCHEMA_DEPTH) {
         return Err(format!("it is nested deeper than {MAX_SCHEMA_DEPTH} levels"));
     }
-    let schema = Schema::parse(&json).map_err(|error| error::cut(&error.to_string(), REASON))?;
+    let schema = Schema::parse(&json).map_err(|error| error::cut(&error.to_string(), MAX_REASON))?;
     let mut building = Building::default();
     let root = building.add(&schema)?.node;
     let mut codec = Codec {

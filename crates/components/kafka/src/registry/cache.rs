@@ -11,7 +11,7 @@ const MAX_KNOWN: usize = 1000;
 /// Maximum bytes of cached entries.
 const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// Overhead of an entry beyond its schema or error text, bytes.
-const ENTRY: usize = 256;
+const ENTRY_OVERHEAD: usize = 256;
 
 /// Cache key of a schema.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -65,7 +65,7 @@ impl Cache {
             Ok(schema) => schema.codec.weight(),
             Err(failure) => failure.text.len(),
         };
-        let bytes = size + ENTRY;
+        let bytes = size + ENTRY_OVERHEAD;
         while self.answers.len() >= MAX_KNOWN || (self.bytes + bytes > MAX_BYTES && !self.answers.is_empty())
         {
             let oldest = self.answers.iter().min_by_key(|(_, held)| held.used);

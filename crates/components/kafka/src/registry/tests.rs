@@ -122,7 +122,7 @@ async fn names_missing_schemas() {
 async fn distinguishes_transient_failures() {
     let server = SchemaRegistry::start(None).await;
     let answer = |status, body: &str| Some(Trouble::Answer(status, String::new(), body.to_owned()));
-    let large = format!("{{\"id\":1,\"schema\":\"{}\"}}", "x".repeat(ANSWER));
+    let large = format!("{{\"id\":1,\"schema\":\"{}\"}}", "x".repeat(MAX_ANSWER));
     for (trouble, passes, part) in [
         (
             answer(500, "{\"error_code\":50001,\"message\":\"?\"}"),

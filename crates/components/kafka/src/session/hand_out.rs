@@ -9,7 +9,7 @@ use crate::{
     offsets::{Returned, TakenRecord},
     positions::undecodable,
     record::incoming,
-    values::{Answer, REGISTRY_RETRY_DELAY, Read, is_of},
+    values::{Answer, REGISTRY_RETRY_DELAY, Read, has_schema},
 };
 
 impl Session {
@@ -71,7 +71,7 @@ impl Session {
 
     /// Pauses a partition whose next batch the client cannot decode. No record is lost: reading continues
     /// after the batch is deleted, or after an operator moves the group past it.
-    pub(super) fn stands_still(&mut self, error: &KrafkaError) {
+    pub(super) fn pause_undecodable(&mut self, error: &KrafkaError) {
         let Some(place) = undecodable(error, &self.topic) else {
             return;
         };
@@ -110,7 +110,7 @@ impl Session {
                     );
                 }
                 if failure.is_none_or(|failure| !failure.may_pass()) {
-                    self.offsets.wake(now, |record| is_of(id, record));
+                    self.offsets.wake(now, |record| has_schema(id, record));
                 }
             }
         }

@@ -57,7 +57,7 @@ impl Proxies {
     pub(super) fn client(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr> {
         let trusted = peer.map_or(self.unix, |peer| self.contain(peer));
         let named = if trusted { self.forwarded(headers) } else { None };
-        named.or(peer).map(known_as)
+        named.or(peer).map(client_prefix)
     }
 
     /// An invalid address ends the list, because its author could have forged the rest.
@@ -107,7 +107,7 @@ impl Network {
 }
 
 /// An IPv6 network belongs to one client.
-fn known_as(address: IpAddr) -> IpAddr {
+fn client_prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => {

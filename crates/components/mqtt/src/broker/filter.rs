@@ -1,7 +1,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Number of subscription identifiers in MQTT 5, starting at 1.
-const NUMBERS: u64 = 268_435_455;
+const MAX_NUMBER: u64 = 268_435_455;
 
 /// A topic filter, with `+` for one level and a final `#` for all remaining ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Filter {
     pub(super) fn number(&self) -> u32 {
         let mut hasher = DefaultHasher::new();
         self.asked.hash(&mut hasher);
-        u32::try_from(hasher.finish() % NUMBERS + 1).unwrap_or(1)
+        u32::try_from(hasher.finish() % MAX_NUMBER + 1).unwrap_or(1)
     }
 
     /// Whether it is a shared subscription.

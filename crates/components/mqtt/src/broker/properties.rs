@@ -15,7 +15,7 @@ const CORRELATION: &str = "correlationData";
 const CORRELATION_BASE64: &str = "correlationDataBase64";
 pub(super) const RETAINED: &str = "retained";
 /// Metadata names with a special meaning, which are not user properties.
-const MEANT_OTHERWISE: &[&str] = &[
+const RESERVED_NAMES: &[&str] = &[
     "ttlInSeconds",
     "ttl",
     "retain",
@@ -57,7 +57,7 @@ pub(super) fn of(message: &Publish) -> Result<Properties> {
     }
     let mut user = Vec::new();
     for (name, value) in &message.metadata {
-        if !MEANT_OTHERWISE
+        if !RESERVED_NAMES
             .iter()
             .any(|meant| meant.eq_ignore_ascii_case(name))
         {
@@ -89,7 +89,7 @@ pub(super) fn metadata(properties: &Properties) -> Pairs {
     let user = properties.user.iter();
     // Publishers cannot set names with a special meaning.
     let user = user.filter(|(name, _)| {
-        !MEANT_OTHERWISE
+        !RESERVED_NAMES
             .iter()
             .any(|meant| meant.eq_ignore_ascii_case(name))
     });

@@ -28,7 +28,7 @@ const UNROUTED_WARNING_DELAY: Duration = Duration::from_secs(10);
 const MAX_WARNED_TOPICS: usize = 100;
 /// A filter without messages: the broker's answer to its unsubscription confirms that it has read everything
 /// sent earlier.
-const NOTHING: &str = "outrigger/nothing";
+const PROBE_FILTER: &str = "outrigger/nothing";
 
 /// A subscription's filter and destination.
 pub(super) struct Route {
@@ -132,7 +132,7 @@ impl Session {
             stop,
             component: connection.component.clone(),
             qos: connection.qos,
-            resends: !connection.forgetful(),
+            resends: !connection.discards_unacknowledged(),
             commands,
             queue,
             routes: Vec::new(),
@@ -160,7 +160,7 @@ impl Session {
             if last.is_some() && (self.unsent == 0 || !self.is_up()) && self.queue.is_empty() {
                 break;
             }
-            if self.wants_the_rest() {
+            if self.should_reconnect() {
                 events.cut();
                 self.link.send_replace(Link::Down(None));
             }
@@ -262,7 +262,7 @@ impl Session {
                     }
                 }
                 self.routes.push(route);
-                self.look_later();
+                self.schedule_unrouted_check();
                 // The caller may have given up.
                 let _gone = added.send(());
             }
@@ -279,7 +279,7 @@ impl Session {
                     if self.route(number, &received) {
                         self.in_flight.set_routed(number);
                     } else {
-                        self.look_later();
+                        self.schedule_unrouted_check();
                     }
                 }
             }
@@ -318,14 +318,14 @@ impl Session {
             Arrival::New(number, received) => {
                 if !self.route(number, &received) {
                     self.in_flight.set_unrouted(number);
-                    self.look_later();
+                    self.schedule_unrouted_check();
                 }
             }
         }
     }
 
     /// Schedules a check for unrouted messages.
-    fn look_later(&mut self) {
+    fn schedule_unrouted_check(&mut self) {
         if self.look_at.is_none() {
             self.look_at = Some(Instant::now() + UNROUTED_WARNING_DELAY);
         }
@@ -367,12 +367,12 @@ impl Session {
 
     /// Whether to reconnect for the messages left to the broker: there is room again, and the broker has read
     /// the acknowledgements, so it resends only the rest.
-    fn wants_the_rest(&mut self) -> bool {
+    fn should_reconnect(&mut self) -> bool {
         let has_room = self.unsent == 0 && self.in_flight.bytes() <= MAX_IN_FLIGHT_BYTES / 2;
         if !self.skipping || !has_room || !self.is_up() || self.stop.is_cancelled() {
             return false;
         }
-        if self.read == Read::Unknown && self.client.try_unsubscribe(NOTHING) {
+        if self.read == Read::Unknown && self.client.try_unsubscribe(PROBE_FILTER) {
             self.read = Read::Asked;
             self.asked += 1;
         }

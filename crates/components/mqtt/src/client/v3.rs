@@ -33,7 +33,7 @@ pub(super) fn open(
         })
         .set_keep_alive(KEEP_ALIVE)
         .set_max_packet_size(MAX_MESSAGE, MAX_MESSAGE)
-        .set_inflight(connection.ahead)
+        .set_inflight(connection.max_unacked)
         .set_ack_mode(AckMode::Manual);
     if let Some((user, password)) = &broker.account {
         if password.is_empty() {

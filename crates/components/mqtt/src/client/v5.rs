@@ -43,7 +43,7 @@ pub(super) fn open(
         .set_session_expiry_interval(Some(session.expiry))
         .set_receive_maximum(Some(session.window))
         .set_max_packet_size(u32::try_from(MAX_MESSAGE).ok())
-        .set_outgoing_inflight_upper_limit(connection.ahead)
+        .set_outgoing_inflight_upper_limit(connection.max_unacked)
         .set_ack_mode(AckMode::Manual)
         .set_session_store(Fresh::new(name, connection));
     if let Some((user, password)) = &broker.account {

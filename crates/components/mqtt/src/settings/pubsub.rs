@@ -166,7 +166,7 @@ mod tests {
             let parsed = session(&[("sessionExpiryInterval", text)]);
             assert_eq!(parsed.expiry, seconds, "{text}");
             let connection = wanted(&[("sessionExpiryInterval", text)]).unwrap().connection;
-            assert_eq!(connection.forgetful(), seconds == 0, "{text}");
+            assert_eq!(connection.discards_unacknowledged(), seconds == 0, "{text}");
         }
         assert!(session(&[("cleanStart", "true")]).clean_start);
         assert_eq!(session(&[("receiveMaximum", "5")]).window, 5);

@@ -21,7 +21,7 @@ const MAX_ACKS: usize = 256;
 /// Backoff before reopening the stream.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// Error text for a message to redeliver.
-const RETURNED: &str = "the message was not processed: deliver it again";
+const REDELIVER_TEXT: &str = "the message was not processed: deliver it again";
 /// How long the stream stays open after the last ack, so that the component reads it and messages sent before
 /// that need not wait for the next stream.
 const SETTLE_TIME: Duration = Duration::from_millis(400);
@@ -46,7 +46,7 @@ fn answer(id: String, settlement: Settlement, ending: bool) -> Option<PullMessag
         Settlement::Acknowledge => None,
         Settlement::Release if ending => return None,
         Settlement::Reject | Settlement::Release => Some(AckMessageError {
-            message: RETURNED.to_owned(),
+            message: REDELIVER_TEXT.to_owned(),
         }),
     };
     Some(PullMessagesRequest {

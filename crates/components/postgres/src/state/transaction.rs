@@ -119,7 +119,7 @@ impl PostgresState {
                 let sent = calls
                     .iter()
                     .map(|call| Box::pin(call.run(&self.pool, &transaction)));
-                let etags = at_once(sent.collect()).await;
+                let etags = start_in_order(sent.collect()).await;
                 // The first failure causes the later ones.
                 let etags = etags.into_iter().collect::<Result<Vec<_>>>()?;
                 transaction.commit().await.map_err(failure)?;
@@ -194,7 +194,7 @@ impl Rows {
 }
 
 /// Starts `futures` in order before waiting for any of them; results are in the same order.
-async fn at_once<F: Future>(mut futures: Vec<Pin<Box<F>>>) -> Vec<F::Output> {
+async fn start_in_order<F: Future>(mut futures: Vec<Pin<Box<F>>>) -> Vec<F::Output> {
     let mut begun: Vec<Option<F::Output>> = Vec::with_capacity(futures.len());
     poll_fn(|context| {
         for future in &mut futures {
@@ -246,7 +246,7 @@ mod tests {
             })
         });
         let expected: Vec<_> = (0..100).collect();
-        assert_eq!(at_once(futures.collect()).await, expected);
+        assert_eq!(start_in_order(futures.collect()).await, expected);
         assert_eq!(*sent.lock().unwrap(), expected);
     }
 

@@ -37,7 +37,7 @@ type Reading = Pin<Box<dyn Future<Output = Result<Vec<Entry>>> + Send>>;
 pub(super) struct Consumer {
     shared: Arc<BrokerInner>,
     /// Connection for blocking reads; `None` in a cluster.
-    apart: Option<Arc<Link>>,
+    dedicated: Option<Arc<Link>>,
     topic: Arc<str>,
 }
 
@@ -83,10 +83,10 @@ fn has_code(error: &RedisError, code: &str) -> bool {
 impl Consumer {
     /// Creates the group if needed; it starts at the oldest entry.
     pub(super) async fn join(shared: Arc<BrokerInner>, topic: &str) -> Result<Self> {
-        let apart = shared.link.apart().map(Arc::new);
+        let dedicated = shared.link.dedicated().map(Arc::new);
         let consumer = Self {
             shared,
-            apart,
+            dedicated,
             topic: topic.into(),
         };
         consumer.create().await?;
@@ -108,7 +108,7 @@ impl Consumer {
 
     pub(super) async fn run(self, mut feed: Feed<String>) -> Result<()> {
         let (drain, options) = (feed.drain_token(), &self.shared.options);
-        let (every, timeout) = (options.looks(), self.timeout());
+        let (every, timeout) = (options.scan_interval(), self.timeout());
         // Entries abandoned just before are idle after the timeout.
         let mut look = Some(Instant::now() + every.unwrap_or(timeout));
         // Time of the next scan for returned messages, if there is no periodic scan.
@@ -193,29 +193,33 @@ impl Consumer {
             .settings
             .read_timeout
             .map_or(BLOCK, |limit| limit / 2);
-        if self.apart.is_some() {
+        if self.dedicated.is_some() {
             read.arg("BLOCK")
                 .arg(wait.min(BLOCK).as_millis().max(1).to_string());
         }
         read.arg("STREAMS").arg(&*self.topic).arg(">");
-        let (apart, shared, topic) = (
-            self.apart.clone(),
+        let (dedicated, shared, topic) = (
+            self.dedicated.clone(),
             Arc::clone(&self.shared),
             Arc::clone(&self.topic),
         );
         let closed = shared.closed.clone();
         async move {
-            let link = apart.as_deref().unwrap_or(&shared.link);
+            let link = dedicated.as_deref().unwrap_or(&shared.link);
             match link.attempt_parts(&read, Repeat::No).await? {
                 Ok(value) => {
                     let entries = entry::read(value);
-                    if entries.is_empty() && apart.is_none() {
+                    if entries.is_empty() && dedicated.is_none() {
                         sleep(POLL).await;
                     }
                     Ok(entries)
                 }
                 Err(error) if has_code(&error, "NOGROUP") => {
-                    let consumer = Consumer { shared, apart, topic };
+                    let consumer = Consumer {
+                        shared,
+                        dedicated,
+                        topic,
+                    };
                     consumer.create().await.map(|()| Vec::new())
                 }
                 Err(error) => {
@@ -270,7 +274,7 @@ impl Consumer {
         while !owed.returned.is_empty() {
             let batch = owed.returned.len().min(BATCH);
             // Marked as idle, so that the next scan of any consumer claims them.
-            self.run_in_group(&self.mark(&owed.returned[..batch], self.timeout()))
+            self.run_in_group(&self.set_idle(&owed.returned[..batch], self.timeout()))
                 .await?;
             owed.returned.drain(..batch);
         }
@@ -278,7 +282,7 @@ impl Consumer {
     }
 
     /// Sets the idle time of entries.
-    fn mark(&self, ids: &[String], idle: Duration) -> Cmd {
+    fn set_idle(&self, ids: &[String], idle: Duration) -> Cmd {
         let group = &self.shared.options.group;
         let mut claim = cmd("XCLAIM");
         claim.arg(&*self.topic).arg(group).arg(group).arg("0").arg(ids);
@@ -299,7 +303,7 @@ impl Consumer {
     async fn touch(&self, feed: &Feed<String>) {
         let ids: Vec<String> = feed.unsettled().cloned().collect();
         for batch in ids.chunks(BATCH) {
-            if let Err(error) = self.run_in_group(&self.mark(batch, Duration::ZERO)).await {
+            if let Err(error) = self.run_in_group(&self.set_idle(batch, Duration::ZERO)).await {
                 return self.failed("messages that take long may be delivered again", &error);
             }
         }

@@ -25,7 +25,7 @@ pub(super) struct Options {
 
 impl Options {
     /// Interval of scanning pending entries; `None` to scan only at the start and after returns.
-    pub(super) fn looks(&self) -> Option<Duration> {
+    pub(super) fn scan_interval(&self) -> Option<Duration> {
         self.redeliver_interval
             .filter(|_| self.processing_timeout.is_some())
     }

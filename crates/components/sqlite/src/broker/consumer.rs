@@ -19,7 +19,7 @@ use crate::pool::failure;
 /// Maximum messages leased per transaction.
 const MAX_LEASED: usize = 256;
 /// Attempts to store a settlement while the component closes.
-const LAST_TRIES: u32 = 3;
+const CLOSE_ATTEMPTS: u32 = 3;
 /// Maximum delay after a database failure.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
@@ -251,7 +251,7 @@ impl Consumer {
             bytes: 0,
         };
         let mut outcome = Ok(());
-        for _ in 0..LAST_TRIES {
+        for _ in 0..CLOSE_ATTEMPTS {
             outcome = self.exchange(&owed, none).await.map(drop);
             if outcome.is_ok() {
                 break;

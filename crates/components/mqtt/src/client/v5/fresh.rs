@@ -23,7 +23,7 @@ impl Fresh {
         // With QoS 2 the broker may know packet identifiers of the earlier process and would mistake new
         // packets for old ones. Complete those first.
         let known = match connection.qos {
-            QoS::ExactlyOnce => connection.ahead,
+            QoS::ExactlyOnce => connection.max_unacked,
             QoS::AtMostOnce | QoS::AtLeastOnce => 0,
         };
         let complete = |pkid| PersistedRequest::PubRel(PersistedPubRel { pkid });
@@ -32,7 +32,7 @@ impl Fresh {
             client_id: name.to_owned(),
             clean_start: false,
             session_expiry_interval: None,
-            outgoing_inflight_upper_limit: Some(connection.ahead),
+            outgoing_inflight_upper_limit: Some(connection.max_unacked),
             ack_mode: PersistedAckMode::Manual,
             last_pkid: 0,
             last_puback: 0,

@@ -296,7 +296,7 @@ mod tests {
         assert!(!blames_a_packet(&ended(DisconnectReasonCode::SessionTakenOver)));
         let taken = refusal(DisconnectReasonCode::SessionTakenOver as u8, None).unwrap();
         assert!(taken.text.contains("taken over") && taken.text.contains("clientID"));
-        assert!(!taken.lasts());
+        assert!(!taken.is_permanent());
     }
 
     #[test]
