@@ -3,6 +3,13 @@
 //! Keys are sorted by bytes, there is no white space, numbers have their shortest form, and the last of
 //! duplicate keys wins. One intended difference: 64-bit integers keep all digits, where Go's decoder rounds
 //! to a double.
+//!
+//! ```
+//! use outrigger_go_json::{Html, canonical};
+//!
+//! let text = canonical(br#"{ "b": 1.0, "a": "<" }"#, Html::Escape).unwrap();
+//! assert_eq!(text, r#"{"a":"\u003c","b":1}"#);
+//! ```
 
 mod repair;
 mod shape;
