@@ -298,10 +298,10 @@ pub async fn input_binding(binding: &Arc<dyn InputBinding>, source: &dyn Source)
         run: unique(),
     };
     findings.note("events arrive", arrive(subject).await);
-    findings.note("refused events come again", again(subject).await);
+    findings.note("refused events are redelivered", again(subject).await);
     findings.note("draining waits for the app", drained(subject).await);
     findings.note("nothing comes after draining", quiet(subject).await);
-    findings.note("a slow app holds nobody else up", beside(subject).await);
+    findings.note("a slow app delays no other event", beside(subject).await);
     findings.note("the system answers", binding.ping().await.step("ping"));
     findings.note("closing ends reading", ended(subject).await);
     findings.finish();

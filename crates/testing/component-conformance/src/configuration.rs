@@ -90,7 +90,7 @@ pub async fn configuration(store: &Arc<dyn ConfigurationStore>, writer: &dyn Wri
         corner: format!("c{run}_{rule}"),
     };
     findings.note("values are found", found(&subject("get")).await);
-    findings.note("changes are told", updates(&subject("told")).await);
+    findings.note("changes are reported", updates(&subject("told")).await);
     findings.note("keys are kept apart", apart(&subject("apart")).await);
     findings.note("all keys can be watched", all(&subject("all")).await);
     findings.note("subscriptions end", ended(&subject("ended")).await);

@@ -13,9 +13,9 @@ use super::{Findings, Outcome, Step, ensure};
 /// If a rule is broken.
 pub async fn conversation(model: &Arc<dyn Conversation>) {
     let mut findings = Findings::new("conversation");
-    findings.note("each role is taken", roles(model).await);
+    findings.note("each role is accepted", roles(model).await);
     findings.note("tools are called", tools(model).await);
-    findings.note("answers of tools are taken", tool_answers(model).await);
+    findings.note("tool answers are accepted", tool_answers(model).await);
     findings.finish();
 }
 

@@ -58,7 +58,7 @@ pub async fn middleware(middleware: &Arc<dyn Middleware>, sample: &Request<()>) 
     findings.note("an answer comes as it was given", subject.comes_back().await);
     findings.note("bodies of requests stream", subject.streams_in().await);
     findings.note("bodies of answers stream", subject.streams_out().await);
-    findings.note("what breaks off is not mended", subject.breaks().await);
+    findings.note("interrupted bodies stay incomplete", subject.breaks().await);
     findings.note("errors pass", subject.errors().await);
     findings.note("requests do not wait for each other", subject.at_once().await);
     findings.note(
@@ -84,7 +84,7 @@ pub async fn middleware_refuses(middleware: &Arc<dyn Middleware>, sample: &Reque
     }
     let (sender, unfinished) = mpsc::channel(1);
     let unfinished = subject.refused(body(unfinished), status).await;
-    findings.note("nobody waits for its body", unfinished);
+    findings.note("an unfinished body does not block", unfinished);
     drop(sender);
     let together = (0..AT_ONCE).map(|_| subject.refused(full("X"), status));
     let together = join_all(together).await.into_iter().collect();

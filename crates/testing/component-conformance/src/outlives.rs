@@ -50,7 +50,7 @@ pub async fn state_outlives(store: &Arc<dyn StateStore>, link: &mut impl Link) {
         Ok(store.get(&Get::key(key.as_str())).await.is_ok())
     });
     findings.note("reads work again", back.await);
-    findings.note("what was written is there", holds(store, &key, "before").await);
+    findings.note("written values are present", holds(store, &key, "before").await);
     let after = store.set(&write(&key, "after")).await.step("set");
     findings.note("writes work again", after);
     findings.note("writes are seen again", holds(store, &key, "after").await);
@@ -112,7 +112,7 @@ pub async fn configuration_outlives(
     let mut findings = Findings::new("configuration store without its server");
     let watched = match Watched::start(store, writer).await {
         Ok(mut watched) => {
-            findings.note("a change is told", watched.change("before").await);
+            findings.note("a change is reported", watched.change("before").await);
             Some(watched)
         }
         Err(error) => {
@@ -137,11 +137,11 @@ pub async fn configuration_outlives(
             Ok(store.get(&watched.request).await.is_ok())
         });
         findings.note("reads work again", back.await);
-        findings.note("what was written is there", watched.holds("before").await);
-        findings.note("changes are told again", watched.change("after").await);
-        findings.note("and go on being told", watched.change("later").await);
+        findings.note("written values are present", watched.holds("before").await);
+        findings.note("changes are reported again", watched.change("after").await);
+        findings.note("and keep being reported", watched.change("later").await);
         findings.note("the store answers", store.ping().await.step("ping"));
-        findings.note("subscriptions can be ended and made anew", watched.again().await);
+        findings.note("subscriptions can end and restart", watched.again().await);
     }
     findings.finish();
 }
@@ -184,7 +184,7 @@ impl<'a> Watched<'a> {
             while let Some(items) = self.subscription.updates.recv().await {
                 ensure!(
                     !items.contains_key(staying),
-                    "told of {staying}, which nobody changed"
+                    "{staying} was reported without a change"
                 );
                 if items.get(changing).is_some_and(|item| item.value == value) {
                     return Ok(());

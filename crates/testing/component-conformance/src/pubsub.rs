@@ -66,7 +66,7 @@ pub async fn pubsub(rules: PubSubRules, open: impl AsyncFn(&str) -> Result<Arc<d
         run: unique(),
         rules,
     };
-    findings.note("what is published arrives", arrives(brokers).await);
+    findings.note("published messages arrive", arrives(brokers).await);
     findings.note("a bulk arrives", bulk(brokers).await);
     findings.note("messages keep their order", order::one_consumer(brokers).await);
     findings.note("keys keep their order", order::keys(brokers).await);
@@ -77,7 +77,7 @@ pub async fn pubsub(rules: PubSubRules, open: impl AsyncFn(&str) -> Result<Arc<d
     findings.note("every group gets everything", groups(brokers).await);
     findings.note("consumers of a group share", competing(brokers).await);
     findings.note("returned messages come again", returned(brokers).await);
-    findings.note("no more than asked for is in flight", bounded(brokers).await);
+    findings.note("messages in flight are bounded", bounded(brokers).await);
     findings.note("draining waits for the app", drained(brokers).await);
     findings.note("messages wait for a consumer", waiting(brokers).await);
     findings.note(
@@ -203,10 +203,7 @@ async fn competing<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSub
             held.drain(..).for_each(|delivery| delivery.receipt.acknowledge());
         }
     }
-    ensure!(
-        seen.values().all(|count| *count == 1),
-        "some came twice: {seen:?}"
-    );
+    ensure!(seen.values().all(|count| *count == 1), "duplicates: {seen:?}");
     first.end().await?;
     second.end().await?;
     settled(&one).await?;

@@ -20,7 +20,7 @@ pub async fn secrets(store: &Arc<dyn SecretStore>, expected: &ExpectedSecrets) {
     let mut findings = Findings::new("secret store");
     findings.note("each secret is found", each(store, expected).await);
     findings.note("all secrets are found", all(store, expected).await);
-    findings.note("hidden ones are not", hidden(store, expected).await);
+    findings.note("hidden secrets are not found", hidden(store, expected).await);
     findings.note("the store answers", store.ping().await.step("ping"));
     findings.finish();
 }
