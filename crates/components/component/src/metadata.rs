@@ -118,6 +118,21 @@ impl From<Duration> for GoDuration {
 ///
 /// Lookups ignore case. Of several given names, the first one present wins; the others are aliases. Lookups
 /// are recorded for [`Metadata::unused`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use outrigger_component::Metadata;
+///
+/// let given = [("TimeoutInSeconds", "5"), ("hots", "db")];
+/// let given = given.map(|(name, value)| (name.to_owned(), value.to_owned()));
+/// let metadata = Metadata::new("store", given)?;
+/// let timeout = metadata.span(&["timeout", "timeoutInSeconds"], Duration::from_secs(20), Duration::ZERO)?;
+/// assert_eq!(timeout, Duration::from_secs(5));
+/// assert_eq!(metadata.filled(&["host"]), None);
+/// assert_eq!(metadata.unused()[0].near.as_deref(), Some("host"));
+/// # Ok::<(), outrigger_component::MetadataError>(())
+/// ```
 #[derive(Clone)]
 pub struct Metadata {
     component: Arc<str>,
