@@ -528,7 +528,7 @@ async fn a_bulk_get_ends_where_its_answer_would_be_too_large() {
     for (keys, words) in [
         (
             vec!["k".to_owned(); 2],
-            "the values of the bulk get have more than 3000000 bytes together",
+            "the values of the bulk get exceed the limit of 3000000 bytes",
         ),
         (
             vec!["k".to_owned(), "absent".repeat(200_000)],
