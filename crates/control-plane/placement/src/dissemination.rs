@@ -4,7 +4,7 @@
 //! a phase begins when all have answered the one before. So no two hosts that route calls do so by different tables.
 //!
 //! - Who goes while streams are being locked belongs to that round: no table was sent yet.
-//! - Other changes wait for the round to end, and everything that waits becomes one round.
+//! - Other changes wait for the round to end, and everything that waits becomes one running.
 //! - Each report that changes something counts as a version, as it does with Dapr, although it may have no round of its
 //!   own.
 //! - Where all streams are of hosts that hand actors over, a round says so: those hosts need not stop what does not move.
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use outrigger_wire::placement::v1::Host;
 
-/// Pause between two rounds: what changes within it becomes one round.
+/// Pause between two rounds: what changes within it becomes one running.
 pub(crate) const GATHER: Duration = Duration::from_millis(100);
 
 /// A leader that may follow another one begins no round before it has led for so long. Hosts that go on without a leader
@@ -56,7 +56,7 @@ pub(crate) enum Message {
     Answer {
         /// The phase that is done.
         phase: Phase,
-        /// Version of the table of the round.
+        /// Version of the table of the running.
         version: u64,
     },
     /// Hosts before 1.17 do not tell the two apart.
@@ -78,7 +78,7 @@ pub(crate) enum Effect {
         to: StreamId,
         /// The phase of the round that the order begins.
         phase: Phase,
-        /// Version of the table of the round.
+        /// Version of the table of the running.
         version: u64,
         /// Only what moves is to stop.
         handover: bool,
@@ -92,7 +92,7 @@ pub(crate) enum Effect {
     Expire {
         /// The stream, which is no longer part of the namespace.
         stream: StreamId,
-        /// The round.
+        /// The running.
         version: u64,
     },
 }
@@ -100,16 +100,16 @@ pub(crate) enum Effect {
 /// The hosts of a namespace.
 #[derive(Debug)]
 pub(crate) struct Namespace {
-    /// Time a stream has to answer in a round.
+    /// Time a stream has to answer in a running.
     timeout: Duration,
     /// Whether actors may be handed over where all hosts can.
     hands_over: bool,
     members: BTreeMap<StreamId, Member>,
-    /// First reports that wait for a round.
+    /// First reports that wait for a running.
     waiting: BTreeMap<StreamId, Waiting>,
     version: u64,
     published: Option<u64>,
-    round: Option<Round>,
+    running: Option<Dissemination>,
     /// Hosts changed since the table was published.
     changed: bool,
     /// Reports that changed something since the last round began, first ones among them.
@@ -151,7 +151,7 @@ struct Member {
 }
 
 #[derive(Debug)]
-struct Round {
+struct Dissemination {
     phase: Phase,
     opened: Time,
     /// Until then no member's time is up.
@@ -187,7 +187,7 @@ fn differs(old: &Host, new: &Host) -> bool {
 }
 
 impl Namespace {
-    /// A namespace without hosts. `hands_over`: hosts that can may hand actors over. Before `settled_at` there is no round.
+    /// A namespace without hosts. `hands_over`: hosts that can may hand actors over. Before `settled_at` there is no running.
     pub(crate) fn new(timeout: Duration, hands_over: bool, settled_at: Time) -> Self {
         Self {
             timeout,
@@ -196,7 +196,7 @@ impl Namespace {
             waiting: BTreeMap::new(),
             version: 0,
             published: None,
-            round: None,
+            running: None,
             changed: false,
             reports: 0,
             due: None,
@@ -209,14 +209,14 @@ impl Namespace {
 
     /// A stream begins, with its first report. Its entities are sorted.
     pub(crate) fn join(&mut self, now: Time, stream: StreamId, host: Arc<Host>) {
-        if self.round.is_none() && !has_actors(&host) && now >= self.settled_at {
+        if self.running.is_none() && !has_actors(&host) && now >= self.settled_at {
             self.admit(now, stream, host, 0);
             self.tell_alone(stream);
             return;
         }
         let wanted = has_actors(&host);
         self.waiting.insert(stream, Waiting { host, ahead: 0 });
-        if self.round.is_none() {
+        if self.running.is_none() {
             match wanted {
                 true => self.request(now),
                 false => self.due = self.due.or(Some(self.settled_at)),
@@ -227,19 +227,19 @@ impl Namespace {
     /// A stream says something. What an unknown one says is ignored.
     pub(crate) fn message(&mut self, now: Time, stream: StreamId, message: Message) {
         if let Some(waiting) = self.waiting.get_mut(&stream) {
-            let may_answer = self.round.is_none() && matches!(message, Message::ReportOrAnswer(_));
+            let may_answer = self.running.is_none() && matches!(message, Message::ReportOrAnswer(_));
             if let Message::Report(new) | Message::ReportOrAnswer(new) = message {
                 waiting.ahead += usize::from(may_answer && !differs(&waiting.host, &new));
                 waiting.host = new;
             }
             return;
         }
-        match (message, &self.round) {
+        match (message, &self.running) {
             (Message::Report(host), _) | (Message::ReportOrAnswer(host), None) => {
                 self.report(now, stream, host);
             }
-            (Message::ReportOrAnswer(_), Some(round)) => {
-                let (phase, version) = (round.phase, self.version);
+            (Message::ReportOrAnswer(_), Some(running)) => {
+                let (phase, version) = (running.phase, self.version);
                 self.answer(now, stream, phase, version);
             }
             (Message::Answer { phase, version }, _) => self.answer(now, stream, phase, version),
@@ -254,15 +254,15 @@ impl Namespace {
         let Some(member) = self.members.remove(&stream) else {
             return;
         };
-        if let Some(round) = &mut self.round
-            && member.reached < Some(round.phase)
+        if let Some(running) = &mut self.running
+            && member.reached < Some(running.phase)
         {
-            round.missing -= 1;
+            running.missing -= 1;
         }
         if has_actors(&member.host) {
-            match &self.round {
+            match &self.running {
                 // Its table is made when all are locked.
-                Some(round) if round.phase == Phase::Lock => {}
+                Some(running) if running.phase == Phase::Lock => {}
                 Some(_) => self.changed = true,
                 None => self.request(now),
             }
@@ -272,13 +272,13 @@ impl Namespace {
 
     /// When [`Namespace::wake`] has something to do.
     pub(crate) fn wake_at(&self) -> Option<Time> {
-        self.round.as_ref().map(|round| round.deadline).or(self.due)
+        self.running.as_ref().map(|running| running.deadline).or(self.due)
     }
 
     /// Does what is due.
     pub(crate) fn wake(&mut self, now: Time) {
-        match &self.round {
-            Some(round) if round.deadline <= now => self.expire(now),
+        match &self.running {
+            Some(running) if running.deadline <= now => self.expire(now),
             None if self.due.is_some_and(|due| due <= now) => {
                 self.due = None;
                 match self.wanted {
@@ -309,7 +309,7 @@ impl Namespace {
         leaving.map(|member| member.host.name.as_str())
     }
 
-    /// The version of the last round.
+    /// The version of the last running.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
@@ -326,23 +326,23 @@ impl Namespace {
         let old = std::mem::replace(&mut member.host, host);
         if differs(&old, &member.host) {
             self.reports += 1;
-            match self.round {
+            match self.running {
                 Some(_) => self.changed = true,
                 None => self.request(now),
             }
-        } else if !has_actors(&old) && self.round.is_none() {
+        } else if !has_actors(&old) && self.running.is_none() {
             self.tell_alone(stream);
         }
     }
 
     fn answer(&mut self, now: Time, stream: StreamId, phase: Phase, version: u64) {
-        let (Some(round), Some(member)) = (&mut self.round, self.members.get_mut(&stream)) else {
+        let (Some(running), Some(member)) = (&mut self.running, self.members.get_mut(&stream)) else {
             return;
         };
-        if version == self.version && phase == round.phase && member.reached < Some(phase) {
+        if version == self.version && phase == running.phase && member.reached < Some(phase) {
             member.reached = Some(phase);
             member.spent += now.saturating_sub(member.asked);
-            round.missing -= 1;
+            running.missing -= 1;
             self.advance(now);
         }
     }
@@ -367,7 +367,7 @@ impl Namespace {
         self.version += self.reports.max(1);
         (self.changed, self.reports) = (false, 0);
         let handover = self.hands_over && self.members.values().all(|member| member.host.hands_over);
-        self.round = Some(Round {
+        self.running = Some(Dissemination {
             phase: Phase::Lock,
             opened: now,
             deadline: now + self.timeout,
@@ -383,8 +383,8 @@ impl Namespace {
 
     /// Goes from phase to phase while nobody is missing.
     fn advance(&mut self, now: Time) {
-        while let Some(round) = self.round.as_mut().filter(|round| round.missing == 0) {
-            let next = match round.phase {
+        while let Some(running) = self.running.as_mut().filter(|running| running.missing == 0) {
+            let next = match running.phase {
                 _ if self.members.is_empty() => None,
                 Phase::Lock => Some(Phase::Update),
                 Phase::Update => Some(Phase::Unlock),
@@ -393,8 +393,8 @@ impl Namespace {
             let Some(next) = next else {
                 return self.finish(now);
             };
-            round.phase = next;
-            round.missing = self.members.len();
+            running.phase = next;
+            running.missing = self.members.len();
             if next == Phase::Update {
                 self.publish();
             }
@@ -403,8 +403,8 @@ impl Namespace {
     }
 
     fn finish(&mut self, now: Time) {
-        if let Some(round) = self.round.take() {
-            let took = now.saturating_sub(round.opened);
+        if let Some(running) = self.running.take() {
+            let took = now.saturating_sub(running.opened);
             self.effects.push(Effect::Finished { took });
         }
         self.members.values_mut().for_each(|member| member.ahead = 0);
@@ -429,14 +429,14 @@ impl Namespace {
 
     /// Goes on without those whose time is up.
     fn expire(&mut self, now: Time) {
-        let Some(round) = &mut self.round else {
+        let Some(running) = &mut self.running else {
             return;
         };
-        let (phase, timeout, version) = (round.phase, self.timeout, self.version);
+        let (phase, timeout, version) = (running.phase, self.timeout, self.version);
         for (stream, member) in self.members.extract_if(.., |_, member| {
             member.reached < Some(phase) && member.deadline(timeout) <= now
         }) {
-            round.missing -= 1;
+            running.missing -= 1;
             self.effects.push(Effect::Expire { stream, version });
             self.changed |= phase != Phase::Lock && has_actors(&member.host);
         }
@@ -445,15 +445,15 @@ impl Namespace {
     }
 
     fn set_deadline(&mut self) {
-        let Some(round) = &mut self.round else {
+        let Some(running) = &mut self.running else {
             return;
         };
         let missing = self
             .members
             .values()
-            .filter(|member| member.reached < Some(round.phase));
+            .filter(|member| member.reached < Some(running.phase));
         if let Some(first) = missing.map(|member| member.deadline(self.timeout)).min() {
-            round.deadline = first;
+            running.deadline = first;
         }
     }
 
@@ -481,7 +481,7 @@ impl Namespace {
     }
 
     fn hands_over_now(&self) -> bool {
-        self.round.as_ref().is_some_and(|round| round.handover)
+        self.running.as_ref().is_some_and(|running| running.handover)
     }
 
     fn publish(&mut self) {
@@ -509,11 +509,11 @@ impl Namespace {
                 handover,
             });
             if member.ahead > 0
-                && let Some(round) = &mut self.round
+                && let Some(running) = &mut self.running
             {
                 member.ahead -= 1;
                 member.reached = Some(phase);
-                round.missing -= 1;
+                running.missing -= 1;
             }
         }
         self.set_deadline();

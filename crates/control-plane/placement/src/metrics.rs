@@ -15,8 +15,8 @@ const MAX_EMPTY: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     leader: AtomicBool,
-    rounds: AtomicU64,
-    round_micros: AtomicU64,
+    disseminations: AtomicU64,
+    dissemination_micros: AtomicU64,
     expired: AtomicU64,
     namespaces: Mutex<BTreeMap<String, Streams>>,
 }
@@ -35,10 +35,10 @@ impl Metrics {
     }
 
     /// A round ended, after this time.
-    pub(crate) fn round(&self, took: Duration) {
-        self.rounds.fetch_add(1, Relaxed);
+    pub(crate) fn disseminated(&self, took: Duration) {
+        self.disseminations.fetch_add(1, Relaxed);
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.round_micros.fetch_add(micros, Relaxed);
+        self.dissemination_micros.fetch_add(micros, Relaxed);
     }
 
     /// A stream did not answer in time.
@@ -106,14 +106,18 @@ impl Metrics {
             "counter",
             "Rounds in which a namespace got a new table.",
         );
-        let _ = writeln!(out, "dapr_placement_rounds_total {}", self.rounds.load(Relaxed));
+        let _ = writeln!(
+            out,
+            "dapr_placement_rounds_total {}",
+            self.disseminations.load(Relaxed)
+        );
         head(
             &mut out,
             "round_seconds_total",
             "counter",
             "Total duration of these rounds, in seconds.",
         );
-        let seconds = self.round_micros.load(Relaxed) as f64 / 1e6;
+        let seconds = self.dissemination_micros.load(Relaxed) as f64 / 1e6;
         let _ = writeln!(out, "dapr_placement_round_seconds_total {seconds}");
         head(
             &mut out,
@@ -152,7 +156,7 @@ mod tests {
         metrics.streams("ns", 3, 2);
         metrics.streams("a\"b", 1, 0);
         metrics.streams("ns", 0, 0);
-        metrics.round(Duration::from_millis(1500));
+        metrics.disseminated(Duration::from_millis(1500));
         metrics.expired();
         let text = metrics.render();
         for line in [

@@ -336,7 +336,7 @@ impl Namespaces {
                     self.close(running, state, stream, Status::deadline_exceeded(text));
                 }
                 Effect::Finished { took } => {
-                    self.metrics.round(took);
+                    self.metrics.disseminated(took);
                     let (version, hosts) = (state.namespace.version(), state.streams.len());
                     tracing::debug!(
                         target: LOG,

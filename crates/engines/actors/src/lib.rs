@@ -5,13 +5,13 @@
 //! - [`settings`]: what an app says about its actors in `GET /dapr/config`.
 //! - [`turns`]: one call at a time for each actor, in order, with reentrancy.
 //! - [`shard`]: the active actors of a type, and which of them have been idle for too long.
-//! - [`round`]: the phases in which placement brings a new table.
+//! - [`dissemination`]: the phases in which placement brings a new table.
 //! - [`routes`]: the way of a call by that table, and while a new one comes.
 //! - [`recurrence`]: when timers are due, and the forms of their times.
 
+pub mod dissemination;
 pub mod recurrence;
 pub mod ring;
-pub mod round;
 pub mod routes;
 pub mod settings;
 pub mod shard;

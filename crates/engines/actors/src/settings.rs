@@ -7,7 +7,7 @@ use outrigger_resources::json::{JsonObject, Object, list, parse, value};
 use outrigger_resources::value::{format_go_duration, go_duration};
 use serde::de::MapAccess;
 
-use crate::round::ROUND_TIMEOUT;
+use crate::dissemination::UPDATE_TIMEOUT;
 
 const IDLE: Duration = Duration::from_secs(60 * 60);
 const DRAIN: Duration = Duration::from_secs(2);
@@ -238,17 +238,17 @@ impl Settings {
     }
 }
 
-/// Calls that run longer than `ROUND_TIMEOUT` would have this sidecar give up the round.
+/// Calls that run longer than `UPDATE_TIMEOUT` would have this sidecar give up the round.
 fn bounded(drain: Duration, entities: &[String], warnings: &mut Vec<String>) -> Duration {
-    if drain < ROUND_TIMEOUT {
+    if drain < UPDATE_TIMEOUT {
         return drain;
     }
-    let clamped = (ROUND_TIMEOUT * 4 / 5).max(DRAIN);
+    let clamped = (UPDATE_TIMEOUT * 4 / 5).max(DRAIN);
     warnings.push(format!(
         "drainOngoingCallTimeout ({}) for entities={} meets or exceeds the dissemination timeout ({}): calls have {}",
         format_go_duration(drain),
         entities.join(","),
-        format_go_duration(ROUND_TIMEOUT),
+        format_go_duration(UPDATE_TIMEOUT),
         format_go_duration(clamped),
     ));
     clamped

@@ -1,11 +1,11 @@
 //! Virtual actors: which sidecar hosts one, whose turn it is, its state, its timers, its end. The decisions are those of
 //! `outrigger_actors`; this carries them out.
 
+mod admission;
 mod app;
 mod call;
 mod durable;
 mod error;
-mod gate;
 mod host;
 pub mod internal;
 mod lifecycle;
@@ -52,7 +52,7 @@ pub use state::{StateOperation, StateStep};
 pub use timers::TimerRequest;
 pub use watch::ActorStream;
 
-use gate::Gate;
+use admission::Admission;
 use host::{Hosted, HostedType, IdleScan, Types};
 use metrics::ActorMetrics;
 use timers::Timers;
@@ -110,7 +110,7 @@ pub struct Dependencies {
 pub struct Actors {
     with: Dependencies,
     metrics: ActorMetrics,
-    gate: Gate,
+    admission: Admission,
     routes: ArcSwap<Routes>,
     /// The same, for who waits for the next step of a round.
     steps: channel::Sender<Arc<Routes>>,
@@ -137,7 +137,7 @@ impl Actors {
         let routes = Arc::new(Routes::new(&with.address));
         Self {
             metrics,
-            gate: Gate::new(),
+            admission: Admission::new(),
             routes: ArcSwap::new(Arc::clone(&routes)),
             steps: channel::Sender::new(routes),
             known_types: Mutex::default(),

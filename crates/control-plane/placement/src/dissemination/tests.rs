@@ -462,7 +462,7 @@ fn what_is_answered_before_a_new_leader_asks_counts() {
             assert_eq!(scene.say(1, Message::ReportOrAnswer(host("h1", &["a"]))), []);
         }
         scene.pass(Duration::from_secs(1));
-        assert_eq!(scene.namespace.round.is_none(), answers == 3);
+        assert_eq!(scene.namespace.running.is_none(), answers == 3);
     }
     // Of each host for the phases in their order, whatever others do.
     let mut scene = Scene::new();
@@ -476,8 +476,8 @@ fn what_is_answered_before_a_new_leader_asks_counts() {
     scene.pass(Duration::from_secs(1));
     let version = scene.namespace.version;
     for phase in [Phase::Lock, Phase::Update, Phase::Unlock] {
-        assert!(scene.namespace.round.is_some(), "{phase:?}");
+        assert!(scene.namespace.running.is_some(), "{phase:?}");
         scene.say(2, answer(phase, version));
     }
-    assert!(scene.namespace.round.is_none());
+    assert!(scene.namespace.running.is_none());
 }

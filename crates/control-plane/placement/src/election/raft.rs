@@ -1,7 +1,7 @@
 //! By Raft: a group that elects, and keeps nothing else.
 //!
 //! All is in memory, as what it decides is worth nothing after a restart. A leader leads only while a majority confirms
-//! it: [`FENCE`] is shorter than the time that the others wait before they elect another.
+//! it: [`LEASE`] is shorter than the time that the others wait before they elect another.
 
 mod messages;
 mod peers;
@@ -33,7 +33,7 @@ const HEARTBEAT: Duration = Duration::from_millis(300);
 /// Shortest time without one after which another stands for election, and longest.
 const ELECTION: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(3)];
 /// A leader that no majority confirmed for this long leads no more.
-const FENCE: Duration = Duration::from_millis(1200);
+const LEASE: Duration = Duration::from_millis(1200);
 /// Entries of the log after which it is cut, and entries that stay.
 const LOG_ENTRIES: [u64; 2] = [1000, 500];
 /// Attempts to resolve the name of this replica, which may not be known yet.
@@ -221,13 +221,13 @@ async fn follow(
             confirmed = None;
         } else if !alone {
             let asked = Instant::now();
-            let answer = tokio::time::timeout(FENCE, raft.ensure_linearizable()).await;
+            let answer = tokio::time::timeout(LEASE, raft.ensure_linearizable()).await;
             if matches!(answer, Ok(Ok(_))) {
                 confirmed = Some(asked);
             }
         }
         let leading =
-            alone && state == ServerState::Leader || confirmed.is_some_and(|at| at.elapsed() < FENCE);
+            alone && state == ServerState::Leader || confirmed.is_some_and(|at| at.elapsed() < LEASE);
         let now = match (leading, *leads.borrow()) {
             (false, _) => Leads::No,
             (true, Leads::No) if follows => Leads::Next,
@@ -238,7 +238,7 @@ async fn follow(
         if leads.send_if_modified(|leads| std::mem::replace(leads, now) != now) && !leading {
             tracing::warn!(target: LOG, "a majority no longer confirms that this replica leads");
         }
-        let wait = if confirmed.is_some() { HEARTBEAT } else { FENCE };
+        let wait = if confirmed.is_some() { HEARTBEAT } else { LEASE };
         tokio::select! {
             changed = changes.changed() => changed.map_err(raft_error)?,
             () = tokio::time::sleep(wait) => {}

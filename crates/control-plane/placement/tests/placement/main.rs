@@ -7,9 +7,9 @@
 
 mod bad_input;
 mod cluster;
+mod dissemination;
 mod lease;
 mod many;
 mod process;
 mod replicas;
-mod rounds;
 mod running;

@@ -17,7 +17,7 @@ use outrigger_wire::internals::v1::Reminder;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::gate::Claim;
+use super::admission::InFlight;
 use super::host::{Hosted, TurnRequest};
 use super::internal::is_reserved;
 use super::{ActorError, Actors, REENTRANCY_ID, check, check_for_app};
@@ -181,28 +181,28 @@ impl Actors {
     }
 
     /// Waits until calls may begin, and begins one of this actor.
-    pub(super) async fn claim(&self, kind: &str, id: &str) -> Result<Claim, ActorError> {
-        let lane = self.lane(kind, id);
+    pub(super) async fn admit_call(&self, kind: &str, id: &str) -> Result<InFlight, ActorError> {
+        let shard = self.shard_of(kind, id);
         tokio::select! {
-            claim = self.gate.enter(lane) => Ok(claim),
+            guard = self.admission.admit(shard) => Ok(guard),
             () = self.ended.cancelled() => Err(ActorError::Ended),
         }
     }
 
     /// The same for a call of another sidecar.
-    pub(super) async fn claim_of_peer(&self, kind: &str, id: &str) -> Result<Claim, ActorError> {
-        if let Some(claim) = self.gate.try_enter(self.lane(kind, id)) {
-            return Ok(claim);
+    pub(super) async fn admit_from_peer(&self, kind: &str, id: &str) -> Result<InFlight, ActorError> {
+        if let Some(guard) = self.admission.try_admit(self.shard_of(kind, id)) {
+            return Ok(guard);
         }
-        let waited = Box::pin(timeout(PEERS_WAIT, self.claim(kind, id))).await;
+        let waited = Box::pin(timeout(PEERS_WAIT, self.admit_call(kind, id))).await;
         waited.unwrap_or(Err(ActorError::Disseminating))
     }
 
-    fn lane(&self, kind: &str, id: &str) -> usize {
+    fn shard_of(&self, kind: &str, id: &str) -> usize {
         self.hosted
             .load()
             .with_actors(kind)
-            .map_or(0, |kind| kind.lane(id))
+            .map_or(0, |kind| kind.shard_of(id))
     }
 
     /// `steps` has changed afterwards if there is a newer table than the one that the call went by.
@@ -214,31 +214,35 @@ impl Actors {
     ) -> Result<Reply, ActorError> {
         let (kind, id) = (message.kind(), message.id());
         loop {
-            let claim = match origin {
-                Origin::Own => self.claim(kind, id).await?,
-                Origin::Peer | Origin::Handed(_) => self.claim_of_peer(kind, id).await?,
+            let guard = match origin {
+                Origin::Own => self.admit_call(kind, id).await?,
+                Origin::Peer | Origin::Handed(_) => self.admit_from_peer(kind, id).await?,
             };
             steps.mark_unchanged();
             let routes = self.routes.load_full();
             match routes.route(origin, kind, id) {
                 Route::Local => {
-                    if let CallOutcome::Done(reply) = self.claimed(claim, message, &routes, true).await? {
+                    if let CallOutcome::Done(reply) =
+                        self.call_admitted(guard, message, &routes, true).await?
+                    {
                         return Ok(reply);
                     }
                 }
                 Route::Remote(host) => {
-                    drop(claim);
+                    drop(guard);
                     return Box::pin(self.call_remote(host, message, None)).await;
                 }
-                Route::Forward(host, stamp) => match self.claimed(claim, message, &routes, false).await? {
-                    CallOutcome::Done(reply) => return Ok(reply),
-                    CallOutcome::Ended => {
-                        return Box::pin(self.call_remote(host, message, Some(stamp))).await;
+                Route::Forward(host, stamp) => {
+                    match self.call_admitted(guard, message, &routes, false).await? {
+                        CallOutcome::Done(reply) => return Ok(reply),
+                        CallOutcome::Ended => {
+                            return Box::pin(self.call_remote(host, message, Some(stamp))).await;
+                        }
+                        CallOutcome::Retry => {}
                     }
-                    CallOutcome::Retry => {}
-                },
+                }
                 Route::Wait => {
-                    drop(claim);
+                    drop(guard);
                     self.next_step(steps).await?;
                 }
                 Route::Moved => return Err(ActorError::Moved),
@@ -271,11 +275,11 @@ impl Actors {
         self.once(message, origin, &mut self.steps.subscribe()).await
     }
 
-    /// An actor that lives here, for as long as the claim stands. Where it is not `owned` any more, what belongs to a turn
+    /// An actor that lives here, for as long as the guard stands. Where it is not `owned` any more, what belongs to a turn
     /// that runs is part of it, and all else waits for the actor's end.
-    async fn claimed(
+    async fn call_admitted(
         &self,
-        claim: Claim,
+        guard: InFlight,
         message: &Message<'_>,
         routes: &Arc<Routes>,
         owned: bool,
@@ -291,10 +295,10 @@ impl Actors {
         let tried = |reply: Option<Reply>| reply.map_or(CallOutcome::Ended, CallOutcome::Done);
         let internal = kind.and_then(|kind| kind.internal.as_ref());
         if internal.is_some_and(|internal| internal.is_free(message)) {
-            drop(claim);
+            drop(guard);
             return self.call_local(&hosted, message, &turn_request).await.map(tried);
         }
-        let turn_request = turn_request.within(&claim);
+        let turn_request = turn_request.within(&guard);
         let evicted = || {
             let begun = turn_request.begun.load(Ordering::SeqCst);
             // Who only waits for the end of an actor that nobody else has yet finds nothing new by looking again.
@@ -304,7 +308,7 @@ impl Actors {
         tokio::select! {
             biased;
             result = local => result.map(tried),
-            () = claim.cancelled_or(evicted) => match turn_request.begun.load(Ordering::SeqCst) {
+            () = guard.cancelled_or(evicted) => match turn_request.begun.load(Ordering::SeqCst) {
                 true => Err(self.interrupted(message)),
                 false => Ok(CallOutcome::Retry),
             },

@@ -12,7 +12,7 @@ use outrigger_actors::turns::{Entry, Reentry, Ticket, TooDeep};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::gate::{Claim, LANES};
+use super::admission::{InFlight, SHARDS};
 use super::internal::Internal;
 use super::metrics::TypeMetrics;
 
@@ -146,7 +146,7 @@ pub(super) struct HostedType {
     pub(super) metrics: TypeMetrics,
     /// Their code, where it is not the app's.
     pub(super) internal: Option<Internal>,
-    shards: [Mutex<Shard<Waker>>; LANES],
+    shards: [Mutex<Shard<Waker>>; SHARDS],
     /// No turn begins any more: the actors end.
     is_going: AtomicBool,
     looks: Arc<IdleScan>,
@@ -168,7 +168,7 @@ pub(super) struct TurnRequest<'a> {
     /// behind the last.
     pub(super) is_local: &'a (dyn Fn() -> bool + Sync),
     /// By which the call may have to end while it waits.
-    claim: Option<&'a Claim>,
+    guard: Option<&'a InFlight>,
     /// The turn has begun.
     pub(super) begun: AtomicBool,
 }
@@ -177,15 +177,15 @@ impl<'a> TurnRequest<'a> {
     pub(super) fn new(is_local: &'a (dyn Fn() -> bool + Sync)) -> Self {
         Self {
             is_local,
-            claim: None,
+            guard: None,
             begun: AtomicBool::new(false),
         }
     }
 
-    /// The same for a call that ends when its claim does, and takes no turn behind that.
-    pub(super) fn within(self, claim: &'a Claim) -> Self {
+    /// The same for a call that ends when its guard does, and takes no turn behind that.
+    pub(super) fn within(self, guard: &'a InFlight) -> Self {
         Self {
-            claim: Some(claim),
+            guard: Some(guard),
             ..self
         }
     }
@@ -243,13 +243,13 @@ impl HostedType {
         self.is_going.load(Ordering::SeqCst)
     }
 
-    /// Which of the lanes an actor is in.
-    pub(super) fn lane(&self, id: &str) -> usize {
-        usize::try_from(self.hasher.hash_one(id) % LANES as u64).unwrap_or_default()
+    /// The shard of an actor.
+    pub(super) fn shard_of(&self, id: &str) -> usize {
+        usize::try_from(self.hasher.hash_one(id) % SHARDS as u64).unwrap_or_default()
     }
 
-    fn shard(&self, lane: usize) -> MutexGuard<'_, Shard<Waker>> {
-        self.shards[lane].lock().unwrap_or_else(PoisonError::into_inner)
+    fn shard(&self, index: usize) -> MutexGuard<'_, Shard<Waker>> {
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the actor's turn, or joins the one that has this id. `None` when the actor has ended here, or never was:
@@ -264,7 +264,7 @@ impl HostedType {
         let reentry = reentry.zip(self.settings.reentrancy);
         let reentry = reentry.map(|(id, depth)| Reentry { id, depth });
         let entry = {
-            let mut shard = self.shard(self.lane(id));
+            let mut shard = self.shard(self.shard_of(id));
             let stays = !self.is_going() && (turn_request.is_local)();
             let entry = shard.enter(id, reentry, stays, self.looks.now(), || waker)?;
             self.looks.ask(shard.next_look());
@@ -304,16 +304,16 @@ impl HostedType {
     /// A turn that has come, unless its call has to end: nothing is begun only to be cut off, and whoever waits behind it
     /// gives up likewise. `None` when the actor has ended here.
     async fn unless_cut<'a>(&self, turn: Turn<'a>, turn_request: &TurnRequest<'_>) -> Option<Turn<'a>> {
-        let Some(claim) = turn_request.claim else {
+        let Some(guard) = turn_request.guard else {
             return Some(turn);
         };
-        if claim.is_cancelled() {
+        if guard.is_cancelled() {
             drop(turn);
             // Who made the call sees that too, and looks again. The actor may stay: nobody waits for its end.
             return std::future::pending().await;
         }
         let id = turn.id;
-        if claim.is_asked() && self.is_evicted(id) {
+        if guard.is_asked() && self.is_evicted(id) {
             drop(turn);
             self.wait_until_ended(id).await;
             return None;
@@ -323,14 +323,14 @@ impl HostedType {
 
     /// A turn of an active actor that nobody has or waits for.
     pub(super) fn free_turn<'a>(&'a self, id: &'a str) -> Option<Turn<'a>> {
-        let ticket = self.shard(self.lane(id)).enter_free(id)?;
+        let ticket = self.shard(self.shard_of(id)).enter_free(id)?;
         Some(self.taken_turn(id, ticket))
     }
 
     /// Waits for the last turn of an active actor, behind which no other begins. `None` when it ended meanwhile.
     pub(super) async fn last<'a>(&'a self, id: &'a str) -> Option<Turn<'a>> {
         let (waker, woken) = oneshot::channel();
-        let last = self.shard(self.lane(id)).last(id, || waker);
+        let last = self.shard(self.shard_of(id)).last(id, || waker);
         let Some((ticket, begins)) = last else {
             // It may be ending already.
             self.wait_until_ended(id).await;
@@ -348,7 +348,7 @@ impl HostedType {
     pub(super) async fn wait_until_ended(&self, id: &str) {
         let (waker, woken) = oneshot::channel();
         let entry = self
-            .shard(self.lane(id))
+            .shard(self.shard_of(id))
             .enter(id, None, false, self.looks.now(), || waker);
         if entry == Ok(Entry::Ends) {
             let _ended = woken.await;
@@ -357,30 +357,30 @@ impl HostedType {
 
     /// The calls of an actor that run have to end.
     pub(super) fn evict(&self, id: &str) {
-        self.shard(self.lane(id)).evict(id);
+        self.shard(self.shard_of(id)).evict(id);
     }
 
     /// Whether the calls of an actor that run have to end.
     pub(super) fn is_evicted(&self, id: &str) -> bool {
-        self.shard(self.lane(id)).is_evicted(id)
+        self.shard(self.shard_of(id)).is_evicted(id)
     }
 
     /// Whether an actor is being ended: its last turn has begun.
     pub(super) fn is_in_last(&self, id: &str) -> bool {
-        self.shard(self.lane(id)).is_in_last(id)
+        self.shard(self.shard_of(id)).is_in_last(id)
     }
 
-    /// The actors of a lane that are idle, `most` of them, each in a turn that nobody waits for.
-    pub(super) fn take_idle(&self, lane: usize, most: usize) -> Vec<(Arc<str>, Ticket)> {
-        let mut shard = self.shard(lane);
+    /// The actors of a shard that are idle, `most` of them, each in a turn that nobody waits for.
+    pub(super) fn take_idle(&self, index: usize, most: usize) -> Vec<(Arc<str>, Ticket)> {
+        let mut shard = self.shard(index);
         let idle = shard.take_idle(self.looks.now(), most);
         self.looks.ask(shard.next_look());
         idle
     }
 
-    /// Whether an actor of a lane may be idle by now.
-    pub(super) fn has_idle(&self, lane: usize) -> bool {
-        let next = self.shard(lane).next_look();
+    /// Whether an actor of a shard may be idle by now.
+    pub(super) fn has_idle(&self, index: usize) -> bool {
+        let next = self.shard(index).next_look();
         let due = next.is_some_and(|next| next <= self.looks.now());
         if !due {
             self.looks.ask(next);
@@ -400,17 +400,17 @@ impl HostedType {
 
     /// Whether an actor is active.
     pub(super) fn is_active(&self, id: &str) -> bool {
-        self.shard(self.lane(id)).is_active(id)
+        self.shard(self.shard_of(id)).is_active(id)
     }
 
     /// How many are active.
     pub(super) fn count(&self) -> usize {
-        (0..LANES).map(|lane| self.shard(lane).len()).sum()
+        (0..SHARDS).map(|index| self.shard(index).len()).sum()
     }
 
     /// The active actors that are wanted.
     pub(super) fn ids(&self, wanted: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
-        let all = (0..LANES).flat_map(|lane| self.shard(lane).ids());
+        let all = (0..SHARDS).flat_map(|index| self.shard(index).ids());
         all.filter(|id| wanted(id)).collect()
     }
 }
@@ -430,7 +430,7 @@ impl Turn<'_> {
         let Some(ticket) = self.ticket.take() else { return };
         let now = self.kind.looks.now();
         let woken = {
-            let mut shard = self.kind.shard(self.kind.lane(self.id));
+            let mut shard = self.kind.shard(self.kind.shard_of(self.id));
             let woken = how(&mut shard, self.id, ticket, now);
             self.kind.looks.ask(shard.next_look());
             woken

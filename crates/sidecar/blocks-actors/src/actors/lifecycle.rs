@@ -7,7 +7,7 @@ use futures::stream::{self, FuturesUnordered, StreamExt};
 use outrigger_actors::turns::Ticket;
 use tokio::time::{sleep, timeout};
 
-use super::gate::{Claim, LANES};
+use super::admission::{InFlight, SHARDS};
 use super::host::{HostedType, Turn};
 use super::placement::until;
 use super::{ActorError, Actors, LOG};
@@ -39,26 +39,26 @@ impl Actors {
             }
             looks.begin();
             for kind in hosted.types() {
-                for lane in 0..LANES {
-                    if !kind.has_idle(lane) {
+                for shard in 0..SHARDS {
+                    if !kind.has_idle(shard) {
                         continue;
                     }
                     while kind.internal.is_none() && ending.len() >= AT_ONCE {
                         ending.next().await;
                     }
                     // While actors are spread anew nobody is found idle: who moves ends anyway.
-                    let claim = Arc::new(meanwhile(&mut ending, self.gate.enter(lane)).await);
+                    let guard = Arc::new(meanwhile(&mut ending, self.admission.admit(shard)).await);
                     let most = match kind.internal {
                         // These take no time.
                         Some(_) => usize::MAX,
                         None => AT_ONCE.saturating_sub(ending.len()),
                     };
-                    for (id, ticket) in kind.take_idle(lane, most) {
+                    for (id, ticket) in kind.take_idle(shard, most) {
                         if let Some(internal) = &kind.internal {
                             internal.on_idle(&id, kind.taken_turn(&id, ticket));
                             continue;
                         }
-                        ending.push(self.end_idle_one(Arc::clone(kind), Arc::clone(&claim), id, ticket));
+                        ending.push(self.end_idle_one(Arc::clone(kind), Arc::clone(&guard), id, ticket));
                     }
                 }
             }
@@ -66,12 +66,12 @@ impl Actors {
         }
     }
 
-    async fn end_idle_one(&self, kind: Arc<HostedType>, claim: Arc<Claim>, id: Arc<str>, ticket: Ticket) {
+    async fn end_idle_one(&self, kind: Arc<HostedType>, guard: Arc<InFlight>, id: Arc<str>, ticket: Ticket) {
         let turn = kind.taken_turn(&id, ticket);
         tokio::select! {
             biased;
             // It stays active, and may be idle again.
-            () = claim.cancelled() => {}
+            () = guard.cancelled() => {}
             () = self.deactivate(&kind, &id, turn) => {}
         }
     }
@@ -149,7 +149,7 @@ impl Actors {
                     kind.evict(&id);
                 }
             }
-            let _evicting = self.gate.evict();
+            let _evicting = self.admission.evict();
             std::future::pending().await
         };
         tokio::select! {

@@ -31,7 +31,7 @@ pub(super) struct LostStream {
 /// The time without a leader, for a host whose table stands. As long as each replica says that it does not lead, or nothing
 /// listens in its place, nobody can give its actors away. A leader that comes begins with a pause, in which every host that
 /// reaches it comes to it, and one that does not has ended its actors: [`SEARCH_INTERVAL`], [`SEARCH_TIMEOUT`] and
-/// `FENCE` together are shorter than the pause.
+/// `REVOKE_TIMEOUT` together are shorter than the pause.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Outage {
     /// Replicas that were asked since the last pause.
@@ -83,7 +83,7 @@ impl Actors {
     pub(super) async fn begin_outage(&self, lost: &LostStream) -> Option<Outage> {
         if self.with.handover && lost.may_outlast {
             self.is_connected.store(false, Ordering::Release);
-            let _runs_on = self.gate.close();
+            let _runs_on = self.admission.close();
             return Some(Outage::default());
         }
         self.close().await;
@@ -97,7 +97,7 @@ impl Actors {
             None => self.close().await,
             Some(next) if next.is_proven && !outage.is_proven => {
                 tracing::warn!(target: LOG, "no placement replica is the leader: actors stay where they are");
-                self.gate.reopen();
+                self.admission.reopen();
             }
             Some(_) => {}
         }

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const FIRST_REPORT: Duration = Duration::from_secs(1);
 /// How long calls that run may go on when the stream to placement is lost: with the time after which its silence is noticed
 /// (`PLACEMENT_PING`) less than the 5 s after which placement gives actors to others.
-const FENCE: Duration = Duration::from_millis(500);
+const REVOKE_TIMEOUT: Duration = Duration::from_millis(500);
 /// What sidecars call themselves; nobody looks at it any more.
 const API_LEVEL: u32 = 20;
 /// Largest table, bytes.
@@ -49,7 +49,7 @@ pub struct Placement {
     pub ready: Condition,
 }
 
-/// The end of actors that goes on behind [`FENCE`].
+/// The end of actors that goes on behind [`REVOKE_TIMEOUT`].
 type Ending<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Why a stream ended.
@@ -69,7 +69,7 @@ impl Actors {
                 ending = self.follow(&placement, &stop, &mut handing) => ending,
                 () = self.end_idle() => None,
                 () = self.announce() => None,
-                () = self.gate.watch() => None,
+                () = self.admission.watch() => None,
                 () = self.report_old_reminders() => None,
             }
         };
@@ -105,7 +105,7 @@ impl Actors {
             let session = self.connect_and_follow(placement, &mut replicas, outage.as_ref(), stop, handing);
             let end = tokio::select! {
                 biased;
-                () = self.gate.suspended() => End::Lost(LostStream {
+                () = self.admission.suspended() => End::Lost(LostStream {
                     cause: "this process was suspended, and its actors may have other hosts by now".to_owned(),
                     served: true,
                     nobody_leads: false,
@@ -144,7 +144,7 @@ impl Actors {
             };
             (outage, ()) = tokio::join!(without, handed(handing));
             if outage.is_none() {
-                self.gate.goes_on();
+                self.admission.resume();
             }
             let pause = match &outage {
                 Some(outage) if outage.is_pausing() => SEARCH_INTERVAL,
@@ -158,26 +158,26 @@ impl Actors {
         }
     }
 
-    /// Lets no call begin, ends those that run, and all actors. Others take over at any time, so that behind [`FENCE`] no
+    /// Lets no call begin, ends those that run, and all actors. Others take over at any time, so that behind [`REVOKE_TIMEOUT`] no
     /// call and no app that is told of an actor's end writes state, however long it takes.
     pub(super) async fn close(&self) {
-        if let Some(ending) = self.fence_off().await {
+        if let Some(ending) = self.revoke_all().await {
             ending.await;
         }
     }
 
     /// The same until others may take over; what comes back is what still ends then.
-    async fn fence_off(&self) -> Option<Ending<'_>> {
+    async fn revoke_all(&self) -> Option<Ending<'_>> {
         self.is_connected.store(false, Ordering::Release);
-        let drain = self.drain_time().min(FENCE);
-        let draining = self.gate.close();
-        let fence = draining.fence();
+        let drain = self.drain_time().min(REVOKE_TIMEOUT);
+        let draining = self.admission.close();
+        let revocation = draining.revocation();
         let mut ending: Ending<'_> = Box::pin(async move {
             draining.end(drain).await;
             self.halt_here(|_, _| true).await;
         });
-        let ended = timeout(FENCE, &mut ending).await;
-        fence.cut();
+        let ended = timeout(REVOKE_TIMEOUT, &mut ending).await;
+        revocation.revoke();
         ended.is_err().then_some(ending)
     }
 
@@ -222,7 +222,7 @@ impl Actors {
                 let mut session = Session::new(self, &placement.ready, reports, outage.copied(), handing);
                 match session.run(&mut orders, stop).await {
                     // Placement gives the actors to others when the stream ends: it is kept until then.
-                    Ok(()) => End::Stopped(self.fence_off().await),
+                    Ok(()) => End::Stopped(self.revoke_all().await),
                     Err(broken) => End::Lost(session.lost(broken)),
                 }
             }

@@ -52,9 +52,9 @@ impl Actors {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
         // Calls that run may need their state until they end.
-        let claim = match hosted.with_actors(kind) {
-            Some(kind) if kind.is_active(id) => self.gate.enter_within(kind.lane(id)),
-            _ => self.claim(kind, id).await?,
+        let guard = match hosted.with_actors(kind) {
+            Some(kind) if kind.is_active(id) => self.admission.admit_nested(kind.shard_of(id)),
+            _ => self.admit_call(kind, id).await?,
         };
         let store = self.store(ActorError::StateGet)?;
         let partition = self.partition(kind, id);
@@ -63,7 +63,7 @@ impl Actors {
         let found = store.get_whole(stored, Consistency::Unspecified, metadata);
         tokio::select! {
             biased;
-            () = claim.cancelled() => Err(ActorError::StateGet(ActorError::Disseminating.to_string())),
+            () = guard.cancelled() => Err(ActorError::StateGet(ActorError::Disseminating.to_string())),
             found = found => found.map_err(|cause| ActorError::StateGet(cause.to_string())),
         }
     }
@@ -126,7 +126,7 @@ impl Actors {
         let hosted = self.known(kind).await?;
         let active = hosted.with_actors(kind).filter(|kind| kind.is_active(id));
         let active = active.ok_or(ActorError::NotActive)?;
-        let claim = self.gate.enter_within(active.lane(id));
+        let guard = self.admission.admit_nested(active.shard_of(id));
         // What the app writes when it is told of the actor's end is there before another host has the actor. A turn that is
         // cut off writes no more.
         let is_told = active.is_in_last(id);
@@ -143,7 +143,7 @@ impl Actors {
         tokio::select! {
             // Another host may have the actor by then: a store that is quick does not make that right.
             biased;
-            () = claim.cancelled_or(|| !is_told && active.is_evicted(id)) => {
+            () = guard.cancelled_or(|| !is_told && active.is_evicted(id)) => {
                 Err(ActorError::StateSave(ActorError::Disseminating.to_string()))
             }
             saved = saved => saved.map_err(|cause| match cause.kind() {
@@ -165,9 +165,9 @@ impl Actors {
     ) -> Result<HashMap<String, Bytes>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
-        let claim = match hosted.with_actors(kind) {
-            Some(kind) if kind.is_active(id) => self.gate.enter_within(kind.lane(id)),
-            _ => self.claim(kind, id).await?,
+        let guard = match hosted.with_actors(kind) {
+            Some(kind) if kind.is_active(id) => self.admission.admit_nested(kind.shard_of(id)),
+            _ => self.admit_call(kind, id).await?,
         };
         let store = self.store(ActorError::StateGet)?;
         let partition = self.partition(kind, id);
@@ -178,7 +178,7 @@ impl Actors {
             let found = store.get_all_whole(stored.collect(), metadata.clone());
             let found = tokio::select! {
                 biased;
-                () = claim.cancelled() => {
+                () = guard.cancelled() => {
                     return Err(ActorError::StateGet(ActorError::Disseminating.to_string()));
                 }
                 found = found => found.map_err(|cause| ActorError::StateGet(cause.to_string()))?,
@@ -212,7 +212,7 @@ impl Actors {
     pub async fn remove_state(&self, kind: &str, id: &str, keys: Vec<String>) -> Result<(), ActorError> {
         check(kind, id)?;
         self.known(kind).await?;
-        let claim = self.claim(kind, id).await?;
+        let guard = self.admit_call(kind, id).await?;
         let store = self.store(ActorError::StateSave)?;
         let partition = self.partition(kind, id);
         let metadata = Pairs::from([("partitionKey".to_owned(), partition.clone())]);
@@ -231,7 +231,7 @@ impl Actors {
             let saved = store.transact_whole(operations, metadata.clone(), None);
             tokio::select! {
                 biased;
-                () = claim.cancelled() => {
+                () = guard.cancelled() => {
                     return Err(ActorError::StateSave(ActorError::Disseminating.to_string()));
                 }
                 saved = saved => saved.map_err(|cause| ActorError::StateSave(cause.to_string()))?,

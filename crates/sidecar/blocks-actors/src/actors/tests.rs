@@ -120,7 +120,7 @@ pub(super) fn actors() -> Actors {
         max_message: 0,
     });
     actors.step(actors.routes.load().replaced(tables(HERE)));
-    actors.gate.open();
+    actors.admission.open();
     actors
 }
 
@@ -204,16 +204,16 @@ async fn who_waits_for_a_turn_of_an_actor_whose_calls_are_cut_off_waits_for_its_
     actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
     let hosted = actors.hosted.load_full();
     let kind = hosted.with_actors(KIND).unwrap();
-    let (claim, stays) = (actors.gate.enter(0).await, || true);
+    let (guard, stays) = (actors.admission.admit(0).await, || true);
     let runs = kind.turn("a", None, &TurnRequest::new(&stays)).await;
     let runs = runs.unwrap().unwrap();
-    let turn_request = TurnRequest::new(&stays).within(&claim);
+    let turn_request = TurnRequest::new(&stays).within(&guard);
     let mut waits = std::pin::pin!(kind.turn("a", None, &turn_request));
     assert!(waits.as_mut().now_or_never().is_none());
     let mut last = std::pin::pin!(kind.last("a"));
     assert!(last.as_mut().now_or_never().is_none());
     kind.evict("a");
-    let _evicting = actors.gate.evict();
+    let _evicting = actors.admission.evict();
     drop(runs);
     assert!(waits.as_mut().now_or_never().is_none());
     assert!(!turn_request.begun.load(Ordering::SeqCst));
@@ -225,7 +225,7 @@ async fn who_waits_for_a_turn_of_an_actor_whose_calls_are_cut_off_waits_for_its_
 #[tokio::test]
 async fn who_waits_to_read_state_is_told_that_the_sidecar_ends() {
     let actors = actors();
-    actors.gate.close();
+    actors.admission.close();
     let mut read = std::pin::pin!(actors.state(KIND, "a", "k"));
     assert!(read.as_mut().now_or_never().is_none());
     actors.ended.cancel();

@@ -19,8 +19,8 @@ use prost::Message as _;
 use prost_types::Any;
 use tonic::{Code, Status};
 
+use super::admission::InFlight;
 use super::call::{no_address, outcome};
-use super::gate::Claim;
 use super::host::TurnRequest;
 use super::remote::{failed, request};
 use super::serve::{Served, status, unread};
@@ -60,16 +60,16 @@ impl Actors {
         self.known(&call.kind).await?;
         loop {
             let mut steps = self.steps.subscribe();
-            let claim = self.claim(&call.kind, &call.id).await?;
+            let guard = self.admit_call(&call.kind, &call.id).await?;
             let routes = self.routes.load_full();
             match routes.route(Origin::Own, &call.kind, &call.id) {
-                Route::Local => return self.watch_here(claim, call).await,
+                Route::Local => return self.watch_here(guard, call).await,
                 Route::Remote(host) | Route::Forward(host, _) => {
-                    drop(claim);
+                    drop(guard);
                     return self.watch_there(host, call).await;
                 }
                 Route::Wait => {
-                    drop(claim);
+                    drop(guard);
                     self.next_step(&mut steps).await?;
                 }
                 Route::Moved | Route::NoHost => return Err(no_address(&call.kind, &call.id)),
@@ -78,8 +78,8 @@ impl Actors {
     }
 
     /// An actor that lives here. Who watches does not hold up a new table, but ends with it.
-    async fn watch_here(&self, claim: Claim, call: &ActorCall) -> Result<ActorStream, ActorError> {
-        let closed = self.gate.closed();
+    async fn watch_here(&self, guard: InFlight, call: &ActorCall) -> Result<ActorStream, ActorError> {
+        let closed = self.admission.closed();
         let mut steps = self.steps.subscribe();
         let (name, id) = (call.kind.clone(), call.id.clone());
         let moved = async move {
@@ -98,7 +98,7 @@ impl Actors {
         let watching = tokio::select! {
             biased;
             watching = internal.watch(kind, call, &turn_request) => watching?,
-            () = claim.cancelled() => return Err(ActorError::Disseminating),
+            () = guard.cancelled() => return Err(ActorError::Disseminating),
         };
         let ended = watching.ended;
         let end = async move {
@@ -178,12 +178,12 @@ impl Actors {
         let watched = async {
             loop {
                 let mut steps = self.steps.subscribe();
-                let claim = self.claim_of_peer(&call.kind, &call.id).await?;
+                let guard = self.admit_from_peer(&call.kind, &call.id).await?;
                 let routes = self.routes.load_full();
                 match routes.route(Origin::Peer, &call.kind, &call.id) {
-                    Route::Local => return self.watch_here(claim, &call).await,
+                    Route::Local => return self.watch_here(guard, &call).await,
                     Route::Wait => {
-                        drop(claim);
+                        drop(guard);
                         self.next_step(&mut steps).await?;
                     }
                     _ => return Err(ActorError::Moved),

@@ -11,7 +11,7 @@ use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
 
 use super::*;
-use crate::actors::gate::LANES;
+use crate::actors::admission::SHARDS;
 use crate::actors::host::IdleScan;
 use crate::actors::metrics::ActorMetrics;
 
@@ -194,8 +194,8 @@ async fn who_is_idle_is_asked_and_asked_again_when_as_much_time_has_passed() {
     // How many were idle, and how many are active when they have been asked.
     let after = async |seconds| {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
-        let idle: Vec<_> = (0..LANES)
-            .flat_map(|lane| kind.take_idle(lane, usize::MAX))
+        let idle: Vec<_> = (0..SHARDS)
+            .flat_map(|shard| kind.take_idle(shard, usize::MAX))
             .collect();
         for (id, ticket) in &idle {
             kind.internal

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::stream::{Stream, StreamExt};
+use outrigger_actors::dissemination::{Dissemination, Order, Step};
 use outrigger_actors::ring::{Host, TableError, Tables};
-use outrigger_actors::round::{Order, Round, Step};
 use outrigger_actors::routes::{Routes, Stamp};
 use outrigger_runtime::life::Condition;
 use outrigger_wire::placement::v1 as wire;
@@ -38,7 +38,7 @@ pub(super) struct Session<'s, 'a> {
     actors: &'a Actors,
     ready: &'s Condition,
     reports: mpsc::Sender<wire::Host>,
-    round: Round,
+    dissemination: Dissemination,
     /// The last order was of a round in which only what moves stops.
     hands_over_now: bool,
     /// A leader begins with a pause: this host may go on while there is none.
@@ -75,7 +75,7 @@ impl<'s, 'a> Session<'s, 'a> {
             actors,
             ready,
             reports,
-            round: Round::default(),
+            dissemination: Dissemination::default(),
             hands_over_now: false,
             settles: false,
             draining: None,
@@ -113,7 +113,7 @@ impl Session<'_, '_> {
                 continue;
             }
             // Who hands over holds up nobody, and need not hurry.
-            let deadline = self.round.deadline().filter(|_| !self.hands_over_now);
+            let deadline = self.dissemination.deadline().filter(|_| !self.hands_over_now);
             let deadline = deadline.map(Instant::from_std);
             tokio::select! {
                 biased;
@@ -124,7 +124,7 @@ impl Session<'_, '_> {
                     self.leave().await?;
                 }
                 () = until(self.leaving), if self.handing.is_none() && self.draining.is_none() => {
-                    if !self.is_listed() && (self.hands_over_now || self.round.is_over()) {
+                    if !self.is_listed() && (self.hands_over_now || self.dissemination.is_over()) {
                         return Ok(());
                     }
                     // Nobody else has the actors as long as this stream is there: calls that run have their time.
@@ -133,7 +133,7 @@ impl Session<'_, '_> {
                 }
                 () = wait(&mut self.draining) => {
                     self.draining = None;
-                    if let Some(version) = self.round.drained() {
+                    if let Some(version) = self.dissemination.drained() {
                         self.send(self.actors.answer(wire::HostOperation::Lock, version)).await?;
                     }
                     if self.leaves_alone {
@@ -179,7 +179,7 @@ impl Session<'_, '_> {
     }
 
     pub(super) fn lost(&self, broken: Unopened) -> LostStream {
-        let steady = self.round.is_over() && self.draining.is_none() && self.leaving.is_none();
+        let steady = self.dissemination.is_over() && self.draining.is_none() && self.leaving.is_none();
         LostStream {
             cause: broken.cause,
             served: self.served,
@@ -209,7 +209,7 @@ impl Session<'_, '_> {
 
     /// Whether all know that nothing is hosted here any more.
     fn has_left(&self) -> bool {
-        self.leaving.is_some() && self.round.is_over() && !self.is_listed()
+        self.leaving.is_some() && self.dissemination.is_over() && !self.is_listed()
     }
 
     /// Whether actors are this sidecar's by its table.
@@ -266,7 +266,7 @@ impl Session<'_, '_> {
         };
         self.hands_over_now = handover != 0;
         self.settles = order.settles;
-        match self.round.order(kind, version, std::time::Instant::now()) {
+        match self.dissemination.order(kind, version, std::time::Instant::now()) {
             Step::Ignore => Ok(()),
             // Placement waits for the answer, or for this host no more: its actors may be others' by now.
             _ if self.handing.is_some() => Err(format!(
@@ -274,7 +274,7 @@ impl Session<'_, '_> {
                 order.operation
             )
             .into()),
-            Step::Drain if handover != 0 && self.draining.is_none() => match self.round.drained() {
+            Step::Drain if handover != 0 && self.draining.is_none() => match self.dissemination.drained() {
                 Some(version) => {
                     self.send(self.actors.answer(wire::HostOperation::Lock, version))
                         .await
@@ -302,7 +302,7 @@ impl Session<'_, '_> {
 
     /// Lets no call begin, and those that run come to an end.
     fn drain(&mut self) {
-        let draining = self.actors.gate.close();
+        let draining = self.actors.admission.close();
         let time = self.actors.drain_time();
         self.draining.get_or_insert_with(|| draining.end(time).boxed());
     }
@@ -314,7 +314,7 @@ impl Session<'_, '_> {
             actors.announced.send_replace(Arc::clone(&self.reported));
         }
         actors.step(actors.routes.load().settled());
-        actors.gate.open();
+        actors.admission.open();
         let known = actors.types.borrow().clone();
         if self.leaving.is_none() && known.is_none_or(|names| names == self.reported) {
             actors.is_connected.store(true, Ordering::Release);
@@ -348,10 +348,10 @@ impl Session<'_, '_> {
             return;
         }
         // Who stood still has no table of this term before this one.
-        let known = actors.gate.is_open();
+        let known = actors.admission.is_open();
         let leaving = leaving.iter().map(String::as_str);
         actors.step(routes.handing_over(stamp, tables, known, leaving));
-        actors.gate.open();
+        actors.admission.open();
         let handing = async move {
             actors.hand_over(actors.drain_time()).await;
             stamp.version

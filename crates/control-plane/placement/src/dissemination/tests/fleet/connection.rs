@@ -4,7 +4,7 @@ use super::hosts::{Cut, SEARCH_INTERVAL, SILENCE_AT_PLACEMENT, WaitsFor};
 use super::*;
 
 /// How long calls go on when the stream to placement is lost.
-const FENCE: Duration = Duration::from_millis(500);
+const REVOKE_TIMEOUT: Duration = Duration::from_millis(500);
 /// By then, and by the time that actors take to end, all of them have.
 const ENDED: Duration = Duration::from_millis(600);
 /// Placement and hosts hear of each other so often.
@@ -32,7 +32,7 @@ impl World {
             && member.hands_over
             && member.is_open
             && member.waits == WaitsFor::Nothing
-            && member.round.is_over();
+            && member.dissemination.is_over();
         if steady && member.is_up && !member.leaving && nobody_leads {
             (member.stream, member.alone) = (None, true);
             let life = member.life;
@@ -52,7 +52,7 @@ impl World {
         let member = &mut self.hosts[host];
         if member.is_up {
             (member.stream, member.is_open, member.alone) = (None, false, false);
-            self.begin_wait(host, WaitsFor::Close, FENCE);
+            self.begin_wait(host, WaitsFor::Close, REVOKE_TIMEOUT);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Hosts: what a sidecar does with orders, and how it comes and goes.
 
-use outrigger_actors::round::{Order, Round, Step};
+use outrigger_actors::dissemination::{Dissemination, Order, Step};
 use outrigger_actors::routes::{Routes, Stamp};
 use outrigger_actors::shard::Shard;
 
@@ -57,7 +57,7 @@ pub(super) struct Member {
     /// It goes on by its last table, because there is no leader.
     pub(super) alone: bool,
     pub(super) stream: Option<StreamId>,
-    pub(super) round: Round,
+    pub(super) dissemination: Dissemination,
     pub(super) routes: Routes,
     pub(super) is_open: bool,
     pub(super) shard: Shard<Wake>,
@@ -103,7 +103,7 @@ impl World {
             leaving: false,
             alone: false,
             stream: None,
-            round: Round::default(),
+            dissemination: Dissemination::default(),
             is_open: false,
             shard: Shard::new(self.idle),
             last: HashMap::new(),
@@ -160,8 +160,8 @@ impl World {
             Some(namespace) => {
                 self.streams.insert(stream, host);
                 let member = &mut self.hosts[host];
-                (member.stream, member.round, member.down, member.up) =
-                    (Some(stream), Round::default(), now, now);
+                (member.stream, member.dissemination, member.down, member.up) =
+                    (Some(stream), Dissemination::default(), now, now);
                 namespace.join(now, stream, report);
             }
         }
@@ -203,12 +203,12 @@ impl World {
             Phase::Unlock => Order::Unlock,
         };
         let now = self.began + self.now;
-        match self.hosts[host].round.order(order, version, now) {
+        match self.hosts[host].dissemination.order(order, version, now) {
             Step::Ignore => {}
             Step::Reconnect => self.lose(host),
             Step::Drain if term != 0 && self.hosts[host].waits == WaitsFor::Nothing => {
                 assert!(self.hosts[host].hands_over);
-                self.hosts[host].round.drained();
+                self.hosts[host].dissemination.drained();
                 self.answer(host, phase, version);
             }
             Step::Drain => {
@@ -299,7 +299,7 @@ impl World {
         match member.waits {
             WaitsFor::Drain if !held => {
                 member.waits = WaitsFor::Nothing;
-                if let Some(version) = member.round.drained() {
+                if let Some(version) = member.dissemination.drained() {
                     self.answer(host, Phase::Lock, version);
                 }
             }

@@ -144,7 +144,7 @@ async fn the_end_of_the_stream_is_seen_while_actors_are_handed_over() {
         // As when the stream is lost.
         let mut closing = pin!(join(actors.close(), handed(&mut handing)));
         assert!(closing.as_mut().now_or_never().is_none());
-        assert!(!actors.gate.is_open());
+        assert!(!actors.admission.is_open());
         assert_eq!(count(&actors), 1, "it goes on to end");
         lasting.may_end.add_permits(1);
         closing.await;
@@ -204,14 +204,21 @@ async fn the_end_of_the_stream_is_seen_while_all_stop_and_some_actors_move() {
             drop(said);
             assert!(running.now_or_never().expect("it is seen").is_err());
         }
-        let write = actors.gate.enter_within(0);
+        let write = actors.admission.admit_nested(0);
         let mut closing = pin!(join(actors.close(), handed(&mut handing)));
         assert!(timeout(Duration::from_secs(1), closing.as_mut()).await.is_err());
         assert!(
             write.cancelled().now_or_never().is_some(),
             "what it writes is refused"
         );
-        assert!(actors.gate.enter_within(0).cancelled().now_or_never().is_some());
+        assert!(
+            actors
+                .admission
+                .admit_nested(0)
+                .cancelled()
+                .now_or_never()
+                .is_some()
+        );
         drop(write);
         lasting.may_end.add_permits(1);
         closing.await;
@@ -250,7 +257,7 @@ async fn a_round_that_comes_while_actors_still_end_is_answered_behind_that() {
             (wire::HostOperation::Unlock, Some(2))
         ]
     );
-    assert!(actors.gate.is_open());
+    assert!(actors.admission.is_open());
 }
 
 /// The stream is what keeps the actors from others.
@@ -261,7 +268,7 @@ async fn a_sidecar_that_is_told_to_stop_keeps_its_stream_until_calls_have_had_th
         let (actors, _lasting, ready, stop) = hosting().await;
         let drain = Duration::from_secs(60);
         actors.change_types(|known| known.drain = drain);
-        let runs = actors.gate.enter(0).await;
+        let runs = actors.admission.admit(0).await;
         let mut handing = None;
         let (mut session, said, orders, mut answers) = quiet_stream(&actors, &ready, &mut handing);
         stop.cancel();
@@ -272,7 +279,7 @@ async fn a_sidecar_that_is_told_to_stop_keeps_its_stream_until_calls_have_had_th
         // In a round placement has to go on sooner.
         let longer = if round { LEAVE_TIMEOUT / 8 } else { drain / 2 };
         assert!(timeout(LEAVE_TIMEOUT + longer, running.as_mut()).await.is_err());
-        assert!(!actors.gate.is_open(), "no other call begins");
+        assert!(!actors.admission.is_open(), "no other call begins");
         assert!(runs.cancelled().now_or_never().is_none());
         if !ends_by_itself {
             sleep(drain / 2 + Duration::from_millis(10)).await;
@@ -304,7 +311,7 @@ async fn a_sidecar_that_hands_over_and_is_told_to_stop_gives_calls_their_time_wh
     }
     let mut running = pin!(session.run(orders, &stop));
     assert!(running.as_mut().now_or_never().is_none());
-    let runs = actors.gate.enter(0).await;
+    let runs = actors.admission.admit(0).await;
     stop.cancel();
     assert!(
         timeout(LEAVE_TIMEOUT + drain / 2, running.as_mut())

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 /// Between `lock` and `update` at most.
-pub const ROUND_TIMEOUT: Duration = Duration::from_secs(5);
+pub const UPDATE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An order of the placement service: a step of a round.
+/// An order of the placement service: a step of a dissemination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Begin no calls; those that run come to an end.
@@ -34,7 +34,7 @@ impl Order {
 pub enum Step {
     /// Nothing: it is of a round that is over.
     Ignore,
-    /// Let no call begin, end those that run, and then ask [`Round::drained`].
+    /// Let no call begin, end those that run, and then ask [`Dissemination::drained`].
     Drain,
     /// Take the new table, halt what moved, and answer `UPDATE` with the round's number.
     Install(u64),
@@ -58,13 +58,13 @@ enum Phase {
 
 /// The rounds of one stream.
 #[derive(Debug)]
-pub struct Round {
+pub struct Dissemination {
     version: u64,
     phase: Phase,
     deadline: Option<Instant>,
 }
 
-impl Default for Round {
+impl Default for Dissemination {
     fn default() -> Self {
         Self {
             version: 0,
@@ -74,13 +74,13 @@ impl Default for Round {
     }
 }
 
-impl Round {
+impl Dissemination {
     /// Takes an order of the round `version`.
     pub fn order(&mut self, order: Order, version: u64, now: Instant) -> Step {
         match order {
             Order::Lock => {
                 self.version = version;
-                self.deadline = Some(now + ROUND_TIMEOUT);
+                self.deadline = Some(now + UPDATE_TIMEOUT);
                 self.phase = Phase::Draining;
                 Step::Drain
             }
@@ -124,35 +124,35 @@ mod tests {
 
     #[test]
     fn a_round_has_three_answers() {
-        let (mut round, now) = (Round::default(), Instant::now());
-        assert_eq!(round.order(Order::Lock, 3, now), Step::Drain);
-        assert_eq!(round.deadline(), Some(now + ROUND_TIMEOUT));
-        assert_eq!(round.drained(), Some(3));
-        assert_eq!(round.drained(), None, "once");
-        assert_eq!(round.order(Order::Update, 3, now), Step::Install(3));
-        assert_eq!(round.deadline(), None);
-        assert!(!round.is_over());
-        assert_eq!(round.order(Order::Unlock, 3, now), Step::Open(3));
-        assert!(round.is_over());
-        assert_eq!(round.order(Order::Unlock, 3, now), Step::Ignore, "once");
+        let (mut dissemination, now) = (Dissemination::default(), Instant::now());
+        assert_eq!(dissemination.order(Order::Lock, 3, now), Step::Drain);
+        assert_eq!(dissemination.deadline(), Some(now + UPDATE_TIMEOUT));
+        assert_eq!(dissemination.drained(), Some(3));
+        assert_eq!(dissemination.drained(), None, "once");
+        assert_eq!(dissemination.order(Order::Update, 3, now), Step::Install(3));
+        assert_eq!(dissemination.deadline(), None);
+        assert!(!dissemination.is_over());
+        assert_eq!(dissemination.order(Order::Unlock, 3, now), Step::Open(3));
+        assert!(dissemination.is_over());
+        assert_eq!(dissemination.order(Order::Unlock, 3, now), Step::Ignore, "once");
     }
 
     #[test]
     fn a_newer_round_takes_the_place_of_one_under_way() {
-        let (mut round, now) = (Round::default(), Instant::now());
-        round.order(Order::Lock, 3, now);
+        let (mut dissemination, now) = (Dissemination::default(), Instant::now());
+        dissemination.order(Order::Lock, 3, now);
         let later = now + Duration::from_secs(1);
-        assert_eq!(round.order(Order::Lock, 4, later), Step::Drain);
-        assert_eq!(round.deadline(), Some(later + ROUND_TIMEOUT));
-        assert_eq!(round.drained(), Some(4), "one answer, to the newer");
-        assert_eq!(round.order(Order::Update, 4, later), Step::Install(4));
-        assert_eq!(round.order(Order::Lock, 5, later), Step::Drain);
+        assert_eq!(dissemination.order(Order::Lock, 4, later), Step::Drain);
+        assert_eq!(dissemination.deadline(), Some(later + UPDATE_TIMEOUT));
+        assert_eq!(dissemination.drained(), Some(4), "one answer, to the newer");
+        assert_eq!(dissemination.order(Order::Update, 4, later), Step::Install(4));
+        assert_eq!(dissemination.order(Order::Lock, 5, later), Step::Drain);
         assert_eq!(
-            round.order(Order::Unlock, 4, later),
+            dissemination.order(Order::Unlock, 4, later),
             Step::Ignore,
             "what is locked again is not opened"
         );
-        assert_eq!(round.order(Order::Update, 4, later), Step::Reconnect);
+        assert_eq!(dissemination.order(Order::Update, 4, later), Step::Reconnect);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Lets calls begin while the table of placement stands, and ends those that run when it changes. A call takes no lock:
-//! it counts itself in the lane of its actor.
+//! it counts itself in the shard of its actor.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
 
-/// Calls of different lanes do not meet.
-pub(super) const LANES: usize = 16;
+/// Calls of different shards do not meet.
+pub(super) const SHARDS: usize = 16;
 
 /// Between two signs of life of this process.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
@@ -20,7 +20,7 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 const MAX_SUSPENSION: Duration = Duration::from_millis(2_500);
 
 /// Whether calls may begin.
-pub(super) struct Gate {
+pub(super) struct Admission {
     current: ArcSwap<Period>,
     is_open: watch::Sender<bool>,
     heartbeat: Arc<Heartbeat>,
@@ -57,29 +57,29 @@ impl Drop for Unwatched<'_> {
     }
 }
 
-/// The time from one opening of the gate to its closing.
+/// The time from one opening of the admission to its closing.
 struct Period {
-    lanes: [Lane; LANES],
+    shards: [CallShard; SHARDS],
     closed: AtomicBool,
     /// How many want calls of some actors to end.
     evicts: AtomicUsize,
-    /// A call ended after the gate was closed.
+    /// A call ended after the admission was closed.
     ended: Notify,
     heartbeat: Arc<Heartbeat>,
 }
 
 #[derive(Default)]
-struct Lane {
+struct CallShard {
     calls: AtomicUsize,
     cancelled: AtomicBool,
     /// Calls have to see whether they are to end.
-    look: Notify,
+    recheck: Notify,
 }
 
 impl Period {
     fn new(closed: bool, heartbeat: &Arc<Heartbeat>) -> Arc<Self> {
         Arc::new(Self {
-            lanes: Default::default(),
+            shards: Default::default(),
             closed: AtomicBool::new(closed),
             evicts: AtomicUsize::new(0),
             ended: Notify::new(),
@@ -88,16 +88,16 @@ impl Period {
     }
 
     fn calls(&self) -> usize {
-        self.lanes
+        self.shards
             .iter()
-            .map(|lane| lane.calls.load(Ordering::SeqCst))
+            .map(|shard| shard.calls.load(Ordering::SeqCst))
             .sum()
     }
 
     fn cancel(&self) {
-        for lane in &self.lanes {
-            lane.cancelled.store(true, Ordering::SeqCst);
-            lane.look.notify_waiters();
+        for shard in &self.shards {
+            shard.cancelled.store(true, Ordering::SeqCst);
+            shard.recheck.notify_waiters();
         }
     }
 
@@ -108,22 +108,22 @@ impl Period {
     }
 }
 
-/// The right of a call to run; the gate waits for its end.
-pub(super) struct Claim {
+/// The right of a call to run; the admission waits for its end.
+pub(super) struct InFlight {
     period: Arc<Period>,
-    lane: usize,
+    shard: usize,
 }
 
-impl Claim {
+impl InFlight {
     /// Completes when the call has to end, because it held up the others for too long.
     pub(super) async fn cancelled(&self) {
         self.cancelled_or(|| false).await;
     }
 
-    /// Whether [`Claim::cancelled`] completes at once.
+    /// Whether [`InFlight::cancelled`] completes at once.
     pub(super) fn is_cancelled(&self) -> bool {
-        let lane = &self.period.lanes[self.lane];
-        lane.cancelled.load(Ordering::SeqCst) || self.period.heartbeat.has_stopped()
+        let shard = &self.period.shards[self.shard];
+        shard.cancelled.load(Ordering::SeqCst) || self.period.heartbeat.has_stopped()
     }
 
     /// Whether calls have to ask if they are to end: there is an [`Evicting`].
@@ -131,11 +131,11 @@ impl Claim {
         self.period.evicts.load(Ordering::SeqCst) > 0
     }
 
-    /// As [`Claim::cancelled`], or when `evicted` says so, which is asked while there is an [`Evicting`].
+    /// As [`InFlight::cancelled`], or when `evicted` says so, which is asked while there is an [`Evicting`].
     pub(super) async fn cancelled_or(&self, evicted: impl Fn() -> bool) {
-        let lane = &self.period.lanes[self.lane];
+        let shard = &self.period.shards[self.shard];
         loop {
-            let mut look = std::pin::pin!(lane.look.notified());
+            let mut look = std::pin::pin!(shard.recheck.notified());
             look.as_mut().enable();
             if self.is_cancelled() || (self.is_asked() && evicted()) {
                 return;
@@ -152,22 +152,24 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.period.lanes[self.lane].calls.fetch_sub(1, Ordering::SeqCst);
+        self.period.shards[self.shard]
+            .calls
+            .fetch_sub(1, Ordering::SeqCst);
         if self.period.closed.load(Ordering::SeqCst) {
             self.period.ended.notify_one();
         }
     }
 }
 
-/// The calls that ran when the gate was closed.
+/// The calls that ran when the admission was closed.
 pub(super) struct Draining(Arc<Period>);
 
 impl Draining {
     /// The way to end what runs longer than they do.
-    pub(super) fn fence(&self) -> Fence {
-        Fence(Arc::clone(&self.0))
+    pub(super) fn revocation(&self) -> Revocation {
+        Revocation(Arc::clone(&self.0))
     }
 
     /// Lets them go on for `time`, and ends those that are left.
@@ -190,18 +192,18 @@ impl Drop for Evicting {
     }
 }
 
-/// What belongs to the time before the gate was closed.
-pub(super) struct Fence(Arc<Period>);
+/// What belongs to the time before the admission was closed.
+pub(super) struct Revocation(Arc<Period>);
 
-impl Fence {
+impl Revocation {
     /// Ends all of it that runs, and at once what begins in it from now on, as parts of calls and the end of actors do.
-    pub(super) fn cut(&self) {
+    pub(super) fn revoke(&self) {
         self.0.cancel();
     }
 }
 
-impl Gate {
-    /// A gate that is closed.
+impl Admission {
+    /// An admission that is closed.
     pub(super) fn new() -> Self {
         let heartbeat = Arc::new(Heartbeat {
             made: Instant::now(),
@@ -219,15 +221,15 @@ impl Gate {
     pub(super) async fn watch(&self) {
         let _unwatched = Unwatched(&self.heartbeat.last_seen);
         loop {
-            self.look();
+            self.check_suspended();
             let millis = self.heartbeat.millis();
             self.heartbeat.last_seen.store(millis.max(1), Ordering::SeqCst);
             tokio::time::sleep(HEARTBEAT_INTERVAL).await;
         }
     }
 
-    /// Closes the gate for good where the process was suspended, and ends what runs: whoever comes first notices.
-    fn look(&self) {
+    /// Closes the admission for good where the process was suspended, and ends what runs: whoever comes first notices.
+    fn check_suspended(&self) {
         if self.heartbeat.has_stopped() {
             self.suspended.send_replace(true);
             self.close().0.cancel();
@@ -241,40 +243,40 @@ impl Gate {
         let _seen = suspended.wait_for(|still| *still).await;
     }
 
-    /// What was here when the process was suspended has ended: the gate may be opened again.
-    pub(super) fn goes_on(&self) {
+    /// What was here when the process was suspended has ended: the admission may be opened again.
+    pub(super) fn resume(&self) {
         self.suspended.send_replace(false);
     }
 
     /// Waits until calls may begin, and begins one.
-    pub(super) async fn enter(&self, lane: usize) -> Claim {
+    pub(super) async fn admit(&self, shard: usize) -> InFlight {
         loop {
-            if let Some(claim) = self.try_enter(lane) {
-                return claim;
+            if let Some(guard) = self.try_admit(shard) {
+                return guard;
             }
             let mut opened = self.is_open.subscribe();
-            // The gate is there as long as anybody who waits.
+            // The admission is there as long as anybody who waits.
             let _gone = opened.wait_for(|open| *open).await;
         }
     }
 
     /// Begins a call if that may be now.
-    pub(super) fn try_enter(&self, lane: usize) -> Option<Claim> {
-        let claim = self.count(lane);
-        (!claim.period.closed.load(Ordering::SeqCst)).then_some(claim)
+    pub(super) fn try_admit(&self, shard: usize) -> Option<InFlight> {
+        let guard = self.count(shard);
+        (!guard.period.closed.load(Ordering::SeqCst)).then_some(guard)
     }
 
-    fn count(&self, lane: usize) -> Claim {
-        self.look();
+    fn count(&self, shard: usize) -> InFlight {
+        self.check_suspended();
         let period = self.current.load_full();
-        let lane = lane % LANES;
-        period.lanes[lane].calls.fetch_add(1, Ordering::SeqCst);
-        Claim { period, lane }
+        let shard = shard % SHARDS;
+        period.shards[shard].calls.fetch_add(1, Ordering::SeqCst);
+        InFlight { period, shard }
     }
 
-    /// Begins a part of a call that runs already, whether the gate is open or not: what ends that ends this.
-    pub(super) fn enter_within(&self, lane: usize) -> Claim {
-        self.count(lane)
+    /// Begins a part of a call that runs already, whether the admission is open or not: what ends that ends this.
+    pub(super) fn admit_nested(&self, shard: usize) -> InFlight {
+        self.count(shard)
     }
 
     /// Lets no call begin. What runs is the caller's to end.
@@ -294,20 +296,23 @@ impl Gate {
     pub(super) fn evict(&self) -> Evicting {
         let period = self.current.load_full();
         period.evicts.fetch_add(1, Ordering::SeqCst);
-        period.lanes.iter().for_each(|lane| lane.look.notify_waiters());
+        period
+            .shards
+            .iter()
+            .for_each(|shard| shard.recheck.notify_waiters());
         Evicting(period)
     }
 
-    /// Completes when the gate is closed: what is only watched does not hold up a new table.
+    /// Completes when the admission is closed: what is only watched does not hold up a new table.
     pub(super) fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut is_open = self.is_open.subscribe();
         async move {
-            // Without a gate nothing is watched either.
+            // Without an admission nothing is watched either.
             let _closed = is_open.wait_for(|open| !*open).await;
         }
     }
 
-    /// Lets calls begin again behind [`Gate::close`], where nothing was ended.
+    /// Lets calls begin again behind [`Admission::close`], where nothing was ended.
     pub(super) fn reopen(&self) {
         self.current.load().closed.store(false, Ordering::SeqCst);
         self.is_open.send_replace(true);
@@ -324,7 +329,7 @@ impl Gate {
         self.stay_closed();
     }
 
-    /// What opens the gate may not know yet that the process was suspended.
+    /// What opens the admission may not know yet that the process was suspended.
     fn stay_closed(&self) {
         if *self.suspended.borrow() {
             self.close().0.cancel();
@@ -340,42 +345,42 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_here_when_the_process_stood_still_has_ended() {
-        let gate = Gate::new();
-        gate.open();
-        let ran = gate.enter(0).await;
-        let mut watch = std::pin::pin!(gate.watch());
+        let admission = Admission::new();
+        admission.open();
+        let ran = admission.admit(0).await;
+        let mut watch = std::pin::pin!(admission.watch());
         assert!(watch.as_mut().now_or_never().is_none());
-        assert!(gate.suspended().now_or_never().is_none());
+        assert!(admission.suspended().now_or_never().is_none());
         let mut ends = std::pin::pin!(ran.cancelled());
         assert!(ends.as_mut().now_or_never().is_none());
         std::thread::sleep(MAX_SUSPENSION + Duration::from_millis(10));
         // Before anybody has looked at the clock.
         assert!(ends.now_or_never().is_some());
-        let part = gate.enter_within(0);
+        let part = admission.admit_nested(0);
         assert!(part.cancelled().now_or_never().is_some());
         assert!(ran.cancelled().now_or_never().is_some());
-        assert!(gate.enter(1).now_or_never().is_none());
+        assert!(admission.admit(1).now_or_never().is_none());
         // An order that was on its way.
-        gate.open();
-        assert!(gate.enter(1).now_or_never().is_none());
-        assert!(gate.suspended().now_or_never().is_some());
+        admission.open();
+        assert!(admission.admit(1).now_or_never().is_none());
+        assert!(admission.suspended().now_or_never().is_some());
         tokio::time::timeout(2 * HEARTBEAT_INTERVAL, watch)
             .await
             .unwrap_err();
-        gate.goes_on();
-        gate.open();
-        let claim = gate.enter(1).now_or_never().expect("it goes on");
-        assert!(claim.cancelled().now_or_never().is_none());
+        admission.resume();
+        admission.open();
+        let guard = admission.admit(1).now_or_never().expect("it goes on");
+        assert!(guard.cancelled().now_or_never().is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_closed_gate_waits_for_what_runs_and_ends_what_takes_too_long() {
-        let gate = Gate::new();
-        assert!(gate.enter(0).now_or_never().is_none());
-        gate.open();
-        let (short, long) = (gate.enter(0).await, gate.enter(17).await);
-        let mut draining = std::pin::pin!(gate.close().end(Duration::from_secs(2)));
-        assert!(gate.enter(3).now_or_never().is_none());
+        let admission = Admission::new();
+        assert!(admission.admit(0).now_or_never().is_none());
+        admission.open();
+        let (short, long) = (admission.admit(0).await, admission.admit(17).await);
+        let mut draining = std::pin::pin!(admission.close().end(Duration::from_secs(2)));
+        assert!(admission.admit(3).now_or_never().is_none());
         assert!(draining.as_mut().now_or_never().is_none());
         drop(short);
         let began = tokio::time::Instant::now();
@@ -385,21 +390,21 @@ mod tests {
         };
         tokio::join!(draining, ending);
         assert_eq!(began.elapsed(), Duration::from_secs(2));
-        gate.open();
-        assert!(gate.enter(3).now_or_never().is_some());
+        admission.open();
+        assert!(admission.admit(3).now_or_never().is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_ends_in_time_is_not_ended() {
-        let gate = Gate::new();
-        gate.open();
-        let claim = gate.enter(0).await;
-        let draining = gate.close().end(Duration::from_secs(2));
+        let admission = Admission::new();
+        admission.open();
+        let guard = admission.admit(0).await;
+        let draining = admission.close().end(Duration::from_secs(2));
         let work = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let part = gate.enter_within(0);
+            let part = admission.admit_nested(0);
             let cancelled = part.cancelled().now_or_never().is_some();
-            drop((part, claim));
+            drop((part, guard));
             cancelled
         };
         let began = tokio::time::Instant::now();
@@ -410,31 +415,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn behind_the_fence_no_part_of_a_call_goes_on_or_begins() {
-        let gate = Gate::new();
-        gate.open();
-        let draining = gate.close();
-        let fence = draining.fence();
+        let admission = Admission::new();
+        admission.open();
+        let draining = admission.close();
+        let revocation = draining.revocation();
         // Nothing runs that has to be ended.
         draining.end(Duration::from_secs(2)).await;
-        let part = gate.enter_within(0);
+        let part = admission.admit_nested(0);
         assert!(part.cancelled().now_or_never().is_none());
-        fence.cut();
+        revocation.revoke();
         assert!(part.cancelled().now_or_never().is_some());
-        assert!(gate.enter_within(3).cancelled().now_or_never().is_some());
-        gate.open();
-        assert!(gate.enter_within(3).cancelled().now_or_never().is_none());
+        assert!(admission.admit_nested(3).cancelled().now_or_never().is_some());
+        admission.open();
+        assert!(admission.admit_nested(3).cancelled().now_or_never().is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_begins_when_the_gate_opens() {
-        let gate = Arc::new(Gate::new());
+        let admission = Arc::new(Admission::new());
         let waiting = tokio::spawn({
-            let gate = Arc::clone(&gate);
-            async move { drop(gate.enter(1).await) }
+            let admission = Arc::clone(&admission);
+            async move { drop(admission.admit(1).await) }
         });
         tokio::task::yield_now().await;
-        gate.open();
+        admission.open();
         waiting.await.unwrap();
-        gate.close().end(Duration::ZERO).await;
+        admission.close().end(Duration::ZERO).await;
     }
 }
