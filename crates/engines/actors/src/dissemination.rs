@@ -1,24 +1,25 @@
-//! The phases in which placement brings a new table: `lock`, `update`, `unlock`, each with the number of its round, and
-//! each answered. What has to be done comes out as a value; the caller tells when it is done.
+//! The three phases of a table dissemination: `lock`, `update`, `unlock`. Each order carries the version of
+//! the dissemination, and the host acknowledges each one. [`Dissemination`] returns the next action; the
+//! caller reports when it is done.
 
 use std::time::{Duration, Instant};
 
-/// Between `lock` and `update` at most.
+/// Maximum time between `lock` and `update`.
 pub const UPDATE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An order of the placement service: a step of a dissemination.
+/// An order of the placement service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Begin no calls; those that run come to an end.
+    /// Start no new calls and drain those in flight.
     Lock,
-    /// The new table, to be used from the unlock on.
+    /// Install the new table; it takes effect at the unlock.
     Update,
-    /// Go on.
+    /// Resume calls.
     Unlock,
 }
 
 impl Order {
-    /// By the name that it has on the wire.
+    /// Parses the wire name.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "lock" => Some(Self::Lock),
@@ -29,34 +30,34 @@ impl Order {
     }
 }
 
-/// What to do about an order.
+/// The action that an order requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing: it is of a round that is over.
+    /// Nothing: the order belongs to an earlier dissemination.
     Ignore,
-    /// Let no call begin, end those that run, and then ask [`Dissemination::drained`].
+    /// Start no new calls, drain those in flight, then call [`Dissemination::drained`].
     Drain,
-    /// Take the new table, halt what moved, and answer `UPDATE` with the round's number.
+    /// Install the new table, deactivate the actors that moved, and answer `UPDATE` with this version.
     Install(u64),
-    /// Let calls begin, and answer `UNLOCK` with the round's number.
+    /// Resume calls, and answer `UNLOCK` with this version.
     Open(u64),
-    /// The stream is of no use any more: connect again.
+    /// The stream is out of step: reconnect.
     Reconnect,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No round is under way.
+    /// No dissemination in progress.
     Idle,
-    /// Calls that run come to an end.
+    /// Calls in flight are draining.
     Draining,
-    /// None runs.
+    /// No call in flight.
     Locked,
-    /// The table is there.
+    /// The new table is installed.
     Updated,
 }
 
-/// The rounds of one stream.
+/// The disseminations of one stream.
 #[derive(Debug)]
 pub struct Dissemination {
     version: u64,
@@ -75,7 +76,7 @@ impl Default for Dissemination {
 }
 
 impl Dissemination {
-    /// Takes an order of the round `version`.
+    /// Handles an order of the dissemination `version`.
     pub fn order(&mut self, order: Order, version: u64, now: Instant) -> Step {
         match order {
             Order::Lock => {
@@ -99,7 +100,7 @@ impl Dissemination {
         }
     }
 
-    /// No call runs any more: the round to answer `LOCK` with, if it is still in that phase.
+    /// All calls have drained. Returns the version to answer `LOCK` with, if that phase is still current.
     pub fn drained(&mut self) -> Option<u64> {
         (self.phase == Phase::Draining).then(|| {
             self.phase = Phase::Locked;
@@ -107,12 +108,12 @@ impl Dissemination {
         })
     }
 
-    /// Whether no round is under way.
+    /// Whether no dissemination is in progress.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Idle
     }
 
-    /// When the stream is given up, because `update` did not come.
+    /// When to drop the stream because `update` did not arrive.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_has_three_answers() {
+    fn dissemination_has_three_answers() {
         let (mut dissemination, now) = (Dissemination::default(), Instant::now());
         assert_eq!(dissemination.order(Order::Lock, 3, now), Step::Drain);
         assert_eq!(dissemination.deadline(), Some(now + UPDATE_TIMEOUT));
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_round_takes_the_place_of_one_under_way() {
+    fn newer_dissemination_replaces_running_one() {
         let (mut dissemination, now) = (Dissemination::default(), Instant::now());
         dissemination.order(Order::Lock, 3, now);
         let later = now + Duration::from_secs(1);
@@ -150,13 +151,13 @@ mod tests {
         assert_eq!(
             dissemination.order(Order::Unlock, 4, later),
             Step::Ignore,
-            "what is locked again is not opened"
+            "a new lock invalidates the old unlock"
         );
         assert_eq!(dissemination.order(Order::Update, 4, later), Step::Reconnect);
     }
 
     #[test]
-    fn names_are_those_of_the_wire() {
+    fn parses_wire_names() {
         let named = ["lock", "update", "unlock", "LOCK", ""].map(Order::named);
         let expected = [
             Some(Order::Lock),

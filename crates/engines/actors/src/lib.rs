@@ -1,13 +1,13 @@
-//! Virtual actors without I/O: where an actor lives, whose turn it is, when it is idle, and what a new table moves.
-//! Time comes in as an argument, so all of it is tested under simulated time.
+//! Virtual actors without I/O: placement, turns, idle detection and moves. Time is an argument, so tests run
+//! under simulated time.
 //!
-//! - [`ring`]: which host an actor belongs to, by consistent hashing exactly as the contract has it.
-//! - [`settings`]: what an app says about its actors in `GET /dapr/config`.
+//! - [`ring`]: the host of an actor, by the consistent hashing of the contract.
+//! - [`settings`]: the app's answer to `GET /dapr/config`.
 //! - [`turns`]: one call at a time for each actor, in order, with reentrancy.
-//! - [`shard`]: the active actors of a type, and which of them have been idle for too long.
-//! - [`dissemination`]: the phases in which placement brings a new table.
-//! - [`routes`]: the way of a call by that table, and while a new one comes.
-//! - [`recurrence`]: when timers are due, and the forms of their times.
+//! - [`shard`]: the active actors of a type, and idle detection.
+//! - [`dissemination`]: the phases in which placement distributes a new table.
+//! - [`routes`]: routing of calls by the table, also during a dissemination.
+//! - [`recurrence`]: due times of timers, and their formats.
 
 pub mod dissemination;
 pub mod recurrence;

@@ -1,4 +1,4 @@
-//! When a timer is due, and the forms that its times may have.
+//! Due times of timers, and the formats of their times.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use jiff::{SignedDuration, Timestamp};
 use outrigger_resources::value::{format_go_nanos, go_nanos};
 use outrigger_schedule::moment::{IsoSpan, MomentError, moment};
 
-/// Why the times of a timer or a reminder are none.
+/// Why the times of a timer or reminder are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
-    /// The first time.
+    /// The due time.
     #[error("error parsing {what} due time: {cause}")]
     Due {
         /// `timer` or `reminder`.
         what: &'static str,
-        /// The form that was expected.
+        /// The expected format.
         cause: MomentError,
     },
-    /// The time between two.
+    /// The period.
     #[error(
         "invalid {what} period: parse error: {text:?} is not a valid period (expected a duration such as 1h30m, or ISO 8601 such as \
          R5/PT1H30M)"
@@ -28,21 +28,21 @@ pub enum TimeError {
         /// The period of the request, unparsed.
         text: String,
     },
-    /// `R0`.
+    /// The period is `R0`.
     #[error("invalid timer period: has zero repetitions")]
     NoRepetitions,
-    /// Parts of the calendar, which schedules of reminders do not have.
+    /// The period has calendar units, which reminder schedules do not support.
     #[error("unsupported period format: {0} (years, months, weeks and days cannot be used; use hours)")]
     Calendar(String),
-    /// The last time.
+    /// The TTL.
     #[error("error parsing {what} TTL: {cause}")]
     Ttl {
         /// `timer` or `reminder`.
         what: &'static str,
-        /// The form that was expected.
+        /// The expected format.
         cause: MomentError,
     },
-    /// It would never be due.
+    /// The timer would never fire.
     #[error("timer has already expired: dueTime: {due} TTL: {ttl}")]
     Expired {
         /// The due time, which is after the end of the TTL.
@@ -52,17 +52,17 @@ pub enum TimeError {
     },
 }
 
-/// The time between two occurrences, and how many there are.
+/// The interval between two occurrences, and their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Period {
-    /// Of the calendar and the clock.
+    /// Calendar and clock parts.
     span: IsoSpan,
-    /// Occurrences, the first included; `None` = without end.
+    /// Occurrences, including the first; `None` is unlimited.
     times: Option<u32>,
 }
 
 impl Period {
-    /// `None` for an empty text: it occurs once.
+    /// `None` for an empty text: one occurrence.
     fn parse(text: &str, what: &'static str) -> Result<Option<Self>, TimeError> {
         if text.is_empty() {
             return Ok(None);
@@ -99,8 +99,8 @@ impl Period {
     }
 }
 
-/// The period of a reminder in the words of the scheduler: a schedule, and how often it is due; as in Dapr, `R0` is
-/// without end.
+/// Converts the period of a reminder to the scheduler's schedule and repeat count. As in Dapr, `R0` is
+/// unlimited.
 ///
 /// # Errors
 /// [`TimeError`].
@@ -118,18 +118,18 @@ pub fn reminder_schedule(period: &str) -> Result<Option<(String, Option<u32>)>, 
     )))
 }
 
-/// When a timer is due, from now on.
+/// The remaining due times of a timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recurrence {
     next: Timestamp,
     period: Option<Period>,
-    /// Occurrences that are left, the next one included.
+    /// Remaining occurrences, including the next.
     left: Option<u32>,
     ends: Option<Timestamp>,
 }
 
 impl Recurrence {
-    /// From the times of a timer as they were given.
+    /// Parses the times of a timer request.
     ///
     /// # Errors
     /// [`TimeError`].
@@ -163,18 +163,18 @@ impl Recurrence {
         })
     }
 
-    /// When it is due next.
+    /// The next due time.
     pub fn next(&self) -> Timestamp {
         self.next
     }
 
-    /// How long until then; zero when it is over.
+    /// Time until the next occurrence; zero if overdue.
     pub fn wait(&self, now: Timestamp) -> Duration {
         let wait = SignedDuration::try_from(self.next - now).unwrap_or_default();
         Duration::try_from(wait).unwrap_or_default()
     }
 
-    /// It was due: the time after that, if there is one.
+    /// Advances past an occurrence; `None` if it was the last.
     #[must_use]
     pub fn passed(mut self) -> Option<Self> {
         let period = self.period.filter(|period| !period.is_nothing())?;
@@ -185,7 +185,7 @@ impl Recurrence {
             }
         }
         self.next = period.span.after(self.next)?;
-        // The time at which it ends is too late.
+        // The end time is exclusive.
         if self.ends.is_some_and(|ends| self.next >= ends) {
             return None;
         }
@@ -203,7 +203,7 @@ mod tests {
         START.parse().unwrap()
     }
 
-    /// Seconds after the start, ten at most.
+    /// Due times in seconds after the start, at most ten.
     fn times(due: &str, period: &str, ttl: &str) -> Vec<i64> {
         let mut timer = Recurrence::timer(due, period, ttl, start()).ok();
         let mut times = Vec::new();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_are_due_as_often_as_they_say() {
+    fn timer_fires_requested_times() {
         assert_eq!(times("", "", ""), [0]);
         assert_eq!(times("5s", "", ""), [5]);
         assert_eq!(times("PT5S", "R3/PT2S", ""), [5, 7, 9]);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_says_why() {
+    fn invalid_time_names_cause() {
         let error = |due, period, ttl| {
             let timer = Recurrence::timer(due, period, ttl, start());
             timer.unwrap_err().to_string()
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn schedules_of_reminders() {
+    fn converts_reminder_schedules() {
         let of = |text| reminder_schedule(text).map_err(|error| error.to_string());
         assert_eq!(of(""), Ok(None));
         assert_eq!(of("10s"), Ok(Some(("@every 10s".to_owned(), None))));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_is_never_negative() {
+    fn wait_is_never_negative() {
         let timer = Recurrence::timer("10s", "", "", start()).unwrap();
         assert_eq!(timer.wait(start()), Duration::from_secs(10));
         assert_eq!(timer.wait(start() + Duration::from_secs(11)), Duration::ZERO);

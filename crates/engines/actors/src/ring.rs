@@ -1,29 +1,29 @@
-//! Which host an actor belongs to. Every sidecar computes it from the table of placement, and all have to come to the
-//! same answer, Dapr's included: the hash, the names of the points and the direction are the contract's.
+//! The consistent-hash ring that maps an actor to its host. Every sidecar computes it from the placement
+//! table and must get the same result as Dapr: hash, point names and search direction are the contract's.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use blake2::{Blake2b512, Digest};
 
-/// Points of one host on a ring at most; the contract's default is 100.
+/// Maximum points of one host on a ring; the contract's default is 100.
 pub const MAX_REPLICATION: u32 = 10_000;
-/// Points of a ring at most.
+/// Maximum points of a ring.
 pub const MAX_POINTS: usize = 1 << 22;
 
 /// A sidecar that hosts actors.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host {
-    /// Where its internal server listens, `host:port`. Also its name on the ring.
+    /// Address of its internal server, `host:port`; also its name on the ring.
     pub address: Arc<str>,
-    /// The app beside it.
+    /// The app of the sidecar.
     pub app_id: Arc<str>,
 }
 
-/// A table that cannot be used.
+/// Why a placement table is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// More points than memory is given for.
+    /// The table has too many points.
     #[error(
         "the table of placement has {hosts} hosts with {replication} points each for actor type {kind}, more than \
          {MAX_POINTS} points in all; reduce --replicationFactor of placement"
@@ -31,19 +31,19 @@ pub enum TableError {
     TooLarge {
         /// Actor type.
         kind: String,
-        /// How many hosts the actor type has.
+        /// Number of hosts of the actor type.
         hosts: usize,
-        /// Points of each.
+        /// Points of each host.
         replication: u32,
     },
-    /// A number of points per host that no ring can be made of.
+    /// The replication factor is out of range.
     #[error(
         "the replication factor {0} of placement is not between 1 and {MAX_REPLICATION}; correct --replicationFactor"
     )]
     Replication(i64),
 }
 
-/// The place of a text on every ring: the first eight bytes of its BLAKE2b-512, the lowest first.
+/// The position of a text on every ring: the first eight bytes of its BLAKE2b-512, little-endian.
 pub fn place(text: &str) -> u64 {
     let digest = Blake2b512::digest(text.as_bytes());
     let mut first = [0; 8];
@@ -51,17 +51,16 @@ pub fn place(text: &str) -> u64 {
     u64::from_le_bytes(first)
 }
 
-/// The hosts of one actor type, each at many places.
+/// The hosts of one actor type, each at many points.
 #[derive(Debug, Default)]
 pub struct Ring {
-    /// In ascending order; the second number is an index into `hosts`.
+    /// Sorted by position; the second number is an index into `hosts`.
     points: Box<[(u64, u32)]>,
     hosts: Box<[Host]>,
 }
 
 impl Ring {
-    /// A ring of hosts with `replication` points each. Where two hosts meet, the one with the greater address has the
-    /// place.
+    /// Builds a ring with `replication` points for each host. If two hosts collide, the greater address wins.
     #[expect(clippy::cast_possible_truncation, reason = "MAX_POINTS is far below 2^32")]
     fn new(mut hosts: Vec<Host>, replication: u32) -> Self {
         hosts.sort_unstable();
@@ -72,13 +71,12 @@ impl Ring {
             for replica in 0..replication {
                 use std::fmt::Write;
                 name.clear();
-                // Writing to a string cannot fail.
                 let _written = write!(name, "{}{replica}", host.address);
                 points.push((place(&name), index as u32));
             }
         }
         points.sort_unstable();
-        // Of equal places the last counts.
+        // Of equal positions the last wins.
         points.reverse();
         points.dedup_by_key(|(place, _)| *place);
         points.reverse();
@@ -88,7 +86,7 @@ impl Ring {
         }
     }
 
-    /// The host of an actor by its id; `None` on an empty ring.
+    /// The host of an actor id; `None` on an empty ring.
     pub fn owner(&self, id: &str) -> Option<&Host> {
         let place = place(id);
         let next = self.points.partition_point(|(point, _)| *point < place);
@@ -97,14 +95,14 @@ impl Ring {
     }
 }
 
-/// What placement says: a ring for each actor type. Types with the same hosts share one.
+/// The placement table: a ring for each actor type. Types with the same hosts share a ring.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
     rings: HashMap<Box<str>, Arc<Ring>>,
 }
 
 impl Tables {
-    /// From the hosts of each type, and how many points each has.
+    /// Builds the rings from the hosts of each type and the replication factor.
     ///
     /// # Errors
     /// [`TableError`].
@@ -135,18 +133,18 @@ impl Tables {
         Ok(Self { rings })
     }
 
-    /// Whether a host with this address has any type.
+    /// Whether a host with this address hosts any type.
     pub fn name(&self, address: &str) -> bool {
         self.addresses().any(|host| host == address)
     }
 
-    /// The addresses of all hosts; those of several rings come several times.
+    /// The addresses of all hosts; a host of several rings is repeated.
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         let hosts = self.rings.values().flat_map(|ring| &ring.hosts);
         hosts.map(|host| &*host.address)
     }
 
-    /// The host of an actor; `None` when nobody hosts its type.
+    /// The host of an actor; `None` if no host has its type.
     pub fn owner(&self, kind: &str, id: &str) -> Option<&Host> {
         self.rings.get(kind)?.owner(id)
     }
@@ -170,9 +168,9 @@ mod tests {
         Tables::new([("T".to_owned(), hosts(&THREE))], 100).unwrap()
     }
 
-    /// Computed with another implementation of BLAKE2b and of the search.
+    /// Expected values computed with another implementation of BLAKE2b and of the search.
     #[test]
-    fn places_and_owners_are_the_contracts() {
+    fn matches_contract_places_and_owners() {
         for (text, expected) in [
             ("10.0.0.1:500020", 7120362376346592644),
             ("10.0.0.1:5000299", 8251988567651704418),
@@ -202,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_goes_takes_only_its_own_with_it() {
+    fn removed_host_moves_only_its_actors() {
         let (all, two) = (
             three(),
             Tables::new([("T".to_owned(), hosts(&THREE[..2]))], 100).unwrap(),
@@ -217,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hosts_nothing_owns_nothing() {
+    fn host_without_types_owns_nothing() {
         let tables = Tables::new([("T".to_owned(), Vec::new())], 100).unwrap();
         assert_eq!(tables.owner("T", "1"), None);
         assert_eq!(three().owner("U", "1"), None);
@@ -234,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_beyond_all_measure_is_refused() {
+    fn rejects_oversized_table() {
         for replication in [0, -1, 10_001] {
             let refused = Tables::new([("T".to_owned(), hosts(&THREE))], replication);
             assert_eq!(refused.unwrap_err(), TableError::Replication(replication));

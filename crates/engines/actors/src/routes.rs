@@ -1,27 +1,30 @@
-//! The way of a call by the table of placement, also while a new table is on its way through the fleet.
+//! Routing of calls by the placement table, also during a dissemination.
 //!
-//! In a round with handover nobody stops what does not move. Between `update` and `unlock` a host knows two tables, and
-//! sends calls of an actor that moves to its old host. That host lets the turns end that it has taken in, ends the actor,
-//! and passes on all further calls with a [`Stamp`]: the proof for the new host that the actor has ended. Without it the
-//! new host begins only when placement says `unlock`, which it does when every old host has ended all that moves away.
-//! So an actor is in one place at a time, and waits for its own end only.
+//! With handover, actors that do not move keep running during a dissemination. Between `update` and `unlock`
+//! a host knows two tables and routes calls of a moving actor to its old host.
+//!
+//! The old host finishes the turns it has accepted, deactivates the actor, and forwards all later calls with
+//! a [`Stamp`]. The stamp proves to the new host that the actor has ended on the old one. Without a stamp the
+//! new host starts the actor only at `unlock`, which placement sends once every old host has deactivated all
+//! actors that move away. So an actor is active on one host at a time, and waits only for its own
+//! deactivation.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::ring::{Host, Tables};
 
-/// A round of one term of a leader of placement.
+/// Identifies a dissemination within the term of a placement leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stamp {
-    /// The term; 0 where nothing is handed over.
+    /// The leader's term; 0 without handover.
     pub term: u64,
-    /// The round.
+    /// Version of the dissemination.
     pub version: u64,
 }
 
 impl Stamp {
-    /// From the text that it has on the wire.
+    /// Parses the wire text.
     pub fn parse(text: &str) -> Option<Self> {
         let (term, version) = text.split_once('-')?;
         Some(Self {
@@ -37,51 +40,51 @@ impl std::fmt::Display for Stamp {
     }
 }
 
-/// Where a call comes from.
+/// Origin of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// This sidecar.
     Own,
-    /// Another one, which takes this for the actor's host.
+    /// Another sidecar, which considers this one the actor's host.
     Peer,
-    /// The old host of the actor, which has ended it in this round.
+    /// The old host of the actor, which has deactivated it in this dissemination.
     Handed(Stamp),
 }
 
-/// What to do with a call.
+/// How to route a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route<'a> {
-    /// The actor lives here.
+    /// The actor lives on this host.
     Local,
-    /// It lives there, or its host knows where.
+    /// Send to this host, which has the actor or forwards to it.
     Remote(&'a Host),
-    /// It lived here: when it has ended, pass the call on with this stamp.
+    /// The actor moved away: once it has been deactivated here, forward the call with this stamp.
     Forward(&'a Host, Stamp),
-    /// This is known with the next step of the round.
+    /// Unknown until the next step of the dissemination.
     Wait,
-    /// The caller is wrong; it has to look again.
+    /// The caller's table is stale; it must look the actor up again.
     Moved,
-    /// Nobody hosts the type.
+    /// No host has the type.
     NoHost,
 }
 
-/// What a host knows of the table. A new one is made for each step of a round.
+/// A host's view of the placement table. Each step of a dissemination creates a new one.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     /// `host:port` of this host.
     own: Arc<str>,
     stamp: Stamp,
     tables: Arc<Tables>,
-    /// The one before, where actors are handed over.
+    /// The previous table, during a handover.
     before: Option<Arc<Tables>>,
-    /// Hosts that can be asked in this round.
+    /// Hosts that can forward calls in this dissemination.
     alive: Arc<HashSet<Box<str>>>,
-    /// All hosts have the table, and have ended what moved away.
+    /// All hosts have the table and have deactivated the actors that moved away.
     settled: bool,
 }
 
 impl Routes {
-    /// Of a host that has no table yet.
+    /// The view of a host without a table.
     pub fn new(own: &str) -> Self {
         Self {
             own: own.into(),
@@ -90,7 +93,7 @@ impl Routes {
         }
     }
 
-    /// All calls stood still when this table came: nothing is handed over.
+    /// Installs a table without handover: no call was in flight.
     pub fn replaced(&self, tables: Tables) -> Self {
         Self {
             own: Arc::clone(&self.own),
@@ -100,8 +103,8 @@ impl Routes {
         }
     }
 
-    /// A table by which actors are handed over. `known`: the table of now is the one before; otherwise this host had none
-    /// in this term. `leaving`: hosts that host nothing any more, and pass on calls.
+    /// Installs a table with handover. `known`: the current table is the previous one; otherwise this host
+    /// had none in this term. `leaving`: hosts that no longer host any type and forward calls.
     pub fn handing_over<'l>(
         &self,
         stamp: Stamp,
@@ -129,12 +132,12 @@ impl Routes {
         }
     }
 
-    /// The placement tables that look-ups go by.
+    /// The tables that lookups use.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// Whether an actor is this host's by the table.
+    /// Whether the table assigns an actor to this host.
     pub fn owns(&self, kind: &str, id: &str) -> bool {
         let owner = self.tables.owner(kind, id);
         owner.is_some_and(|owner| self.is_own(owner))
@@ -144,7 +147,7 @@ impl Routes {
         is_same(&host.address, &self.own)
     }
 
-    /// The way of a call.
+    /// Routes a call.
     pub fn route(&self, origin: Origin, kind: &str, id: &str) -> Route<'_> {
         if let Origin::Handed(stamp) = origin
             && stamp.term == self.stamp.term
@@ -155,7 +158,7 @@ impl Routes {
         let Some(now) = self.tables.owner(kind, id) else {
             return Route::NoHost;
         };
-        // Between two rounds one look is enough for most calls.
+        // Fast path: between disseminations one lookup suffices for most calls.
         match (self.settled, self.is_own(now), origin) {
             (true, true, _) => return Route::Local,
             (true, false, Origin::Own) => return Route::Remote(now),
@@ -181,7 +184,7 @@ impl Routes {
         }
     }
 
-    /// By way of the old host, if it is there.
+    /// Routes to the old host, if it is alive.
     fn old<'a>(&self, was: Option<&'a Host>) -> Route<'a> {
         match was {
             Some(was) if self.alive.contains(&*was.address) => Route::Remote(was),
@@ -190,7 +193,7 @@ impl Routes {
     }
 }
 
-/// Whether two addresses are of the same server: on one machine, ports tell them apart.
+/// Whether two addresses are the same server: on one machine, ports differ.
 pub fn is_same(target: &str, own: &str) -> bool {
     if target == own {
         return true;
@@ -231,7 +234,7 @@ mod tests {
         Stamp { term: 7, version }
     }
 
-    /// An actor that `TWO` takes from `ONE`, and one that stays with `ONE`.
+    /// An actor that moves from `ONE` to `TWO`, and one that stays on `ONE`.
     fn actors() -> (String, String) {
         let both = tables(&[ONE, TWO]);
         let at = |address: &str| {
@@ -250,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_goes_by_way_of_its_old_host_and_what_stays_goes_on() {
+    fn routes_moving_actors_through_old_host() {
         let (moves, stays) = actors();
         let none: [&str; 0] = [];
         let round = |own: &str, known: bool| {
@@ -282,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_host_had_waits_and_what_one_that_leaves_had_does_not() {
+    fn actors_of_dead_host_wait_for_unlock() {
         let (moves, _) = actors();
         let before = Routes::new(CALLER).replaced(tables(&[ONE, TWO]));
         let round =
@@ -299,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn without_handover_who_is_wrong_is_told_so() {
+    fn rejects_stale_caller_without_handover() {
         let (moves, stays) = actors();
         let routes = Routes::new(ONE)
             .replaced(tables(&[ONE]))
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_is_a_text() {
+    fn stamp_round_trips_as_text() {
         assert_eq!(Stamp::parse(&stamp(12).to_string()), Some(stamp(12)));
         for wrong in ["", "7", "7-", "-1", "7-x", "7-1-2"] {
             assert_eq!(Stamp::parse(wrong), None, "{wrong}");
@@ -319,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_on_this_machine_has_several_names() {
+    fn recognizes_local_address_aliases() {
         for (target, own, same) in [
             ("10.0.0.1:1", "10.0.0.1:1", true),
             ("10.0.0.1:1", "10.0.0.1:2", false),

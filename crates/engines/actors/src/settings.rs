@@ -1,4 +1,4 @@
-//! What an app says about its actors in its answer to `GET /dapr/config`.
+//! The actor settings in the app's answer to `GET /dapr/config`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,46 +12,46 @@ use crate::dissemination::UPDATE_TIMEOUT;
 const IDLE: Duration = Duration::from_secs(60 * 60);
 const DRAIN: Duration = Duration::from_secs(2);
 const DEPTH: u32 = 32;
-/// Actor types of one app at most.
+/// Maximum actor types of one app.
 pub const MAX_TYPES: usize = 4096;
 
-/// The actors that an app hosts.
+/// The actor types that an app hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Settings that differ for single actor types, by the name of the type.
+    /// Settings by actor type.
     pub types: HashMap<String, TypeSettings>,
-    /// How long calls that run may go on when the actors of the fleet are spread anew.
+    /// Drain time of calls in flight when actors move.
     pub drain: Duration,
-    /// What was given that has no effect, in words.
+    /// Warnings about settings without effect.
     pub warnings: Vec<String>,
 }
 
-/// What holds for the actors of a type.
+/// Settings of an actor type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypeSettings {
-    /// Deactivated when no turn began for so long.
+    /// Idle time after which an actor is deactivated.
     pub idle: Duration,
-    /// Calls of one turn at once, at most, where calls may join a turn.
+    /// Maximum concurrent calls of one turn; `None` without reentrancy.
     pub reentrancy: Option<u32>,
 }
 
-/// Settings that cannot be used; the app hosts nothing then.
+/// Invalid settings; the app then hosts no actors.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// No JSON, or of other types.
+    /// Invalid JSON, or a member of the wrong type.
     #[error("the app's answer to GET /dapr/config cannot be read: {0}")]
     Json(#[from] serde_json::Error),
-    /// A duration.
+    /// An invalid duration.
     #[error(
         "the app's answer to GET /dapr/config: {name}: {text:?} is not a valid duration: write one such as 1h30m"
     )]
     Duration {
-        /// Name of the member of the answer.
+        /// Name of the member.
         name: &'static str,
-        /// The text of the app's answer.
+        /// Its text.
         text: String,
     },
-    /// More types than are kept.
+    /// Too many types.
     #[error("the app's answer to GET /dapr/config names {0} actor types, more than {MAX_TYPES}")]
     TooMany(usize),
 }
@@ -157,7 +157,7 @@ impl Reentrancy {
 }
 
 impl Settings {
-    /// An app without actors.
+    /// The settings of an app without actors.
     pub fn none() -> Self {
         Self {
             types: HashMap::new(),
@@ -166,7 +166,7 @@ impl Settings {
         }
     }
 
-    /// From the JSON of the answer; keys that it does not know are nobody's business.
+    /// Parses the JSON of the answer; unknown keys are ignored.
     ///
     /// # Errors
     /// [`SettingsError`].
@@ -210,7 +210,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// A type that has an entry takes all from there.
+    /// Applies an entry, which overrides all settings of its types.
     fn entry(&mut self, entry: Entry) {
         let common = entry.common;
         let given = |text: &str, default| match text {
@@ -238,7 +238,8 @@ impl Settings {
     }
 }
 
-/// Calls that run longer than `UPDATE_TIMEOUT` would have this sidecar give up the round.
+/// Clamps the drain time: calls that outlast `UPDATE_TIMEOUT` would make this sidecar abort the
+/// dissemination.
 fn bounded(drain: Duration, entities: &[String], warnings: &mut Vec<String>) -> Duration {
     if drain < UPDATE_TIMEOUT {
         return drain;
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_with_an_entry_takes_all_from_there() {
+    fn type_entry_overrides_all_settings() {
         let settings = parse(
             r#"{"entities": ["a", "b"], "actorIdleTimeout": "10m", "drainOngoingCallTimeout": "1s",
                 "reentrancy": {"enabled": true, "maxStackDepth": 7}, "remindersStoragePartitions": 3,
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_cannot_be_read_is_the_default_and_the_whole_is_refused() {
+    fn invalid_entry_uses_default() {
         let settings =
             parse(r#"{"entities": ["a"], "entitiesConfig": [{"entities": ["a"], "actorIdleTimeout": "x"}]}"#);
         assert_eq!(settings.types["a"].idle, seconds(3600));
@@ -313,9 +314,9 @@ mod tests {
         }
     }
 
-    /// Apps and SDKs write the names of members each in their own way.
+    /// SDKs differ in the case of member names.
     #[test]
-    fn what_go_reads_is_read() {
+    fn parses_members_as_go_does() {
         let settings = parse(
             r#"{"Entities":["a",null],"ActorIdleTimeout":"10m","DrainOngoingCallTimeout":null,"drainRebalancedActors":null,
                 "remindersStoragePartitions":null,"Reentrancy":{"Enabled":true,"MaxStackDepth":null},
@@ -324,12 +325,12 @@ mod tests {
         let a = settings.types["a"];
         assert_eq!((a.idle, a.reentrancy), (seconds(600), Some(32)));
         assert_eq!(settings.drain, seconds(2));
-        assert_eq!(settings.warnings.len(), 1, "b is none of the entities");
+        assert_eq!(settings.warnings.len(), 1, "b is not an entity");
         assert_eq!(parse("null"), Settings::none());
     }
 
     #[test]
-    fn draining_ends_before_the_round_of_placement_times_out() {
+    fn drain_ends_before_dissemination_timeout() {
         let drain = |text: &str| parse(text).drain;
         assert_eq!(drain(r#"{"drainOngoingCallTimeout": "5s"}"#), seconds(4));
         assert_eq!(
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_types_are_refused() {
+    fn rejects_too_many_types() {
         let names: Vec<_> = (0..=MAX_TYPES).map(|n| n.to_string()).collect();
         let json = serde_json::json!({ "entities": names }).to_string();
         assert!(matches!(

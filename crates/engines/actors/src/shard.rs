@@ -1,4 +1,4 @@
-//! The active actors of one type, or a part of them: calls of different parts do not meet.
+//! The active actors of one type, or of one shard of the type.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -7,34 +7,36 @@ use std::time::Duration;
 
 use crate::turns::{Entry, Reentry, Ticket, TooDeep, Turns};
 
-/// Looks for actors that are gone, and places for actors, that a shard may have beside those of its active ones.
+/// Spare capacity of a shard: stale idle checks and unused slots.
 const SPARE: usize = 64;
 
-/// Active actors and their turns. An actor becomes active with its first call and stays so until it is deactivated.
+/// Active actors and their turns. An actor becomes active with its first call and stays active until it is
+/// deactivated.
 ///
-/// Times are those since the sidecar began, so that they need little room.
+/// Times count from the start of the sidecar, to save memory.
 #[derive(Debug)]
 pub struct Shard<W> {
     actors: HashMap<Arc<str>, Actor<W>>,
-    /// When to look whether an actor is idle. Every active actor is in it once, but those that were found busy; of those that
-    /// are gone there are no more than of them.
+    /// Idle checks by due time. Each active actor has one entry, except actors that were busy when checked.
+    /// At most as many entries again belong to actors that are gone.
     looks: BinaryHeap<Reverse<(u64, Arc<str>)>>,
-    /// Milliseconds after its last turn began that an actor is idle.
+    /// Idle timeout in milliseconds, from the start of the last turn.
     idle_after: u64,
 }
 
-/// An idle actor has next to nothing.
+/// Kept small: an idle actor costs little memory.
 #[derive(Debug)]
 struct Actor<W> {
     turns: Option<Box<Turns<W>>>,
-    /// Milliseconds; when its last turn began.
+    /// Start of its last turn, milliseconds.
     used: u64,
-    /// It was busy when it was looked at: the end of its turns brings the next look.
+    /// Busy when last checked: the end of its turns schedules the next check.
     unwatched: bool,
 }
 
 impl<W> Shard<W> {
-    /// Without actors; they are idle when no turn began for `idle_after`, and never where that is [`Duration::MAX`].
+    /// An empty shard. Actors become idle `idle_after` their last turn began; [`Duration::MAX`] disables idle
+    /// detection.
     pub fn new(idle_after: Duration) -> Self {
         Self {
             actors: HashMap::new(),
@@ -43,8 +45,8 @@ impl<W> Shard<W> {
         }
     }
 
-    /// Takes a turn of an actor. One that `stays` is active from now on; otherwise it can only be waited for. See
-    /// [`Turns::enter`].
+    /// Takes a turn of an actor. If `stays`, the actor becomes active; otherwise the caller can only wait for
+    /// its end. See [`Turns::enter`].
     ///
     /// # Errors
     /// [`TooDeep`].
@@ -67,7 +69,7 @@ impl<W> Shard<W> {
         let mut turns = Box::<Turns<W>>::default();
         let entered = turns.enter(reentry, stays, waiter)?;
         let id: Arc<str> = id.into();
-        // Who is never idle is not looked at.
+        // No idle check without an idle timeout.
         if self.idle_after != u64::MAX {
             self.looks
                 .push(Reverse((now.saturating_add(self.idle_after), Arc::clone(&id))));
@@ -81,7 +83,7 @@ impl<W> Shard<W> {
         Ok(entered)
     }
 
-    /// Takes a turn of an active actor that nobody has or waits for; `None` where there is no such one.
+    /// Takes a turn of an active actor whose queue is empty.
     pub fn enter_free(&mut self, id: &str) -> Option<Ticket> {
         let actor = self.actors.get_mut(id)?;
         match actor.turns {
@@ -90,7 +92,7 @@ impl<W> Shard<W> {
         }
     }
 
-    /// Ends a call; what comes back is to be woken.
+    /// Ends a call; returns the waiters to wake.
     pub fn leave(&mut self, id: &str, ticket: Ticket, now: Duration) -> Vec<W> {
         let now = millis(now);
         let Some(actor) = self.actors.get_mut(id) else {
@@ -114,7 +116,7 @@ impl<W> Shard<W> {
         woken
     }
 
-    /// Ends the turn in which an actor was deactivated: unless others wait for it, it is not active any more.
+    /// Ends the turn that deactivated an actor. The actor stays active if calls are queued.
     pub fn deactivated(&mut self, id: &str, ticket: Ticket, now: Duration) -> Vec<W> {
         let turns = self.actors.get_mut(id).and_then(|actor| actor.turns.as_mut());
         let mut ended = turns.map(|turns| turns.ended()).unwrap_or_default();
@@ -127,7 +129,7 @@ impl<W> Shard<W> {
         ended
     }
 
-    /// Ends the turn of an actor that was found idle and stays active: it is idle again when as much time has passed.
+    /// Ends the turn of an idle actor that stays active; the idle timeout restarts.
     pub fn keep_active(&mut self, id: &str, ticket: Ticket, now: Duration) -> Vec<W> {
         if let Some(actor) = self.actors.get_mut(id) {
             actor.used = millis(now);
@@ -135,7 +137,7 @@ impl<W> Shard<W> {
         self.leave(id, ticket, now)
     }
 
-    /// Actors that come and go leave nothing behind for as long as one that stays is not idle.
+    /// Drops stale idle checks and excess capacity, so that actors that come and go leave no memory behind.
     fn tidy(&mut self) {
         let Self { actors, looks, .. } = self;
         if looks.len() > 2 * actors.len() + SPARE {
@@ -153,14 +155,14 @@ impl<W> Shard<W> {
         }
     }
 
-    /// Takes the last turn of an active actor, in which it is to be deactivated; no turn begins behind it. `None` when
-    /// it is not active, or its last turn is taken.
+    /// Takes the last turn of an active actor, which deactivates it; no turn starts after it. `None` if the
+    /// actor is not active or its last turn is taken.
     pub fn last(&mut self, id: &str, waiter: impl FnOnce() -> W) -> Option<(Ticket, bool)> {
         let actor = self.actors.get_mut(id)?;
         actor.turns.get_or_insert_default().last(waiter)
     }
 
-    /// The calls of an actor that run have to end.
+    /// Marks the running calls of an actor for cancellation.
     pub fn evict(&mut self, id: &str) {
         let turns = self.actors.get_mut(id).and_then(|actor| actor.turns.as_mut());
         if let Some(turns) = turns {
@@ -168,20 +170,20 @@ impl<W> Shard<W> {
         }
     }
 
-    /// Whether the calls of an actor that run have to end.
+    /// Whether the running calls of an actor must end.
     pub fn is_evicted(&self, id: &str) -> bool {
         let turns = self.actors.get(id).and_then(|actor| actor.turns.as_ref());
         turns.is_some_and(|turns| turns.is_evicted())
     }
 
-    /// Whether the last turn of an actor has begun, in which it is deactivated.
+    /// Whether the last turn of an actor, which deactivates it, has begun.
     pub fn is_in_last(&self, id: &str) -> bool {
         let turns = self.actors.get(id).and_then(|actor| actor.turns.as_ref());
         turns.is_some_and(|turns| turns.is_in_last())
     }
 
-    /// The actors that are idle now, `most` of them: those first that have been for longest. Each has a turn, in which it is
-    /// to be deactivated; until then its callers wait. The others stay as they are, for the next look, which is due at once.
+    /// Takes up to `most` idle actors, longest idle first. Each is returned with a turn in which to
+    /// deactivate it; its callers wait. The next check of the remaining ones is due at once.
     pub fn take_idle(&mut self, now: Duration, most: usize) -> Vec<(Arc<str>, Ticket)> {
         let now = millis(now);
         let mut idle = Vec::new();
@@ -194,7 +196,7 @@ impl<W> Shard<W> {
             };
             let known = self.actors.get_key_value(&id);
             if !known.is_some_and(|(known, _)| Arc::ptr_eq(known, &id)) {
-                // It is of an earlier life of the actor.
+                // Stale entry of an earlier activation.
                 continue;
             }
             let Some(actor) = self.actors.get_mut(&id) else {
@@ -214,7 +216,7 @@ impl<W> Shard<W> {
         idle
     }
 
-    /// When to look for idle actors next.
+    /// When the next idle check is due.
     pub fn next_look(&self) -> Option<Duration> {
         let Reverse((due, _)) = self.looks.peek()?;
         Some(Duration::from_millis(*due))
@@ -230,12 +232,11 @@ impl<W> Shard<W> {
         self.actors.keys().cloned().collect()
     }
 
-    /// How many are active.
+    /// Number of active actors.
     pub fn len(&self) -> usize {
         self.actors.len()
     }
 
-    /// Whether none is.
     pub fn is_empty(&self) -> bool {
         self.actors.is_empty()
     }
@@ -257,7 +258,6 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Of an actor that stays.
     fn enter(
         shard: &mut Shard<u32>,
         id: &str,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_actor_that_moves_away_ends_once_and_does_not_begin_again() {
+    fn moved_actor_ends_once() {
         let mut shard = Shard::new(IDLE);
         assert_eq!(shard.enter("a", None, false, at(0), || 0), Ok(Entry::Absent));
         let (running, _) = enter(&mut shard, "a", None, at(0), 1).unwrap();
@@ -287,9 +287,10 @@ mod tests {
         assert!(shard.is_empty() && shard.last("a", || 6).is_none());
     }
 
-    /// Regression: they were told that it had ended when its turns were over, and had it begin elsewhere.
+    /// Regression: waiters were woken when the turns were over but before the last turn was taken, and
+    /// started the actor elsewhere.
     #[test]
-    fn who_waits_for_an_end_waits_also_where_the_last_turn_is_taken_late() {
+    fn waiter_waits_for_late_last_turn() {
         let mut shard = Shard::new(IDLE);
         let (running, _) = enter(&mut shard, "a", None, at(0), 1).unwrap();
         shard.evict("a");
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_turn_is_one_that_nobody_has_or_waits_for() {
+    fn free_turn_requires_empty_queue() {
         let mut shard = Shard::new(IDLE);
         assert!(shard.enter_free("a").is_none(), "it is not active");
         let entry = shard.enter("a", None, true, at(0), || 1).unwrap();
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_turns_for_long_is_idle() {
+    fn actor_without_turns_becomes_idle() {
         let mut shard = Shard::new(IDLE);
         let (ticket, _) = enter(&mut shard, "a", None, at(0), 0).unwrap();
         shard.leave("a", ticket, at(1));
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_idle_and_is_not_taken_yet_takes_turns_as_before() {
+    fn idle_actor_still_takes_turns() {
         let mut shard = Shard::new(IDLE);
         for (number, id) in ["a", "b", "c", "d"].into_iter().enumerate() {
             let began = at(number as u64);
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_idle_and_stays_is_idle_again_later() {
+    fn kept_actor_becomes_idle_again() {
         let mut shard = Shard::new(IDLE);
         let (ticket, _) = enter(&mut shard, "a", None, at(0), 0).unwrap();
         shard.leave("a", ticket, at(0));
@@ -382,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_never_idle_is_not_looked_at() {
+    fn skips_idle_checks_without_timeout() {
         let mut shard = Shard::new(Duration::MAX);
         let (ticket, _) = enter(&mut shard, "a", None, at(0), 0).unwrap();
         shard.leave("a", ticket, at(1));
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_turn_is_not_idle_and_its_end_is_seen() {
+    fn long_turn_delays_idle_check() {
         let mut shard = Shard::new(IDLE);
         let (ticket, _) = enter(&mut shard, "a", None, at(0), 0).unwrap();
         assert_eq!(idle(&mut shard, at(20)), []);
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_comes_while_an_actor_is_deactivated_waits_and_makes_it_active_again() {
+    fn call_during_deactivation_reactivates_actor() {
         let mut shard = Shard::new(IDLE);
         let (ticket, _) = enter(&mut shard, "a", None, at(0), 0).unwrap();
         shard.leave("a", ticket, at(0));
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_calls_leave_no_actor_behind() {
+    fn rejected_calls_leave_no_actor() {
         let mut shard = Shard::new(IDLE);
         let none = Some(Reentry { id: "x", depth: 0 });
         assert!(enter(&mut shard, "a", none, at(0), 0).is_err());
@@ -428,8 +429,8 @@ mod tests {
     }
 
     proptest! {
-        /// Actors that come and go in any order: every one that is left alone is found idle, no earlier than it is, and
-        /// is looked at by one entry alone.
+        /// Random activations: each actor left alone is found idle, not too early, and has exactly one idle
+        /// check.
         #[test]
         fn idle_actors_are_found_once(steps in prop::collection::vec((0_usize..3, 0_u64..8), 1..100)) {
             let mut shard = Shard::new(IDLE);

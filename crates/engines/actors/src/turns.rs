@@ -1,50 +1,50 @@
-//! The turns of one actor: one call at a time, in the order in which they came. A call that belongs to a turn, because
-//! it has its reentrancy id, joins it; the turn ends with the last of its calls.
+//! The turns of one actor: one call at a time, in order of arrival. A call with the reentrancy id of the
+//! running turn joins it. The turn ends with the last of its calls.
 
 use std::collections::VecDeque;
 
-/// Who may join a turn, and how deep it may go.
+/// A reentrancy id and the depth limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reentry<'a> {
-    /// The id that the calls of a turn share.
+    /// The id shared by the calls of a turn.
     pub id: &'a str,
-    /// Calls of one turn at once, at most.
+    /// Maximum concurrent calls of one turn.
     pub depth: u32,
 }
 
-/// A call's place among the turns: the way to end it.
+/// A call's position among the turns, used to leave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     turn: u64,
     call: u64,
 }
 
-/// A turn has as many calls as it may have.
+/// The turn has reached its reentrancy depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("maximum stack depth exceeded")]
 pub struct TooDeep;
 
-/// What became of a call that wanted a turn.
+/// The result of [`Turns::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// It has one, which begins now or, where the flag is not set, when its waiter is woken.
+    /// The call has a turn. It begins now or, if the flag is false, when its waiter is woken.
     Turn(Ticket, bool),
-    /// The actor ends here, and its waiter is woken when it has.
+    /// The actor is being deactivated; the waiter is woken afterwards.
     Ends,
-    /// The actor is not here.
+    /// The actor is not active here.
     Absent,
 }
 
-/// The turn that runs, and those that wait. `W` is what a call that waits is woken by.
+/// The running turn and the queue. `W` wakes a waiting call.
 #[derive(Debug)]
 pub struct Turns<W> {
     queue: VecDeque<Turn<W>>,
     next: u64,
-    /// The last of all turns is taken: no other one begins here.
+    /// The last turn is taken: no further turn starts.
     is_ending: bool,
-    /// Calls that run have to end.
+    /// Running calls must end.
     is_evicted: bool,
-    /// Those that wait for the actor's end.
+    /// Waiters for the end of the actor.
     waiting_for_end: Vec<W>,
 }
 
@@ -54,7 +54,7 @@ struct Turn<W> {
     reentry: Option<Box<str>>,
     /// Calls that have not ended.
     calls: u32,
-    /// Those of them that wait for the turn to begin.
+    /// Its calls that wait for the turn to begin.
     waiting: Vec<(u64, W)>,
 }
 
@@ -71,11 +71,11 @@ impl<W> Default for Turns<W> {
 }
 
 impl<W> Turns<W> {
-    /// Takes a turn, or joins one. `stays`: turns may begin here; otherwise, and when the actor ends, calls can only join.
-    /// `waiter` is asked for when the call has to wait.
+    /// Takes or joins a turn. `stays`: turns may start here. Otherwise, and while the actor is being
+    /// deactivated, calls can only join. `waiter` is called if the call has to wait.
     ///
     /// # Errors
-    /// [`TooDeep`] when the turn that it belongs to has no room.
+    /// [`TooDeep`] if the turn to join is full.
     pub fn enter(
         &mut self,
         reentry: Option<Reentry<'_>>,
@@ -126,7 +126,7 @@ impl<W> Turns<W> {
         Ok(Entry::Turn(ticket, begins))
     }
 
-    /// Takes the last turn, in which the actor is to be ended. `None` when that is taken already.
+    /// Takes the last turn, which deactivates the actor. `None` if it is taken.
     pub(crate) fn last(&mut self, waiter: impl FnOnce() -> W) -> Option<(Ticket, bool)> {
         if self.is_ending {
             return None;
@@ -138,22 +138,22 @@ impl<W> Turns<W> {
         Some((ticket, begins))
     }
 
-    /// Whether the last turn has begun, in which the actor is ended.
+    /// Whether the last turn, which deactivates the actor, has begun.
     pub fn is_in_last(&self) -> bool {
         self.is_ending && self.queue.len() == 1
     }
 
-    /// Calls that run have to end: see [`Turns::is_evicted`].
+    /// Marks running calls for cancellation: see [`Turns::is_evicted`].
     pub(crate) fn evict(&mut self) {
         self.is_evicted = true;
     }
 
-    /// Whether calls that run have to end.
+    /// Whether running calls must end.
     pub fn is_evicted(&self) -> bool {
         self.is_evicted
     }
 
-    /// The actor is ended in the turn that runs, unless others wait for theirs: who waited for the end is to be woken.
+    /// Ends the actor unless calls are queued; returns the waiters for its end.
     pub(crate) fn ended(&mut self) -> Vec<W> {
         if self.queue.len() > 1 {
             return Vec::new();
@@ -162,7 +162,7 @@ impl<W> Turns<W> {
         std::mem::take(&mut self.waiting_for_end)
     }
 
-    /// Takes a turn of its own, ahead of nobody: for an actor that has no turns.
+    /// Takes the first turn of an actor that has none.
     pub(crate) fn first(&mut self) -> Ticket {
         let turn = self.next;
         self.next += 1;
@@ -175,7 +175,7 @@ impl<W> Turns<W> {
         Ticket { turn, call: turn }
     }
 
-    /// Ends a call, whether it had begun or not. What comes back is to be woken: the calls of the turn that begins.
+    /// Ends a call, begun or not. Returns the waiters of the turn that begins.
     pub fn leave(&mut self, ticket: Ticket) -> Vec<W> {
         let Some(index) = self.queue.iter().position(|turn| turn.number == ticket.turn) else {
             return Vec::new();
@@ -199,13 +199,13 @@ impl<W> Turns<W> {
             .collect()
     }
 
-    /// Whether nobody has a turn or waits for one, or for an end that is to come.
+    /// Whether there is no turn, no queued call and no pending end.
     pub fn is_empty(&self) -> bool {
-        // Of an end that was begun and given up nothing comes any more.
+        // An end that was abandoned wakes no one.
         self.queue.is_empty() && (self.is_ending || self.waiting_for_end.is_empty())
     }
 
-    /// How many calls wait for their turn.
+    /// Number of queued calls.
     pub fn waiting(&self) -> usize {
         self.queue.iter().map(|turn| turn.waiting.len()).sum()
     }
@@ -217,7 +217,6 @@ mod tests {
 
     use super::*;
 
-    /// Of an actor that stays.
     fn enter<W>(
         turns: &mut Turns<W>,
         reentry: Option<Reentry<'_>>,
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn no_turn_begins_behind_the_last_one() {
+    fn no_turn_follows_the_last() {
         let mut turns = Turns::default();
         let (first, _) = enter(&mut turns, reentry("a"), 1).unwrap();
         let (second, _) = enter(&mut turns, None, 2).unwrap();
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_taken_in_order() {
+    fn turns_run_in_order() {
         let mut turns = Turns::default();
         let (first, begins) = enter(&mut turns, None, 1).unwrap();
         assert!(begins);
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_with_the_id_of_a_turn_join_it() {
+    fn reentrant_calls_join_turn() {
         let mut turns = Turns::default();
         let (outer, _) = enter(&mut turns, reentry("a"), 1).unwrap();
         let (other, _) = enter(&mut turns, reentry("b"), 2).unwrap();
@@ -288,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_has_a_depth() {
+    fn limits_turn_depth() {
         let mut turns = Turns::default();
         let tickets = [(); 3].map(|()| enter(&mut turns, reentry("a"), ()).unwrap().0);
         assert_eq!(enter(&mut turns, reentry("a"), ()), Err(TooDeep));
@@ -299,8 +298,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes: the calls that run share one turn, every call that waits runs in the end, and turns
-        /// begin in the order in which they were asked for.
+        /// Random calls: running calls share one turn, every queued call eventually runs, and turns begin in
+        /// order of request.
         #[test]
         fn one_turn_at_a_time(steps in prop::collection::vec((0_u8..4, 0_usize..8), 1..200)) {
             let mut turns = Turns::default();

@@ -1,4 +1,4 @@
-//! What an idle actor costs.
+//! Memory of an idle actor.
 
 use std::alloc::System;
 use std::sync::{Mutex, PoisonError};
@@ -11,22 +11,22 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// What one test allocates is not another's.
+/// Serializes the tests: the allocator counts for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Bytes that an idle actor may take.
+/// Maximum bytes of an idle actor.
 const LIMIT: usize = 300;
-/// Bytes that a shard without actors may take, whatever it had.
+/// Maximum bytes of an empty shard, whatever it held before.
 const EMPTY: usize = 32 * 1024;
 
 #[test]
-fn an_idle_actor_is_small() {
+fn idle_actor_uses_little_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for count in [1_000_usize, 57_400, 100_000] {
         let before = Region::new(ALLOCATOR);
         let mut shard = Shard::<u64>::new(Duration::from_secs(3600));
         for number in 0..count {
-            // As long as a UUID.
+            // The length of a UUID.
             let id = format!("{number:036}");
             let entered = shard.enter(&id, None, true, Duration::ZERO, || 0);
             let Ok(Entry::Turn(ticket, _)) = entered else {
@@ -42,11 +42,11 @@ fn an_idle_actor_is_small() {
 }
 
 #[test]
-fn actors_that_come_and_go_leave_nothing_behind() {
+fn churn_leaves_no_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let before = Region::new(ALLOCATOR);
     let mut shard = Shard::<u64>::new(Duration::from_secs(3600));
-    // As many at once as activities of a large fan-out, one behind the other.
+    // A large fan-out, in sequence.
     for round in 0..100 {
         let enter = |number: usize| {
             let id = format!("{round}-{number:030}");
