@@ -1,4 +1,4 @@
-//! What a worker answers: actions that become events, and things to do.
+//! Turns the actions of a worker's answer into events and side effects.
 
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType;
@@ -18,7 +18,7 @@ use crate::names::child_id;
 use crate::origin::Origin;
 use crate::step::{Message, Step, StepContext, Timer};
 
-/// What is to be done after a step.
+/// Side effects of a step.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) tasks: Vec<HistoryEvent>,
@@ -27,7 +27,7 @@ pub(crate) struct Effects {
     pub(crate) stalled: Option<ExecutionStalledEvent>,
 }
 
-/// A timer that is to be set, from the event that created it.
+/// Builds a timer from its creation event.
 pub(crate) fn timer(id: i32, fire_at: Option<Timestamp>, at: Timestamp) -> Timer {
     let fired = TimerFiredEvent {
         fire_at,
@@ -40,18 +40,18 @@ pub(crate) fn timer(id: i32, fire_at: Option<Timestamp>, at: Timestamp) -> Timer
     }
 }
 
-/// Who creates a child.
+/// The parent of a child workflow.
 #[derive(Clone, Copy)]
 pub(crate) struct Parent<'a> {
     /// Its instance id.
     pub(crate) id: &'a str,
-    /// The app that hosts it.
+    /// Its app.
     pub(crate) app: &'a str,
-    /// How it began.
+    /// Its start event.
     pub(crate) start: Option<&'a ExecutionStartedEvent>,
 }
 
-/// What creates a child, from the event that says so.
+/// Builds the message that creates a child, from its creation event.
 pub(crate) fn creation(
     parent: Parent<'_>,
     created: &HistoryEvent,
@@ -76,7 +76,8 @@ pub(crate) fn creation(
             task_scheduled_id: created.event_id,
             name: Some(parent.map(|parent| parent.name.clone()).unwrap_or_default()),
             version: None,
-            // The execution tells a child that is created again from that of a parent which continued as new.
+            // The execution id distinguishes a child that is created again from a child of a parent that
+            // continued as new.
             orchestration_instance: Some(OrchestrationInstance {
                 instance_id: id.to_owned(),
                 execution_id: parent
@@ -100,7 +101,8 @@ pub(crate) fn creation(
 }
 
 impl Step {
-    /// Carries out an action. Gives the next step where the workflow continues as new; nothing after that counts.
+    /// Applies an action. Returns the next step if the workflow continues as new; later actions are then
+    /// ignored.
     pub(crate) fn apply(
         &mut self,
         action: OrchestratorAction,
@@ -126,7 +128,7 @@ impl Step {
             Some(OrchestratorActionType::CompleteOrchestration(complete)) => {
                 let continues = complete.orchestration_status() == OrchestrationStatus::ContinuedAsNew;
                 if continues {
-                    // SDKs answer to a termination with both, in either order.
+                    // SDKs answer a termination with both actions, in either order.
                     if self.facts.completed.is_some() {
                         return Ok(None);
                     }
@@ -155,7 +157,7 @@ impl Step {
         Ok(None)
     }
 
-    /// Every action comes from this app; where it goes says the action, or what it wraps.
+    /// The source is always this app; the target comes from the action or from the action it wraps.
     fn router(&self, outer: Option<TaskRouter>, inner: Option<TaskRouter>) -> Option<TaskRouter> {
         let target = |router: Option<TaskRouter>| router.and_then(|router| router.target_app_id);
         Some(TaskRouter {
@@ -199,14 +201,14 @@ impl Step {
         };
         let execution = scheduled.task_execution_id.clone();
         let event = self.record_action(id, outside.at, router, EventType::TaskScheduled(scheduled));
-        // Its result may be here already, from a step that was not stored.
+        // The result may have arrived already, for an earlier attempt of this step that was not stored.
         if !self.facts.has_ended(Awaited::Task, id) && !self.has_early(Awaited::Task, id, &execution) {
             effects.tasks.push(event);
         }
     }
 
-    /// What tells an activity apart from that of the same number in another life of the instance, where the SDK says
-    /// nothing. A repetition of the step gives the same.
+    /// The execution id of an activity if the SDK sets none. It distinguishes activities of the same number
+    /// in different lives of the instance, and is the same for each attempt of the step.
     fn task_execution(&self, id: i32) -> String {
         let Some(started) = &self.facts.started else {
             return String::new();
@@ -313,7 +315,7 @@ impl Step {
             return;
         };
         let task_scheduled_id = parent.task_scheduled_id;
-        // Where the parent said which execution it is.
+        // Set if the parent named its execution.
         let origin = instance.execution_id.as_ref().map(|execution| Origin {
             execution: execution.clone(),
             instance: self.id.clone(),

@@ -1,4 +1,4 @@
-//! What becomes of a step that is over: it is taken into the history, alone or with what came after it.
+//! Commits a finished step to the history, alone or with events that arrived since.
 
 use prost::Message as _;
 
@@ -10,14 +10,13 @@ use crate::step::Outcome;
 use crate::stored::Change;
 
 impl Instance {
-    /// Takes a step into the history. What comes back has to be stored; who fails to store it has to read the instance
-    /// anew.
+    /// Commits a step and returns the change to store. If storing fails, the instance must be read again.
     pub fn commit(&mut self, outcome: Outcome) -> Change {
         let (history, inbox) = self.absorb(outcome);
         self.change_from(history, inbox)
     }
 
-    /// As [`Instance::commit`], and adds events that came while it was not stored: all of it is one change.
+    /// As [`Instance::commit`], with events that arrived before the step was stored: one change for both.
     pub fn commit_with(
         &mut self,
         outcome: Outcome,
@@ -30,7 +29,7 @@ impl Instance {
         additions
     }
 
-    /// Takes a step in; from which entries on history and inbox are others than what is stored.
+    /// Applies a step. Returns the first entries of history and inbox that differ from the stored ones.
     fn absorb(&mut self, outcome: Outcome) -> (usize, usize) {
         if outcome.restarted {
             self.reset();
@@ -40,12 +39,12 @@ impl Instance {
         for event in &outcome.fresh {
             self.history.push(&event.encode_to_vec());
         }
-        // Nothing shares what the facts of before and after have in common once those of before are gone.
+        // The old facts are dropped first, so that settling need not copy what they share.
         self.facts = outcome.facts;
         self.facts.settle();
         let kept = outcome.inbox == self.inbox;
         self.inbox = outcome.inbox;
-        // Timers that fired are in the inbox of no one.
+        // Fired timers are never stored in the inbox.
         self.inbox.retain(|event| !is_timer(event));
         self.custom_status = outcome.custom_status;
         match (outcome.restarted, kept) {
@@ -57,10 +56,11 @@ impl Instance {
 }
 
 impl Outcome {
-    /// Whether it began one activity and nothing else, and nothing else is under way: what comes next is likely to be its
-    /// result. Children and messages to other instances can be seen, as a custom status can: who sees one asks for the other.
+    /// Whether the step started exactly one activity and nothing else is in progress. The next event is then
+    /// likely its result, so storing the step can wait for it. Not so if the step has effects visible from
+    /// outside: children, messages or a custom status.
     #[must_use]
-    pub fn awaits_what_it_began(&self, instance: &Instance) -> bool {
+    pub fn awaits_its_only_activity(&self, instance: &Instance) -> bool {
         let under_way = |awaited| self.facts.open(awaited).take(2).count();
         let ends_here = self.stalled.is_some() || self.wakes || self.runs_again || self.is_completed();
         self.tasks.len() == 1

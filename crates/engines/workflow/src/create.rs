@@ -1,4 +1,4 @@
-//! Whether an instance is created, and how it begins.
+//! Decides whether to create an instance, and starts it.
 
 use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
 use outrigger_wire::durabletask::history_event::EventType;
@@ -12,18 +12,18 @@ use crate::event::{ends, nanos};
 use crate::instance::Instance;
 use crate::stored::Change;
 
-/// What becomes of a request to create an instance.
+/// The decision about a create request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Creation {
-    /// It begins; what there was of its id has ended.
+    /// Create it; any previous instance of this id has ended.
     Begin,
-    /// It begins, in place of what runs under its id.
+    /// Create it in place of the running instance of this id.
     Replace,
-    /// Nothing: the request was carried out before, or is to be ignored.
+    /// Do nothing: the request is a duplicate or to be ignored.
     Nothing,
 }
 
-/// The execution that an event begins.
+/// The execution that an event starts.
 #[must_use]
 pub fn execution(event: &HistoryEvent) -> Option<&ExecutionStartedEvent> {
     match &event.event_type {
@@ -32,14 +32,14 @@ pub fn execution(event: &HistoryEvent) -> Option<&ExecutionStartedEvent> {
     }
 }
 
-/// The id of an execution; empty where it has none.
+/// The id of an execution; empty if it has none.
 pub(crate) fn execution_id(started: &ExecutionStartedEvent) -> &str {
     let instance = started.orchestration_instance.as_ref();
     let id = instance.and_then(|instance| instance.execution_id.as_deref());
     id.unwrap_or_default()
 }
 
-/// When a first run is due.
+/// Due time of the first run.
 #[must_use]
 pub fn due(event: &HistoryEvent) -> Option<Timestamp> {
     let scheduled = execution(event).and_then(|started| started.scheduled_start_timestamp);
@@ -47,7 +47,7 @@ pub fn due(event: &HistoryEvent) -> Option<Timestamp> {
 }
 
 impl Instance {
-    /// What becomes of a request. `awaits_result` says whether an activity of the last execution may still answer.
+    /// Decides about a request. `awaits_result`: an activity of the last execution may still answer.
     ///
     /// # Errors
     /// [`CreateError`].
@@ -71,14 +71,14 @@ impl Instance {
             }
         }
         if !self.is_completed() {
-            // Of whichever execution of its parent: one that continued as new takes the child over.
+            // Of any execution of the parent: a parent that continued as new takes over the child.
             return if is_same_task(existing, start) {
                 Ok(Creation::Nothing)
             } else {
                 Err(CreateError::Active(self.id.clone()))
             };
         }
-        // Its parent knows how it ended; the parent's step was cut off before it was stored.
+        // The parent already got the result; its step was interrupted before it was stored.
         if is_same_task(existing, start) && is_same_execution(existing, start) {
             return Ok(Creation::Nothing);
         }
@@ -88,17 +88,17 @@ impl Instance {
         Ok(Creation::Begin)
     }
 
-    /// Which execution it is in: its id; empty where it has none.
+    /// The id of the current execution; empty if it has none.
     #[must_use]
     pub fn execution(&self) -> &str {
         self.start_event().map_or("", execution_id)
     }
 
-    /// When it begins, if that is after `now` and nothing but its start has come. Reminders of an execution that it took the
-    /// place of do not begin it sooner.
+    /// The scheduled start, if it is after `now` and only the start event has arrived. Reminders of a
+    /// replaced execution do not start it earlier.
     #[must_use]
     pub fn begins_later(&self, now: Timestamp) -> Option<Timestamp> {
-        // Nothing of it can have ended yet: that is of the execution before.
+        // Results in the inbox belong to the previous execution.
         let mut came = self.inbox.iter().filter(|event| ends(event).is_none());
         let (Some(start), None) = (came.next(), came.next()) else {
             return None;
@@ -108,7 +108,7 @@ impl Instance {
         is_later.then_some(due)
     }
 
-    /// Begins an execution, in place of the last one if there was any.
+    /// Starts an execution, in place of the last one if there is one.
     pub fn start(&mut self, event: HistoryEvent) -> Change {
         if self.start_event().is_some() {
             self.reset();
@@ -118,7 +118,8 @@ impl Instance {
     }
 }
 
-/// A parent that did not store its step creates its children again: the instance and the task are those of before.
+/// Whether both come from the same task of the same parent: a parent whose step was not stored creates its
+/// children again.
 fn is_same_task(existing: &ExecutionStartedEvent, start: &ExecutionStartedEvent) -> bool {
     fn key(parent: &ParentInstanceInfo) -> (Option<String>, i32) {
         let instance = parent.orchestration_instance.as_ref();
@@ -137,8 +138,8 @@ fn is_same_task(existing: &ExecutionStartedEvent, start: &ExecutionStartedEvent)
     }
 }
 
-/// Children that Dapr's sidecars have created do not say of which execution of their parent they are. One of those may be of
-/// an execution before, and what it ended with is not told again: it begins anew, as it would there.
+/// Children created by Dapr's sidecars do not name the execution of their parent. Such a child may belong to
+/// an earlier execution whose result is not reported again, so it starts anew, as it would with Dapr.
 fn is_same_execution(existing: &ExecutionStartedEvent, start: &ExecutionStartedEvent) -> bool {
     let (one, other) = (parent_execution(existing), parent_execution(start));
     other.is_some() && one == other
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_decides_where_the_status_is_named() {
+    fn reuse_policy_applies_to_named_statuses() {
         use CreateOrchestrationAction as Action;
         use OrchestrationStatus::{Completed, Running};
         let active = || CreateError::Active("a".to_owned());
@@ -245,15 +246,15 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_may_create_its_child_again() {
+    fn parent_may_recreate_its_child() {
         let child = running(Some(("p", 3)));
         let asked = |parent| child.creation(&request(parent, None), false);
         assert_eq!(asked(Some(("p", 3))), Ok(Creation::Nothing));
         for other in [Some(("p", 4)), Some(("q", 3)), None] {
             assert_eq!(asked(other), Err(CreateError::Active("a".to_owned())));
         }
-        // While it runs, the parent may have continued as new. It has ended: the same execution of the parent knows, another
-        // one has it begin anew.
+        // While the child runs, the parent may have continued as new. Once it has ended, the same execution
+        // of the parent has its result; another execution starts it anew.
         let of_execution = |execution: &str| {
             let mut event = started(Some(("p", 3)));
             if let Some(EventType::ExecutionStarted(started)) = &mut event.event_type {
@@ -279,7 +280,8 @@ mod tests {
         for (execution, expected) in [("one", Creation::Nothing), ("two", Creation::Begin)] {
             assert_eq!(ended.creation(&asked_by(execution), false), Ok(expected));
         }
-        // Of which execution one is that Dapr has created, nobody knows: its parent would wait for a result that does not come.
+        // A child created by Dapr may be of any execution: its parent would wait for a result that never
+        // arrives.
         let mut of_dapr = running(Some(("p", 3)));
         assert_eq!(of_dapr.creation(&asked_by("one"), false), Ok(Creation::Nothing));
         of_dapr.append(&event(
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_execution_is_of_the_next_generation_and_leaves_nothing_of_the_first() {
+    fn second_execution_replaces_the_first() {
         let mut instance = Instance::new("a");
         assert_eq!(instance.start(started(None)).upserts.len(), 2);
         assert_eq!(instance.generation, 1);
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_run_may_be_due_later() {
+    fn first_run_may_be_scheduled() {
         let mut start = started(None);
         assert_eq!(due(&start), Some(AT));
         let later = Timestamp {
@@ -327,13 +329,13 @@ mod tests {
             started.scheduled_start_timestamp = Some(later);
         }
         assert_eq!(due(&start), Some(later));
-        // Whatever had it run before.
+        // No earlier trigger starts it.
         let mut instance = Instance::new("a");
         instance.start(start);
         let [before, after] = [49, 51].map(|seconds| Timestamp { seconds, nanos: 0 });
         assert_eq!(instance.begins_later(before), Some(later));
         assert_eq!(instance.begins_later(after), None);
-        // The result of what the execution before began, of a sidecar that does not say for which execution it is.
+        // A result for the previous execution, from a sidecar that does not name the execution.
         let result = TaskCompletedEvent::default();
         instance
             .inbox

@@ -1,45 +1,45 @@
-//! Why something was not done. The texts are those that clients compare.
+//! Errors of the engine. Clients compare their texts.
 
 use crate::payload::Limit;
 
-/// What clients look for where there is no instance.
+/// The text that clients expect for a missing instance.
 pub const NO_INSTANCE: &str = "no such instance exists";
 
 /// Why an instance was not created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// One of its id is not done yet.
+    /// An instance of this id is running.
     #[error("an active workflow with ID '{0}' already exists")]
     Active(String),
-    /// One of its id is done, and an activity of it may still answer.
+    /// The instance of this id has ended, but one of its activities may still answer.
     #[error("a terminated workflow with ID '{0}' is already awaiting an activity result")]
     AwaitsResult(String),
-    /// The request has no event that begins an execution.
+    /// The request has no start event.
     #[error("the request to create workflow '{0}' has no start event")]
     NoStart(String),
 }
 
-/// Why an event was not taken.
+/// Why an event was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddError {
     /// There is no instance.
     #[error("{NO_INSTANCE}")]
     Unknown,
-    /// It cannot go on, and takes no events meanwhile.
+    /// The instance is stalled and takes no events.
     #[error("workflow is stalled")]
     Stalled,
-    /// As many events as an instance may have wait for a step already.
+    /// The inbox is full.
     #[error(
-        "workflow has {most} events that are not processed yet, the most it may have: try again later",
+        "workflow has {most} unprocessed events, the maximum: try again later",
         most = crate::stored::MAX_ENTRIES
     )]
     Full,
-    /// It was raised, and would stall the instance.
+    /// The raised event would stall the instance.
     #[error("{}", .limit.with_event(*.size))]
     TooLarge {
-        /// Size of the instance with it, bytes.
+        /// Size of the instance with the event, bytes.
         size: usize,
-        /// The limit that is exceeded.
+        /// The exceeded limit.
         limit: Limit,
     },
 }
@@ -50,15 +50,15 @@ pub enum PurgeError {
     /// There is no instance.
     #[error("{NO_INSTANCE}")]
     Unknown,
-    /// It cannot go on.
+    /// The instance is stalled.
     #[error("workflow is stalled")]
     Stalled,
-    /// It is not done.
+    /// The instance has not completed.
     #[error("orchestration has not yet completed")]
     NotCompleted,
 }
 
-/// Why what a worker answered cannot be carried out. The step is not stored.
+/// Why a worker's answer was rejected. The step is not stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
     /// An action without content.
@@ -69,10 +69,10 @@ pub enum StepError {
         /// The id of the action.
         action: i32,
     },
-    /// More actions than one answer may have.
+    /// The answer has too many actions.
     #[error(
-        "workflow '{instance}': the worker's answer has {actions} actions, more than the {most} that one turn may have; begin \
-         activities and children in several steps",
+        "workflow '{instance}': the worker's answer has {actions} actions, more than the maximum of {most} for one step; \
+         start activities and children in several steps",
         most = crate::step::MAX_ACTIONS
     )]
     TooManyActions {
@@ -81,7 +81,7 @@ pub enum StepError {
         /// Number of actions of the answer.
         actions: usize,
     },
-    /// Two activities, timers or children of one number: the result of one would be taken for that of the other.
+    /// Two activities, timers or children with the same number: their results would be ambiguous.
     #[error("workflow '{instance}': the worker's answer has more than one action with the id {action}")]
     RepeatedAction {
         /// Id of the workflow instance.
@@ -89,7 +89,7 @@ pub enum StepError {
         /// The id of the action.
         action: i32,
     },
-    /// A child with the id of its parent, in the same app: the instance would wait for itself.
+    /// A child with its parent's id in the same app: the instance would wait for itself.
     #[error(
         "workflow '{instance}': the worker's action {action} creates the child workflow '{child}' with the instance id of its \
          parent; give the child another instance id, or none"
@@ -102,7 +102,7 @@ pub enum StepError {
         /// Name of the child workflow.
         child: String,
     },
-    /// It sends to another instance, which the contract's actors do not.
+    /// It sends to another instance, which the contract does not allow.
     #[error("workflow '{instance}': don't know how to process outbound message '{what}'")]
     Outbound {
         /// Id of the workflow instance.
@@ -112,66 +112,66 @@ pub enum StepError {
     },
 }
 
-/// Why there is no new run of an instance from one of its events.
+/// Why an instance was not rerun.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RerunError {
     /// The source does not exist.
     #[error("workflow instance does not exist with ID '{0}'")]
     NoSource(String),
-    /// It is not done.
+    /// The source has not completed.
     #[error("'{0}' is not in a terminal state")]
     NotTerminal(String),
-    /// A child workflow cannot be rerun: rerun its parent. Its id.
+    /// The source is a child workflow: rerun its parent. Its id.
     #[error("'{0}': cannot rerun from child-workflows")]
     IsChild(String),
-    /// The event is none that can be done again: its kind, and its id. Clients compare the text with the kind in it.
+    /// An event of this kind cannot be rerun. Clients compare the text, which includes the kind.
     #[error("target event '*protos.HistoryEvent_{0}' with ID '{1}' is not an event that can be rerun")]
     NotScheduled(String, u32),
-    /// There is no event of this id.
+    /// The source has no event of this id.
     #[error("does not have history event with ID '{0}'")]
     NoEvent(u32),
     /// A timer has no input.
     #[error("cannot write input to timer event '{0}'")]
     TimerInput(u32),
-    /// Only children have an instance id of their own.
+    /// Only children have an instance id.
     #[error("cannot set new child workflow instance ID on {0} event '{1}'")]
     NotAChild(&'static str, u32),
-    /// The target is the source.
+    /// Source and target have the same id.
     #[error("rerun workflow instance ID must be different from the original instance ID")]
     SameId(String),
-    /// The child that the new run begins from would have the id of the new run, in the same app.
+    /// The child to start from would have the id of the new run, in the same app.
     #[error(
         "new child workflow instance ID must be different from the rerun workflow instance ID '{0}'; give another one, or none"
     )]
     OwnChild(String),
-    /// The target is there already.
+    /// The target exists.
     #[error("workflow '{0}' has already been created")]
     TargetExists(String),
-    /// What the target was sent has nothing to do.
+    /// The state sent to the target has nothing to run.
     #[error("expect rerun workflow inbox to not be empty: '{0}'")]
     Nothing(String),
-    /// What the target was sent has something that cannot be begun.
-    #[error("the inbox of the rerun of workflow '{0}' holds an event that cannot be run again")]
+    /// The state sent to the target has an event that cannot be started.
+    #[error("the inbox of the rerun of workflow '{0}' has an event that cannot be rerun")]
     Unexpected(String),
 }
 
-/// What helps where the stored state of an instance is broken.
+/// Remedy for broken stored state.
 const BROKEN: &str = "restore it from a backup, or purge the workflow by force (POST .../purge?force=true, or PurgeInstances with force)";
 
 /// Why the stored state of an instance cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoredError {
-    /// A key's value is nothing that was stored there.
+    /// A value cannot be decoded.
     #[error("workflow '{instance}': the stored value of key '{key}' cannot be read: {why}; {BROKEN}")]
     Malformed {
         /// Id of the workflow instance.
         instance: String,
         /// The key within its state.
         key: String,
-        /// The decoder's words.
+        /// The decoder's message.
         why: String,
     },
-    /// An entry that the metadata count is not there.
+    /// An entry counted by the metadata is missing.
     #[error("workflow '{instance}': the stored key '{key}' is missing; {BROKEN}")]
     Missing {
         /// Id of the workflow instance.

@@ -6,7 +6,7 @@ use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{HistoryEvent, TaskRouter};
 use prost_types::Timestamp;
 
-/// The id of events that no action has made.
+/// The id of events not created by an action.
 pub const NO_ID: i32 = -1;
 
 /// An event.
@@ -20,7 +20,7 @@ pub fn event(id: i32, at: Timestamp, event_type: EventType) -> HistoryEvent {
     }
 }
 
-/// Nanoseconds since 1970; 0 without a time.
+/// Nanoseconds since 1970; 0 if absent.
 #[must_use]
 pub fn nanos(at: Option<&Timestamp>) -> i128 {
     at.map_or(0, |at| {
@@ -28,18 +28,18 @@ pub fn nanos(at: Option<&Timestamp>) -> i128 {
     })
 }
 
-/// What a workflow waits for, other than events by name.
+/// The kind of an awaited task; named events are apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Awaited {
     /// An activity.
     Task,
-    /// A timer, until it fires.
+    /// A timer.
     Timer,
     /// A child workflow.
     Child,
 }
 
-/// What an event brings to its end, and the id of the event that began it.
+/// The kind and number of the task that an event completes.
 #[must_use]
 pub fn ends(event: &HistoryEvent) -> Option<(Awaited, i32)> {
     match event.event_type.as_ref()? {
@@ -52,8 +52,8 @@ pub fn ends(event: &HistoryEvent) -> Option<(Awaited, i32)> {
     }
 }
 
-/// What tells an event that was raised from all others: when, and a number made from what. `None` for other events and where
-/// it has no time, as those that a workflow carries on with.
+/// Identifies a raised event: time and content hash. `None` for other events and for events without a time,
+/// which a workflow carries over when it continues as new.
 pub(crate) type Raised = (i64, i32, u64);
 
 pub(crate) fn raised(event: &HistoryEvent) -> Option<Raised> {
@@ -66,19 +66,19 @@ pub(crate) fn raised(event: &HistoryEvent) -> Option<Raised> {
     Some((seconds, nanos, hasher.finish()))
 }
 
-/// The time of such an event, which is found without a look at what may be large.
+/// The time of a raised event, read without hashing its content.
 pub(crate) fn raised_at(event: &HistoryEvent) -> Option<(i64, i32)> {
     let at = event.timestamp.filter(|at| *at != Timestamp::default())?;
     matches!(event.event_type, Some(EventType::EventRaised(_))).then_some((at.seconds, at.nanos))
 }
 
-/// Whether the two are one event that was raised once, and sent twice.
+/// Whether an event is a duplicate delivery of an earlier raised event.
 pub(crate) fn is_sent_again(event: &HistoryEvent, earlier: &HistoryEvent) -> bool {
     let at = raised_at(event);
     at.is_some() && at == raised_at(earlier) && event.event_type == earlier.event_type
 }
 
-/// Which execution of an activity an event is the result of; empty if it does not say.
+/// The execution of the activity that an event is the result of; empty if unknown.
 #[must_use]
 pub fn execution_of_result(event: &HistoryEvent) -> &str {
     match &event.event_type {
@@ -88,20 +88,20 @@ pub fn execution_of_result(event: &HistoryEvent) -> &str {
     }
 }
 
-/// What tells the end of something that waits in an inbox from all others.
+/// Identifies the result of a task within an inbox.
 pub(crate) fn end_key(event: &HistoryEvent) -> Option<(Awaited, i32, String)> {
     let (awaited, id) = ends(event)?;
     Some((awaited, id, execution_of_result(event).to_owned()))
 }
 
-/// The app that an event is meant for, if it is another than `own`.
+/// The target app of an event, if it is not `own`.
 #[must_use]
 pub fn other_app<'a>(router: Option<&'a TaskRouter>, own: &str) -> Option<&'a str> {
     let target = router?.target_app_id.as_deref()?;
     (!target.is_empty() && target != own).then_some(target)
 }
 
-/// Whether an event is a timer's that fired. Those are never stored in an inbox.
+/// Whether an event is a fired timer. Those are never stored in an inbox.
 #[must_use]
 pub fn is_timer(event: &HistoryEvent) -> bool {
     matches!(event.event_type, Some(EventType::TimerFired(_)))

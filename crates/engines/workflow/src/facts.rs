@@ -1,4 +1,4 @@
-//! What the rules need to know of a history, folded event by event: a step costs the same however long the history is.
+//! Summary of a history, updated event by event, so that the cost of a step does not grow with the history.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,89 +13,89 @@ use crate::create::execution_id;
 use crate::event::{Awaited, Raised, ends, execution_of_result, other_app, raised};
 use crate::layered::Layered;
 
-/// A child workflow that a history has created.
+/// A child workflow created by the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Child {
     /// The event id of its creation.
     pub event: i32,
     /// Its instance id.
     pub id: String,
-    /// The app that hosts it, if it is another than the parent's.
+    /// The app that hosts it, if not the parent's.
     pub app: Option<String>,
 }
 
-/// How the execution began.
+/// The start of the execution.
 #[derive(Clone, Debug)]
 pub struct Started {
-    /// The event that started it, with name, input and parent.
+    /// The start event, with name, input and parent.
     pub event: ExecutionStartedEvent,
-    /// Time of that event; none if the history has none.
+    /// Time of the event, if any.
     pub at: Option<Timestamp>,
 }
 
-/// How it ended.
+/// The end of the execution.
 #[derive(Clone, Debug)]
 pub struct Completed {
-    /// The event that ended it, with status, result and failure.
+    /// The end event, with status, result and failure.
     pub event: ExecutionCompletedEvent,
-    /// Time of that event; none if the history has none.
+    /// Time of the event, if any.
     pub at: Option<Timestamp>,
-    /// Which entry of the history says so.
+    /// Index of the event in the history.
     pub(crate) entry: usize,
 }
 
 impl Completed {
-    /// The status it ended with.
+    /// The final status.
     #[must_use]
     pub fn status(&self) -> OrchestrationStatus {
         self.event.orchestration_status()
     }
 }
 
-/// Something that began and has not ended.
+/// A task in progress.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Open {
-    /// Time of its start; none if the history has none.
+    /// Start time, if any.
     pub since: Option<Timestamp>,
-    /// Of an activity or a child: the name of what runs.
+    /// Activity or child: its name.
     pub name: String,
-    /// The app that it runs in, if it is another.
+    /// The app that runs it, if not the workflow's.
     pub app: Option<String>,
-    /// Of a timer: when it fires.
+    /// Timer: its due time.
     pub due: Option<Timestamp>,
-    /// Of a timer: the event whose wait it limits, as the workflow spells it.
+    /// Timer: the name of the event whose wait it limits, as the workflow spells it.
     pub limits: Option<String>,
-    /// Of a child: its instance id.
+    /// Child: its instance id.
     pub instance: Option<String>,
-    /// Of an activity: which execution; may be empty.
+    /// Activity: its execution id; may be empty.
     execution: String,
 }
 
-/// Events that were raised and are known again, at most: as many as are taken in together, and may be sent a second time.
+/// Maximum raised events remembered for dedup: as many as one batch holds, which may be sent twice.
 const MAX_RAISED: usize = 128;
 
-/// What a history says.
+/// Summary of a history.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// How it began; `None` before the first step.
+    /// The start; `None` before the first step.
     pub started: Option<Arc<Started>>,
-    /// The end of the execution, once it has ended.
+    /// The end, once the execution has ended.
     pub completed: Option<Arc<Completed>>,
     /// Time of the first event.
     pub first_at: Option<Timestamp>,
     /// Time of the last event.
     pub updated_at: Option<Timestamp>,
-    /// Whether it is to do nothing until it is resumed.
+    /// Whether the workflow is suspended.
     pub is_suspended: bool,
-    /// Why it cannot go on; forgotten with the next event.
+    /// Why the instance is stalled; cleared by the next event.
     pub stalled: Option<ExecutionStalledEvent>,
-    /// Patches that steps so far have used, in order.
+    /// Patches used so far, in order.
     pub patches: Vec<String>,
-    /// The name of the version that the first step ran, if its worker said so.
+    /// The version name recorded by the first step.
     pub version: Option<String>,
     /// Number of events.
     pub len: usize,
-    /// Events that were raised last, in order.
+    /// The last raised events, for dedup.
     raised: VecDeque<Raised>,
     children: Layered<usize, Child>,
     ended: Layered<(Awaited, i32), ()>,
@@ -103,7 +103,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Whether an event says what is known already; it must not be added then.
+    /// Whether an event is a duplicate that must not be added.
     #[must_use]
     pub fn is_repeated(&self, event: &HistoryEvent) -> bool {
         match &event.event_type {
@@ -113,8 +113,8 @@ impl Facts {
         }
     }
 
-    /// Whether an event is the result of another execution of the activity than the one that is waited for: it was
-    /// begun before the workflow continued as new.
+    /// Whether an event is the result of another execution of the activity, started before the workflow
+    /// continued as new.
     #[must_use]
     pub fn is_foreign(&self, event: &HistoryEvent) -> bool {
         let result = execution_of_result(event);
@@ -123,19 +123,19 @@ impl Facts {
         !result.is_empty() && !awaited.is_empty() && result != awaited
     }
 
-    /// Whether this very event was raised before: who sent it was cut off, and sends it again.
+    /// Whether this raised event was already added: a sender that was interrupted sends it again.
     pub(crate) fn was_raised(&self, event: &HistoryEvent) -> bool {
         raised(event).is_some_and(|event| self.raised.contains(&event))
     }
 
-    /// Which execution it is: its id; empty where it has none.
+    /// The execution id; empty if it has none.
     #[must_use]
     pub fn execution(&self) -> &str {
         let started = self.started.as_deref();
         started.map_or("", |started| execution_id(&started.event))
     }
 
-    /// Takes an event into account. Returns the timer that it makes superfluous: the limit of a wait that is over.
+    /// Adds an event. Returns the timer that it makes superfluous: the limit of a finished wait.
     pub fn add(&mut self, event: &HistoryEvent) -> Option<i32> {
         self.len += 1;
         self.first_at = self.first_at.or(event.timestamp);
@@ -211,7 +211,8 @@ impl Facts {
         None
     }
 
-    /// An end may be in the history before its beginning: the sidecar ended between sending and storing.
+    /// Records a start. The result may precede it in the history, if the sidecar stopped between sending and
+    /// storing.
     fn begin(&mut self, awaited: Awaited, id: i32, open: impl FnOnce() -> Open) {
         if !self.ended.contains(&(awaited, id)) {
             self.open.insert((awaited, id), open());
@@ -229,49 +230,49 @@ impl Facts {
         Some(id)
     }
 
-    /// Makes what follows as cheap as it was before this was added to; see [`Layered::settle`].
+    /// Makes later updates cheap again; see [`Layered::settle`].
     pub(crate) fn settle(&mut self) {
         self.children.settle();
         self.ended.settle();
         self.open.settle();
     }
 
-    /// Whether something has ended.
+    /// Whether a task has ended.
     #[must_use]
     pub fn has_ended(&self, awaited: Awaited, id: i32) -> bool {
         self.ended.contains(&(awaited, id))
     }
 
-    /// Whether something began and has not ended.
+    /// Whether a task is in progress.
     #[must_use]
     pub fn is_open(&self, awaited: Awaited, id: i32) -> bool {
         self.open.contains(&(awaited, id))
     }
 
-    /// Whether an event is the end of what is not open: of what no step that was stored has begun, or what has ended. Nothing
-    /// can go on because of it.
+    /// Whether an event is the result of a task that is not in progress: it has ended, or no stored step
+    /// started it.
     #[must_use]
     pub fn ends_nothing(&self, event: &HistoryEvent) -> bool {
         ends(event).is_some_and(|(awaited, id)| !self.is_open(awaited, id))
     }
 
-    /// What is known of something that began and has not ended.
+    /// The task in progress of this kind and number.
     #[must_use]
     pub fn opened(&self, awaited: Awaited, id: i32) -> Option<&Open> {
         self.open.get(&(awaited, id))
     }
 
-    /// What began and has not ended, by event id.
+    /// Tasks in progress, by event id.
     pub fn open(&self, awaited: Awaited) -> impl Iterator<Item = (i32, &Open)> {
         self.open.range(all(awaited)).map(|((_, id), open)| (*id, open))
     }
 
-    /// All children that were created.
+    /// All children created.
     pub fn children(&self) -> impl Iterator<Item = &Child> {
         self.children.iter().map(|(_, child)| child)
     }
 
-    /// The status that a client sees.
+    /// The status shown to clients.
     #[must_use]
     pub fn status(&self) -> OrchestrationStatus {
         if let Some(completed) = &self.completed {
@@ -293,7 +294,7 @@ fn all(awaited: Awaited) -> std::ops::RangeInclusive<(Awaited, i32)> {
     (awaited, i32::MIN)..=(awaited, i32::MAX)
 }
 
-/// What is known of everything that begins.
+/// The task that an event starts.
 fn begun(event: &HistoryEvent) -> Open {
     Open {
         since: event.timestamp,
@@ -301,14 +302,14 @@ fn begun(event: &HistoryEvent) -> Open {
     }
 }
 
-/// The app that something runs in, if it is another than the one that began it.
+/// The app that runs a task, if not the workflow's.
 fn app(event: &HistoryEvent) -> Option<String> {
     let router = event.router.as_ref();
     let source = router.map_or("", |router| router.source_app_id.as_str());
     other_app(router, source).map(str::to_owned)
 }
 
-/// Whether nothing more can happen to an instance of this status.
+/// Whether a status is final.
 #[must_use]
 pub fn is_terminal(status: OrchestrationStatus) -> bool {
     matches!(
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_follows_from_the_events() {
+    fn status_follows_events() {
         use OrchestrationStatus as Status;
         let suspended = || EventType::ExecutionSuspended(ExecutionSuspendedEvent::default());
         let resumed = || EventType::ExecutionResumed(ExecutionResumedEvent::default());
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raised_event_ends_the_oldest_wait_of_its_name() {
+    fn raised_event_ends_oldest_wait() {
         let wait = |name: &str| {
             EventType::TimerCreated(TimerCreatedEvent {
                 name: Some(name.to_owned()),
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_told_from_repetitions_and_from_those_of_an_earlier_generation() {
+    fn distinguishes_duplicate_and_foreign_results() {
         let scheduled = EventType::TaskScheduled(TaskScheduledEvent {
             task_execution_id: "two".to_owned(),
             ..TaskScheduledEvent::default()
@@ -430,13 +431,13 @@ mod tests {
         assert!(facts.is_repeated(&event(-1, Timestamp::default(), started())));
         facts.add(&result("two"));
         assert!(facts.is_repeated(&result("two")) && !facts.is_open(Awaited::Task, 5));
-        // The result was stored, the scheduling was not: it is scheduled again by the step that is repeated.
+        // The result was stored but the scheduling was not: the next attempt of the step schedules it again.
         facts.add(&event(5, Timestamp::default(), scheduled));
         assert!(!facts.is_open(Awaited::Task, 5));
     }
 
     #[test]
-    fn patches_add_up() {
+    fn patches_accumulate() {
         let step = |patches: &[&str]| {
             EventType::OrchestratorStarted(OrchestratorStartedEvent {
                 version: Some(outrigger_wire::durabletask::OrchestrationVersion {

@@ -1,22 +1,22 @@
-//! The events of a history, encoded as they are stored, and laid out as workers are sent them: what was laid out once is
-//! shared by every step after it.
+//! The encoded events of a history, laid out as workers receive them. Encoded pieces are shared by all later
+//! steps.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// The field of `OrchestratorRequest` that events of a history are.
+/// Field number of the history in `OrchestratorRequest`.
 const PAST_EVENTS: u32 = 3;
-/// Bytes that are shared as one piece, at least.
+/// Minimum bytes of a shared piece.
 const PIECE: usize = 32 * 1024;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    /// Pieces that do not change any more.
+    /// Complete pieces, immutable.
     pieces: Vec<Bytes>,
     last: BytesMut,
-    /// Where each event is: the piece, its first byte, its end.
+    /// Location of each event: piece, first byte, end.
     events: Vec<(u32, u32, u32)>,
-    /// Length of all events without their fields' heads.
+    /// Total length of the events without field headers.
     size: usize,
 }
 
@@ -48,7 +48,7 @@ impl History {
         *self = Self::default();
     }
 
-    /// An event, as it is stored.
+    /// An encoded event.
     pub(crate) fn get(&self, index: usize) -> Option<Bytes> {
         let (piece, start, end) = *self.events.get(index)?;
         let range = start as usize..end as usize;
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_back_one_by_one_and_as_fields() {
+    fn returns_events_singly_and_as_fields() {
         let mut history = History::default();
         let event = |id: i32| {
             HistoryEvent {

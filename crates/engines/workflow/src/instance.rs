@@ -1,4 +1,4 @@
-//! An instance as it is stored: its history, what waits to be taken into it, and what a client sees of it.
+//! A stored workflow instance: its history, its inbox, and the state that clients see.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -17,50 +17,50 @@ use crate::origin::{Arrival, Origin};
 use crate::payload::Limit;
 use crate::stored::{Change, Counts, MAX_ENTRIES};
 
-/// The generation of an instance that is created.
+/// Generation of a new instance.
 pub(crate) const FIRST_GENERATION: u64 = 1;
 
-/// A workflow instance as it is stored, between two steps.
+/// A stored workflow instance, between two steps.
 #[derive(Clone, Debug, Default)]
 pub struct Instance {
-    /// Id of the instance, unique for its app.
+    /// Instance id, unique within its app.
     pub id: String,
-    /// The number of its execution: 1, and one more each time that it continues as new or is created again.
+    /// Number of the execution: 1, increased when it continues as new or is created again.
     pub generation: u64,
-    /// What the workflow says of itself.
+    /// The custom status of the workflow.
     pub custom_status: Option<String>,
     pub(crate) facts: Facts,
     pub(crate) history: History,
     pub(crate) inbox: Vec<HistoryEvent>,
-    /// What is stored, if anything is.
+    /// The stored entries, if any.
     pub(crate) stored: Option<Counts>,
-    /// Keys of [`Counts::keys`] that the store did not have when the instance was read: there is nothing to delete.
+    /// Keys of [`Counts::keys`] absent from the store when the instance was read: they need no deletion.
     pub(crate) absent: BTreeSet<String>,
 }
 
-/// What becomes of an event that is added.
+/// The outcome of adding an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
-    /// It changes the instance, and is stored with it.
+    /// The event is new and must be stored.
     New,
-    /// It is there already: its run has to be ensured, nothing to be stored.
+    /// The event is a duplicate: ensure its run, store nothing.
     Repeated,
-    /// It belongs to an execution that is over: nothing is to be done.
+    /// The event belongs to a finished execution: ignore it.
     Foreign,
 }
 
-/// What becomes of events that are added together.
+/// The outcome of adding events together.
 #[derive(Debug)]
 pub struct Additions {
     /// The outcome of each event.
     pub added: Vec<Result<Added, AddError>>,
-    /// The run that takes them in: it has to be ensured before the change is stored. `None` where nothing is to be done.
+    /// The run that handles the events: ensure it before the change is stored. `None` if no run is needed.
     pub run: Option<Run>,
-    /// The change of state to be stored.
+    /// The change to store.
     pub change: Change,
 }
 
-/// A run that has to be ensured.
+/// A run to ensure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// The name of its reminder.
@@ -69,14 +69,14 @@ pub struct Run {
     pub due: Option<Timestamp>,
 }
 
-/// What an inbox holds. It is looked through once, however many events come.
+/// Index of an inbox, built once per batch of events.
 #[derive(Default)]
 struct Waiting {
     keys: HashSet<(Awaited, i32, String)>,
-    /// The entries of ends.
+    /// Entries with results.
     ends: HashMap<(Awaited, i32), usize>,
     times: HashSet<(i64, i32)>,
-    /// Entries that are others than before.
+    /// Replaced entries.
     replaced: BTreeSet<usize>,
 }
 
@@ -103,7 +103,7 @@ impl Waiting {
 }
 
 impl Instance {
-    /// One that does not exist yet.
+    /// An instance that does not exist yet.
     #[must_use]
     pub fn new(id: impl Into<String>) -> Self {
         Self {
@@ -113,22 +113,22 @@ impl Instance {
         }
     }
 
-    /// What its history says.
+    /// Summary of its history.
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// What waits for the next step.
+    /// Events that wait for the next step.
     #[must_use]
     pub fn inbox(&self) -> &[HistoryEvent] {
         &self.inbox
     }
 
-    /// Its events.
+    /// Decodes its events.
     #[must_use]
     pub fn history(&self) -> Vec<HistoryEvent> {
-        // They were encoded here, or decoded when they were read.
+        // Cannot fail: the events were encoded here, or decoded when they were read.
         let decoded = self.history.iter().map(HistoryEvent::decode);
         decoded.filter_map(Result::ok).collect()
     }
@@ -139,10 +139,10 @@ impl Instance {
         self.history.size() + self.inbox.iter().map(prost::Message::encoded_len).sum::<usize>()
     }
 
-    /// Bytes of memory that it takes, about.
+    /// Estimated memory, bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
-        // What is known of an event beside its bytes, and of an instance beside its events.
+        // Overhead of an event and of an instance.
         const EVENT: usize = 128;
         const INSTANCE: usize = 2048;
         let events = self.history.len() + self.inbox.len();
@@ -150,7 +150,7 @@ impl Instance {
         self.size() + start + events * EVENT + INSTANCE
     }
 
-    /// The event that began it: from the history, or the inbox.
+    /// The start event, from history or inbox.
     #[must_use]
     pub fn start_event(&self) -> Option<&ExecutionStartedEvent> {
         if let Some(started) = &self.facts.started {
@@ -162,13 +162,13 @@ impl Instance {
         })
     }
 
-    /// The time that reminders are due: that of the first event, which is over, so that they run at once.
+    /// Due time of its reminders: the time of the first event, which is past, so that they fire at once.
     #[must_use]
     pub fn first_at(&self) -> Option<Timestamp> {
         self.facts.first_at
     }
 
-    /// The status that a client sees.
+    /// The status shown to clients.
     #[must_use]
     pub fn status(&self) -> OrchestrationStatus {
         self.facts.status()
@@ -180,7 +180,7 @@ impl Instance {
         self.facts.completed.is_some()
     }
 
-    /// The actors of the activities of its own app that it waits for.
+    /// Actor ids of the pending activities of this app.
     #[must_use]
     pub fn activities(&self) -> Vec<String> {
         let open = self.facts.open(Awaited::Task);
@@ -189,13 +189,13 @@ impl Instance {
             .collect()
     }
 
-    /// How many entries of it are stored.
+    /// Number of stored entries.
     #[must_use]
     pub fn stored(&self) -> Counts {
         self.stored.unwrap_or_default()
     }
 
-    /// What clients and watchers are told.
+    /// The metadata sent to clients and watchers.
     #[must_use]
     pub fn metadata(&self) -> OrchestrationMetadata {
         let facts = &self.facts;
@@ -224,7 +224,7 @@ impl Instance {
         }
     }
 
-    /// Whether an event may be added, and whether it is there already.
+    /// Checks whether an event may be added, and whether it is a duplicate.
     ///
     /// # Errors
     /// [`AddError`].
@@ -237,7 +237,7 @@ impl Instance {
         })
     }
 
-    /// As [`Instance::check`]; `waits` says whether it is in the inbox.
+    /// As [`Instance::check`]; `waits`: the inbox has the event.
     fn check_against(
         &self,
         event: &HistoryEvent,
@@ -265,15 +265,15 @@ impl Instance {
         Ok(Added::New)
     }
 
-    /// Whether the end of an activity or child is for another execution than this one.
+    /// Whether the result of an activity or child belongs to another execution.
     fn is_for_another(&self, event: &HistoryEvent, origin: &Origin) -> bool {
         if !origin.is_of_another(self.execution()) {
             return false;
         }
         match ends(event) {
             Some((Awaited::Task, _)) => true,
-            // A child that ran when an execution wanted one of its id is that one's too, and does not know it. One that had
-            // ended begins anew.
+            // A child that was running when this execution requested its id belongs to this execution too,
+            // but does not know it. A child that had ended starts anew.
             Some((Awaited::Child, id)) => {
                 let awaited = self.facts.opened(Awaited::Child, id);
                 awaited.and_then(|child| child.instance.as_deref()) != Some(origin.instance.as_str())
@@ -282,8 +282,8 @@ impl Instance {
         }
     }
 
-    /// Adds those of `events` that may be added; what was raised only as long as there is room for it. Who cannot ensure the
-    /// run, or store the change, has to read the instance anew.
+    /// Adds the events that are acceptable; raised events only while there is room. If the run cannot be
+    /// ensured or the change cannot be stored, the instance must be read again.
     pub fn add(&mut self, events: impl IntoIterator<Item = impl Into<Arrival>>, limit: Limit) -> Additions {
         let before = self.inbox.len();
         let (mut additions, replaced) = self.take_in(events, limit);
@@ -298,7 +298,7 @@ impl Instance {
         additions
     }
 
-    /// As [`Instance::add`], without what has to be stored; and the entries of the inbox that are others now.
+    /// As [`Instance::add`], without the change; returns the replaced inbox entries too.
     pub(crate) fn take_in(
         &mut self,
         events: impl IntoIterator<Item = impl Into<Arrival>>,
@@ -316,12 +316,12 @@ impl Instance {
             let is_waiting = |event: &HistoryEvent| waiting.has(event, &self.inbox);
             let mut checked = self.check_against(&event, &origin, is_waiting);
             let grown = size + event.encoded_len();
-            // Results and what a client commands cannot be sent smaller: only what was raised is refused.
+            // Only raised events are rejected: results and commands cannot be sent smaller.
             let is_raised = matches!(event.event_type, Some(EventType::EventRaised(_)));
             if checked == Ok(Added::New) && is_raised && !self.is_completed() {
                 checked = limit.check_event(grown).map(|()| Added::New);
             }
-            // Who has ended takes nothing in any more.
+            // Completed instances ignore events.
             let is_idle = self.is_completed() || checked == Ok(Added::Foreign);
             if !is_idle && checked.is_ok() {
                 additions.run.get_or_insert_with(|| Run {
@@ -341,9 +341,9 @@ impl Instance {
         (additions, waiting.replaced)
     }
 
-    /// Puts an event into the inbox; how many bytes of another go. A result whose beginning is not stored takes the place of
-    /// the one before it: SDKs give each repetition of a step another execution of its activity, so that only that of a last
-    /// one can be wanted, and a step that fails for long would fill the inbox.
+    /// Puts an event into the inbox and returns the bytes it frees. A result whose start is not stored
+    /// replaces the one before it: SDKs give each attempt of a step a new execution id, so only the last one
+    /// can match, and a step that keeps failing would fill the inbox.
     fn put(&mut self, event: HistoryEvent, waiting: &mut Waiting) -> usize {
         let known = ends(&event)
             .filter(|_| self.facts.ends_nothing(&event))
@@ -361,14 +361,14 @@ impl Instance {
         std::mem::replace(old, event).encoded_len()
     }
 
-    /// Adds an event without a look at it.
+    /// Adds an event unchecked.
     #[cfg(test)]
     pub(crate) fn push(&mut self, event: HistoryEvent) -> Change {
         self.inbox.push(event);
         self.change()
     }
 
-    /// Forgets everything but the id; the next execution is of the next generation.
+    /// Clears everything but the id; the next execution gets the next generation.
     pub(crate) fn reset(&mut self) {
         self.generation += 1;
         self.custom_status = None;
@@ -383,7 +383,7 @@ impl Instance {
         self.history.push(&event.encode_to_vec());
     }
 
-    /// Whether it may be purged.
+    /// Checks whether the instance may be purged.
     ///
     /// # Errors
     /// [`PurgeError`].
@@ -391,7 +391,7 @@ impl Instance {
         if self.is_left_over() {
             return Ok(());
         }
-        // Of one that was removed in part, its end may be all that is left.
+        // After a partial removal the end event may be all that is left.
         if self.start_event().is_none() && !self.is_completed() {
             return Err(PurgeError::Unknown);
         }

@@ -1,15 +1,15 @@
-//! A map that is cheap to copy, however large it has grown: a copy shares what was there, and keeps what it changes itself.
+//! A map that is cheap to clone at any size: clones share a lower layer, and each keeps its own changes.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-/// A map in two layers: one that copies share, and what this copy has changed since.
+/// A map in two layers: one shared by clones, and the changes of this clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Layered<K, V> {
     shared: Arc<BTreeMap<K, V>>,
-    /// `None` = removed.
+    /// `None`: removed.
     own: BTreeMap<K, Option<V>>,
     len: usize,
 }
@@ -73,8 +73,8 @@ impl<K: Ord + Clone, V: Clone> Layered<K, V> {
         }
     }
 
-    /// Makes one layer of both. That costs as much as was changed where no copy shares the lower one any more, and as much
-    /// as there is where one does.
+    /// Merges both layers. Costs as much as the changes if no clone shares the lower layer, and as much as
+    /// the whole map otherwise.
     pub(crate) fn settle(&mut self) {
         if self.own.is_empty() {
             return;
@@ -88,12 +88,12 @@ impl<K: Ord + Clone, V: Clone> Layered<K, V> {
         }
     }
 
-    /// All entries, in the order of their keys.
+    /// All entries in key order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.range(..)
     }
 
-    /// The entries of a range of keys, in their order.
+    /// The entries of a key range, in order.
     pub(crate) fn range<R: RangeBounds<K> + Clone>(
         &self,
         keys: R,
@@ -125,9 +125,9 @@ impl<K: Ord + Clone, V: Clone> Layered<K, V> {
 mod tests {
     use super::*;
 
-    /// Changes with copies that come and go, beside a map of the standard library.
+    /// Random changes of clones, compared with a standard map.
     #[test]
-    fn copies_do_not_see_each_other() {
+    fn clones_are_independent() {
         let mut seed = 7_u64;
         let mut random = |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_settled_into_what_nobody_shares() {
+    fn settle_reuses_unshared_layer() {
         let mut first: Layered<i32, ()> = Layered::default();
         (0..1000).for_each(|key| first.insert(key, ()));
         let mut next = first.clone();

@@ -1,6 +1,6 @@
-//! What a workflow instance does. Everything is a function of its history and an event that comes: [`Instance`] holds
-//! what is stored, [`Step`] what the worker is asked, [`Outcome`] what has to be sent, set and stored afterwards.
-//! There is no I/O here; time and random ids are arguments.
+//! The rules of a workflow instance, as functions of its history and an incoming event. [`Instance`] is the
+//! stored state, [`Step`] the request to the worker, [`Outcome`] what to send, schedule and store. There is
+//! no I/O; time and random ids are arguments.
 
 mod actions;
 mod commit;

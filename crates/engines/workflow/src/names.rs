@@ -1,4 +1,4 @@
-//! Names that every sidecar of a fleet has to spell alike: actor types and ids, reminders, keys of stored state.
+//! Names that all sidecars of a deployment must spell alike: actor types and ids, reminders, state keys.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,39 +8,39 @@ use sha2::{Digest as _, Sha256};
 
 use crate::event::nanos;
 
-/// What the name of every actor type of a runtime begins with.
+/// Prefix of all actor types of the runtime.
 pub const RESERVED: &str = "dapr.internal.";
-/// Runs an activity.
+/// Reminder that runs an activity.
 pub const RUN_ACTIVITY: &str = "run-activity";
-/// Purges an instance when its time is over.
+/// Reminder that purges an instance after its retention time.
 pub const RETENTION: &str = "retention";
-/// Number of state entries.
+/// State key of the entry counts.
 pub const METADATA: &str = "metadata";
-/// What the workflow says of itself.
+/// State key of the custom status.
 pub const CUSTOM_STATUS: &str = "customStatus";
 
-/// How the names of the types of executors end.
+/// Suffix of executor types.
 const EXECUTOR: &str = "executor";
 const START: &str = "start-";
 const NEW_EVENT: &str = "new-event-";
 const TIMER: &str = "timer-";
 const ACTIVITY_RESULT: &str = "activity-result-";
-/// A name of this runtime's: others refuse it, and it comes again until a sidecar has it that knows it.
+/// A name unknown to Dapr: its sidecars reject the reminder, which fires again until one of ours gets it.
 const RERUN: &str = "rerun-";
-/// Behind the name of a reminder that came in vain.
+/// Infix of a reminder that replaces one that failed.
 const LATER: &str = "-later-";
 
-/// The actor types that an app with workflows hosts.
+/// The actor types of an app's workflows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActorTypes {
-    /// Owns the state of an instance; its id is the instance's.
+    /// Owns the state of an instance; the actor id is the instance id.
     pub workflow: String,
     /// Runs one activity; see [`activity_id`].
     pub activity: String,
-    /// Purges an instance later; its id is the instance's.
+    /// Purges an instance later; the actor id is the instance id.
     pub retentioner: String,
-    /// Where an answer of a worker meets the sidecar that waits for it, in a clustered deployment. The id is the instance's,
-    /// or see [`execution_id`].
+    /// Connects a worker's answer with the sidecar that waits for it, in a clustered deployment. The actor id
+    /// is the instance id, or [`execution_id`].
     pub executor: String,
 }
 
@@ -58,19 +58,19 @@ impl ActorTypes {
     }
 }
 
-/// The actor of an activity; `task` is the event id of its `TaskScheduled`.
+/// The actor id of an activity; `task` is the event id of its `TaskScheduled`.
 #[must_use]
 pub fn activity_id(instance: &str, task: i32, generation: u64) -> String {
     format!("{instance}::{task}::{generation}")
 }
 
-/// The executor of an activity; `task` is the event id of its `TaskScheduled`.
+/// The executor id of an activity; `task` is the event id of its `TaskScheduled`.
 #[must_use]
 pub fn execution_id(instance: &str, task: i32) -> String {
     format!("{instance}/{task}")
 }
 
-/// Whether a type is that of an app's executors.
+/// Whether an actor type is an executor.
 #[must_use]
 pub fn is_executor(kind: &str) -> bool {
     let name = kind
@@ -79,8 +79,8 @@ pub fn is_executor(kind: &str) -> bool {
     name.is_some_and(|name| name.ends_with('.'))
 }
 
-/// The instance that an activity's actor works for; `None` for ids that [`activity_id`] does not make. Ids of instances may
-/// have `::` in them, so it is read from its end.
+/// The instance of an activity actor; `None` for ids that [`activity_id`] does not make. Parsed from the end,
+/// because instance ids may contain `::`.
 #[must_use]
 pub fn instance_of(activity: &str) -> Option<&str> {
     let (rest, generation) = activity.rsplit_once("::")?;
@@ -90,26 +90,26 @@ pub fn instance_of(activity: &str) -> Option<&str> {
     Some(instance)
 }
 
-/// The instance id of a child that was given none; `action` is the id of the action that creates it.
+/// The default instance id of a child; `action` is the id of the action that creates it.
 #[must_use]
 pub fn child_id(parent: &str, action: i32) -> String {
     format!("{parent}:{action:04x}")
 }
 
-/// What a reminder of a workflow actor is for.
+/// The purpose of a reminder of a workflow actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Its inbox has something.
+    /// Run the instance: its inbox has events.
     Run,
-    /// A timer of the workflow is due; the data are a `DurableTimer`.
+    /// A timer fired; the data are a `DurableTimer`.
     Timer,
-    /// It carries the result of an activity; the data are a `HistoryEvent`.
+    /// An activity result; the data are a `HistoryEvent`.
     ActivityResult,
-    /// It goes on from an event of another instance; the data are its `WorkflowStateMetadata` as it was made.
+    /// Start a rerun; the data are the `WorkflowStateMetadata` as it was created.
     Rerun,
 }
 
-/// What a reminder of a workflow actor is for, by its name; `None` for names of nobody's.
+/// Parses the name of a reminder; `None` if unknown.
 #[must_use]
 pub fn purpose(reminder: &str) -> Option<Purpose> {
     if reminder.starts_with(TIMER) {
@@ -125,19 +125,19 @@ pub fn purpose(reminder: &str) -> Option<Purpose> {
     }
 }
 
-/// The reminder of a first run. `random` tells starts of one id apart.
+/// The reminder of a first run. `random` distinguishes starts of one id.
 #[must_use]
 pub fn start_reminder(random: [u8; 6]) -> String {
     format!("{START}{}", URL_SAFE_NO_PAD.encode(random))
 }
 
-/// The reminder that carries an activity's result to a workflow actor.
+/// The reminder that carries an activity result to a workflow actor.
 #[must_use]
 pub fn result_reminder(random: [u8; 6]) -> String {
     format!("{ACTIVITY_RESULT}{}", URL_SAFE_NO_PAD.encode(random))
 }
 
-/// The reminder that begins what an instance goes on with that was made from another's history.
+/// The reminder that starts a rerun.
 #[must_use]
 pub fn rerun_reminder(random: [u8; 6]) -> String {
     format!("{RERUN}{}", URL_SAFE_NO_PAD.encode(random))
@@ -149,7 +149,7 @@ pub fn timer_reminder(id: i32) -> String {
     format!("{TIMER}{id}")
 }
 
-/// The reminder that comes later in place of one that came in vain; `random` tells those of one purpose apart.
+/// The reminder that replaces one that failed; `random` distinguishes reminders of one purpose.
 #[must_use]
 pub fn later_reminder(purpose: Purpose, random: [u8; 6]) -> String {
     match purpose {
@@ -160,7 +160,7 @@ pub fn later_reminder(purpose: Purpose, random: [u8; 6]) -> String {
     }
 }
 
-/// The same for a name of nobody's, which begins as it did: whoever knows it still does.
+/// The replacement of a reminder with an unknown name, which keeps its prefix for sidecars that know it.
 #[must_use]
 pub fn later_unknown(reminder: &str, random: [u8; 6]) -> String {
     let before = reminder.rsplit_once(LATER).filter(|(_, tail)| tail.len() == 8);
@@ -168,7 +168,7 @@ pub fn later_unknown(reminder: &str, random: [u8; 6]) -> String {
     format!("{name}{LATER}{}", URL_SAFE_NO_PAD.encode(random))
 }
 
-/// The reminder of a run after an event. The same event has the same name, so that a second delivery adds no run.
+/// The reminder of the run after an event. Duplicates get the same name, so a second delivery adds no run.
 #[must_use]
 pub fn event_reminder(event: &HistoryEvent) -> String {
     let at = || nanos(event.timestamp.as_ref());
@@ -193,13 +193,13 @@ pub fn event_reminder(event: &HistoryEvent) -> String {
     format!("{NEW_EVENT}{suffix}")
 }
 
-/// The key of an entry of the history.
+/// State key of a history entry.
 #[must_use]
 pub fn history_key(index: usize) -> String {
     format!("history-{index:06}")
 }
 
-/// The key of an entry of the inbox.
+/// State key of an inbox entry.
 #[must_use]
 pub fn inbox_key(index: usize) -> String {
     format!("inbox-{index:06}")
@@ -216,7 +216,7 @@ mod tests {
     const AT: Timestamp = Timestamp { seconds: 2, nanos: 5 };
 
     #[test]
-    fn actors_and_keys_have_the_names_of_the_contract() {
+    fn uses_contract_names() {
         let types = ActorTypes::of("default", "shop");
         assert_eq!(types.workflow, "dapr.internal.default.shop.workflow");
         assert_eq!(types.activity, "dapr.internal.default.shop.activity");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn reminders_say_what_they_are_for() {
+    fn parses_reminder_purposes() {
         let start = start_reminder([0, 1, 2, 253, 254, 255]);
         assert_eq!(start, "start-AAEC_f7_");
         assert_eq!(purpose(&start), Some(Purpose::Run));
@@ -262,7 +262,7 @@ mod tests {
             );
             assert_ne!(names[0], names[1]);
         }
-        // It does not grow.
+        // Repeated replacement does not lengthen the name.
         let once = later_unknown("of-tomorrow-1", [1; 6]);
         let twice = later_unknown(&once, [2; 6]);
         assert!(once.starts_with("of-tomorrow-1") && twice.starts_with("of-tomorrow-1"));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_has_one_reminder_however_often_it_comes() {
+    fn duplicate_events_share_a_reminder() {
         let completed = EventType::TaskCompleted(TaskCompletedEvent {
             task_scheduled_id: 4,
             ..TaskCompletedEvent::default()

@@ -1,23 +1,23 @@
-//! Which execution an event is for. The contract's events tell the number of the activity or child that ended, which every
-//! execution of an instance counts anew.
+//! The execution that an event is meant for. The contract identifies activities and children only by number,
+//! and each execution of an instance counts anew.
 
 use outrigger_wire::durabletask::HistoryEvent;
 use prost::Message as _;
 
-/// Goes with an event from one sidecar to another, and with the data of reminders, as fields behind theirs. Sidecars of Dapr
-/// and SDKs skip them, and send none. It is looked at when the event comes, and not stored with it.
+/// Sent with events and in reminder data, as fields appended to the contract's. Dapr's sidecars and SDKs skip
+/// these fields and do not send them. Checked on arrival and not stored.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Origin {
-    /// The execution that waits for it, or began it; empty where that is not known.
+    /// The execution that awaits or started it; empty if unknown.
     #[prost(string, tag = "1002")]
     pub execution: String,
-    /// Instance id of the child that ended; empty for everything else.
+    /// Instance id of the child that ended; otherwise empty.
     #[prost(string, tag = "1003")]
     pub instance: String,
 }
 
 impl Origin {
-    /// Of an execution.
+    /// The origin of an execution.
     #[must_use]
     pub fn of(execution: &str) -> Self {
         Self {
@@ -26,30 +26,29 @@ impl Origin {
         }
     }
 
-    /// Reads it from behind a message; empty where there is none.
+    /// Reads the fields appended to a message; empty if absent.
     #[must_use]
     pub fn read(encoded: &[u8]) -> Self {
         Self::decode(encoded).unwrap_or_default()
     }
 
-    /// Puts it behind an encoded message: what follows each other is one message.
+    /// Appends the fields to an encoded message: concatenated protobuf messages are merged.
     pub fn append_to(&self, encoded: &mut Vec<u8>) {
         encoded.extend(self.encode_to_vec());
     }
 
-    /// Whether it is of another execution than `own`, as far as both are known.
+    /// Whether it names another execution than `own`, if both are known.
     #[must_use]
     pub fn is_of_another(&self, own: &str) -> bool {
         !self.execution.is_empty() && !own.is_empty() && self.execution != own
     }
 }
 
-/// An event that comes to an instance.
+/// An event with its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrival {
-    /// What came.
     pub event: HistoryEvent,
-    /// Which execution it is for.
+    /// The execution it is meant for.
     pub origin: Origin,
 }
 
@@ -65,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_follows_an_event_that_others_read_as_it_is() {
+    fn appended_origin_leaves_event_readable() {
         let event = HistoryEvent {
             event_id: 7,
             ..HistoryEvent::default()

@@ -1,4 +1,4 @@
-//! What is too large to be sent stalls an instance, instead of failing on its way again and again.
+//! Size limits: an instance too large to send stalls instead of failing again and again.
 
 use outrigger_wire::durabletask::{ExecutionStalledEvent, HistoryEvent, StalledReason};
 use prost::Message as _;
@@ -6,39 +6,39 @@ use prost::Message as _;
 use crate::error::AddError;
 use crate::stored::MAX_ENTRIES;
 
-/// Part of the largest body, in per cent, that an instance may fill.
+/// Share of the largest body that an instance may fill, per cent.
 const PER_CENT: usize = 95;
 
-/// The largest body that may be sent, bytes; 0 = any.
+/// The largest body that can be sent, bytes; 0 is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limit(pub usize);
 
 impl Limit {
-    /// Which part of the limit `size` bytes are; `None` without a limit.
+    /// Share of the limit that `size` bytes are; `None` without a limit.
     #[must_use]
     pub fn ratio(self, size: usize) -> Option<f64> {
-        // Both are far below 2^52.
+        // Both values are far below 2^52.
         #[allow(clippy::cast_precision_loss)]
         (self.0 > 0).then(|| size as f64 / self.0 as f64)
     }
 
-    /// Why an instance of this encoded size cannot go on.
+    /// The stall of an instance of this encoded size, if it exceeds the limit.
     #[must_use]
     pub fn stalls(self, size: usize) -> Option<ExecutionStalledEvent> {
         self.exceeded("history and inbox of the workflow", size)
     }
 
-    /// Why an instance that begins with this event could never be sent to a worker.
+    /// Why an instance with this start event could never be sent to a worker.
     #[must_use]
     pub fn refuses_start(self, start: &HistoryEvent) -> Option<String> {
         let stalled = self.exceeded("the start of the workflow, with its input,", start.encoded_len());
         stalled.and_then(|stalled| stalled.description)
     }
 
-    /// Whether an instance may take an event that was raised, and would be of this size then.
+    /// Checks the size of an instance with a raised event.
     ///
     /// # Errors
-    /// [`AddError::TooLarge`] where it could not go on.
+    /// [`AddError::TooLarge`] if the instance would stall.
     pub(crate) fn check_event(self, size: usize) -> Result<(), AddError> {
         match self.stalls(size) {
             Some(_) => Err(AddError::TooLarge { size, limit: self }),
@@ -46,14 +46,14 @@ impl Limit {
         }
     }
 
-    /// Why an instance does not take an event that would make it this large.
+    /// The stall text for an instance of this size.
     pub(crate) fn with_event(self, size: usize) -> String {
         let stalled = self.exceeded("history and inbox of the workflow with this event", size);
         let text = stalled.and_then(|stalled| stalled.description);
         text.unwrap_or_default()
     }
 
-    /// Why an instance that schedules this activity cannot go on.
+    /// The stall of an instance whose activity is too large.
     #[must_use]
     pub fn stalls_task(self, task: &HistoryEvent) -> Option<ExecutionStalledEvent> {
         self.exceeded(
@@ -62,7 +62,7 @@ impl Limit {
         )
     }
 
-    /// Why an instance that creates this child cannot go on: no worker of the child could ever be sent its start.
+    /// The stall of an instance whose child is too large: its start could never be sent to a worker.
     #[must_use]
     pub fn stalls_child(self, child: &str, start: &HistoryEvent) -> Option<ExecutionStalledEvent> {
         self.exceeded(
@@ -78,19 +78,19 @@ impl Limit {
             reason: StalledReason::PayloadSizeExceeded.into(),
             description: Some(format!(
                 "Payload size exceeded: {what} has {size} bytes, {per_cent}% of the {limit} bytes of the largest body, \
-                 which exceeds the {PER_CENT}% that may be used; increase daprd --max-body-size, or pass less data."
+                 which exceeds the {PER_CENT}% limit; increase daprd --max-body-size, or pass less data."
             )),
         })
     }
 }
 
-/// Why an instance cannot go on whose history would have so many entries, with the one that says so.
+/// The stall of an instance with too many history entries, including the stall event.
 pub(crate) fn too_long(entries: usize) -> Option<ExecutionStalledEvent> {
     (entries >= MAX_ENTRIES).then(|| ExecutionStalledEvent {
         reason: StalledReason::PayloadSizeExceeded.into(),
         description: Some(format!(
-            "Payload size exceeded: the history of the workflow would have more than the {MAX_ENTRIES} events that can be \
-             stored. Have the workflow continue as new from time to time."
+            "Payload size exceeded: the history of the workflow would exceed {MAX_ENTRIES} events. Have the \
+             workflow continue as new from time to time."
         )),
     })
 }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_95_per_cent_of_the_limit_is_too_much() {
+    fn rejects_more_than_95_percent() {
         assert!(Limit(0).stalls(usize::MAX).is_none());
         assert!(Limit(1000).stalls(950).is_none());
         let stalled = Limit(1000).stalls(1951).unwrap();

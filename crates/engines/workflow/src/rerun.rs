@@ -1,5 +1,5 @@
-//! A new instance from an event of one that has ended: what led to the event is taken over, what was open then is begun
-//! again, and the event too.
+//! Reruns an ended instance from one of its events: the new instance gets the history before the event, then
+//! starts the tasks that were in progress and the event itself.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +19,7 @@ use crate::names::child_id;
 use crate::step::{Message, Timer};
 use crate::stored::{Change, Counts};
 
-/// What a new instance begins with.
+/// The tasks that a new instance starts.
 #[derive(Clone, Debug, Default)]
 pub struct Rerun {
     /// Activities to start.
@@ -40,8 +40,8 @@ fn awaited(event: &HistoryEvent) -> Option<(Awaited, i32)> {
     Some((kind, event.event_id))
 }
 
-/// The past of a new run, and what of it was open. What has ended stands before its end, as in histories that other
-/// sidecars fork.
+/// Splits off the past of a new run and its tasks in progress. Starts precede results, as in histories that
+/// other sidecars fork.
 fn split(past: Vec<HistoryEvent>, facts: &Facts) -> (Vec<HistoryEvent>, Vec<HistoryEvent>) {
     let (mut history, mut open) = (Vec::with_capacity(past.len()), Vec::new());
     let mut begun = HashMap::new();
@@ -63,7 +63,7 @@ fn split(past: Vec<HistoryEvent>, facts: &Facts) -> (Vec<HistoryEvent>, Vec<Hist
 }
 
 impl Instance {
-    /// The state to begin `request.new_instance_id` with. The inbox holds what is to be begun again.
+    /// The initial state of `request.new_instance_id`. Its inbox holds the tasks to start again.
     ///
     /// # Errors
     /// [`RerunError`].
@@ -112,7 +112,7 @@ impl Instance {
         })
     }
 
-    /// Changes the event that the new run begins from as the request says.
+    /// Applies the request's changes to the event that the new run starts from.
     fn retarget(
         &self,
         target: &mut HistoryEvent,
@@ -154,7 +154,7 @@ impl Instance {
                 child.input = input.unwrap_or_else(|| child.input.take());
             }
             other => {
-                // The name of a variant is what its text begins with.
+                // The debug text starts with the variant name.
                 let shown = other
                     .as_ref()
                     .map_or_else(String::new, |other| format!("{other:?}"));
@@ -165,10 +165,10 @@ impl Instance {
         Ok(())
     }
 
-    /// An instance from a state that [`Instance::fork`] made. What it begins with ([`Instance::rerun`]) is begun by a
-    /// reminder, which has to be set before this is stored: then nothing is lost whenever a process ends. It is an execution
-    /// of its own, with ids that `new_id` makes: its activities and children are not those of the source, nor of an instance
-    /// that was made of the source before and purged since.
+    /// Creates an instance from a state made by [`Instance::fork`]. A reminder starts its tasks
+    /// ([`Instance::rerun`]); it must be set before the instance is stored, so that a crash loses nothing.
+    /// The instance is an execution with ids from `new_id`, so its activities and children differ from those
+    /// of the source and of earlier reruns that were purged.
     ///
     /// # Errors
     /// [`RerunError`].
@@ -208,8 +208,8 @@ impl Instance {
         Ok((instance, change))
     }
 
-    /// What is still to be begun of an instance that [`Instance::from_fork`] made, which `made` counts; nothing once it has
-    /// ended or continued as new. `app` hosts it.
+    /// The tasks still to be started of an instance made by [`Instance::from_fork`] with the counts `made`;
+    /// none once it has ended or continued as new. `app` hosts it.
     #[must_use]
     pub fn rerun(&self, made: Counts, app: &str, at: Timestamp, new_id: &mut dyn FnMut() -> String) -> Rerun {
         let mut rerun = Rerun::default();
@@ -217,7 +217,7 @@ impl Instance {
             return rerun;
         }
         let (id, start) = (self.id.as_str(), self.start_event());
-        // What a step has begun since stands behind them.
+        // Entries after these were added by later steps.
         for event in self.history().into_iter().take(made.history) {
             let waits = |key: (Awaited, i32)| {
                 let has_ended = self.inbox.iter().any(|end| ends(end) == Some(key));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_open_is_begun_again_and_what_came_later_is_forgotten() {
+    fn rerun_restarts_open_tasks() {
         let state = source().fork(&request(4)).unwrap();
         let ids = |events: &[HistoryEvent]| events.iter().map(|event| event.event_id).collect::<Vec<_>>();
         assert_eq!(ids(&state.history), [-1, 1, -1, 0, -1]);
@@ -349,7 +349,7 @@ mod tests {
             .as_ref();
         assert_eq!(parent.unwrap().execution_id.as_deref(), Some("1"));
 
-        // What has ended, waits as ended, or was begun by a step is not begun once more.
+        // Tasks that have ended, have a waiting result, or were started by a step are not started again.
         let completed = |id| {
             let completed = TaskCompletedEvent {
                 task_scheduled_id: id,
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn input_and_child_id_may_be_replaced_where_there_are_any() {
+    fn replaces_input_and_child_id() {
         let source = source();
         let with_input = |event| RerunWorkflowFromEventRequest {
             overwrite_input: true,
@@ -395,7 +395,7 @@ mod tests {
             panic!()
         };
         assert_eq!(child.instance_id, "kid");
-        // It would be created by the step that waits for it.
+        // The parent's step would create it.
         let itself = |event| RerunWorkflowFromEventRequest {
             new_child_workflow_instance_id: Some("new".to_owned()),
             ..request(event)
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn not_everything_can_be_run_again() {
+    fn rejects_events_that_cannot_rerun() {
         let source = source();
         assert_eq!(
             source.fork(&request(5)),

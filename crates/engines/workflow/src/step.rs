@@ -1,5 +1,5 @@
-//! A step: what waits in the inbox goes to the worker, and what the worker answers becomes history, activities, timers
-//! and messages. Nothing of it holds before [`Instance::commit`].
+//! A step: the inbox goes to the worker, and its answer becomes history, activities, timers and messages.
+//! Nothing takes effect before [`Instance::commit`].
 
 mod answer;
 mod outcome;
@@ -24,51 +24,51 @@ pub(crate) use answer::MAX_ACTIONS;
 pub use answer::{Answered, MAX_RESTARTS};
 pub use outcome::{Message, Outcome, Timer};
 
-/// What a run of an instance begins with.
+/// The start of a run.
 #[derive(Debug)]
 pub enum StepStart {
-    /// Nothing waits.
+    /// The inbox is empty.
     Idle,
-    /// The instance has ended; what waited is dropped, and this has to be stored.
+    /// The instance has ended: the inbox is dropped, and this change must be stored.
     Dropped(Change),
-    /// It cannot go on; see [`Instance::commit`].
+    /// The instance is stalled; see [`Instance::commit`].
     Stalled(Box<Outcome>),
-    /// The worker has to be asked.
+    /// The worker must be asked.
     Step(Box<Step>),
 }
 
-/// What a step runs with: its time, ids and limits.
+/// Time, ids and limits of a step.
 pub struct StepContext<'a> {
     /// The time of the step.
     pub at: Timestamp,
-    /// The span that activities and children are parts of.
+    /// The parent span of activities and children.
     pub trace: Option<TraceContext>,
-    /// Makes ids of executions, none twice.
+    /// Generates unique execution ids.
     pub new_id: &'a mut dyn FnMut() -> String,
-    /// The largest body that may be sent.
+    /// The largest body that can be sent.
     pub limit: Limit,
 }
 
-/// A step that the worker works on.
+/// A step in progress at the worker.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub(crate) id: String,
     /// The app that hosts the instance.
     pub(crate) app: String,
     pub(crate) facts: Facts,
-    /// Events of this step; the first one is `OrchestratorStarted`.
+    /// Events of this step, starting with `OrchestratorStarted`.
     pub(crate) fresh: Vec<HistoryEvent>,
-    /// Results of what no step that was stored has begun: they wait until one has.
+    /// Results that arrived before a stored step started their task; they stay in the inbox.
     pub(crate) early: Vec<HistoryEvent>,
     superseded: Vec<i32>,
-    /// The first one; it takes the children along if any of them does.
+    /// The first termination, made recursive if any of them is.
     pub(crate) terminated: Option<ExecutionTerminatedEvent>,
     pub(crate) restarts: u32,
     stalled_before: Option<ExecutionStalledEvent>,
 }
 
 impl Instance {
-    /// Begins a step with what waits, and with a timer that has `fired`. `app` is the app that hosts the instance.
+    /// Starts a step with the inbox and a timer that has `fired`. `app` hosts the instance.
     pub fn begin(
         &mut self,
         app: &str,
@@ -87,7 +87,7 @@ impl Instance {
         if self.inbox.is_empty() && fired.is_none() {
             return StepStart::Idle;
         }
-        // The step has its own beginning, and maybe a timer.
+        // The step adds its start event, and perhaps a fired timer.
         let entries = self.history.len() + self.inbox.len() + 2;
         if let Some(stalled) = limit.stalls(self.size()).or_else(|| too_long(entries)) {
             return StepStart::Stalled(Box::new(self.stall(stalled, at)));
@@ -107,19 +107,19 @@ impl Instance {
         step.take(event(NO_ID, at, started));
         let mut repeats_first_step = false;
         for mut event in self.inbox.iter().cloned().chain(fired) {
-            // A first step that Dapr has stored in part leaves its events in the inbox, although the history has them. Those
-            // that a workflow carries on with may be alike: what counts is what was stored.
+            // A first step partly stored by Dapr leaves its events in the inbox although the history has
+            // them. Carried-over events may be equal: only stored ones count.
             let is_known = step.facts.is_repeated(&event) || self.facts.was_raised(&event);
             if is_known || step.facts.is_foreign(&event) {
                 repeats_first_step |= crate::create::execution(&event).is_some();
                 continue;
             }
-            // A step that began it was cut off before it was stored. SDKs take no notice of a result that stands before
-            // its beginning, and would wait for good.
+            // The step that started the task was interrupted before it was stored. SDKs ignore a result that
+            // precedes its start, and would wait forever.
             if let Some((awaited, id)) = ends(&event)
                 && !step.facts.is_open(awaited, id)
             {
-                // A timer is set anew by the step that creates it.
+                // The step that creates a timer sets it again.
                 if awaited != Awaited::Timer {
                     step.early.push(event);
                 }
@@ -143,7 +143,7 @@ impl Instance {
         StepStart::Step(Box::new(step))
     }
 
-    /// It cannot go on: what is to be committed, which changes nothing where that is known already.
+    /// Stalls the instance: returns the outcome to commit, without changes if the stall is already recorded.
     #[must_use]
     pub fn stall(&self, stalled: ExecutionStalledEvent, at: Timestamp) -> Outcome {
         let mut outcome = Outcome {
@@ -159,7 +159,7 @@ impl Instance {
 }
 
 impl Step {
-    /// Takes an event into the step.
+    /// Adds an event to the step.
     pub(crate) fn take(&mut self, event: HistoryEvent) {
         self.superseded.extend(self.facts.add(&event));
         if let Some(EventType::ExecutionTerminated(terminated)) = &event.event_type {
@@ -169,7 +169,8 @@ impl Step {
         self.fresh.push(event);
     }
 
-    /// Whether the result of something that begins now is here already. `execution`: which one of an activity.
+    /// Whether the result of a task that starts now has already arrived. `execution`: the execution id of an
+    /// activity.
     pub(crate) fn has_early(&self, awaited: Awaited, id: i32, execution: &str) -> bool {
         self.early.iter().any(|event| {
             let of = execution_of_result(event);
@@ -177,7 +178,7 @@ impl Step {
         })
     }
 
-    /// What was known of the events of the last execution.
+    /// Clears the facts of the last execution.
     pub(crate) fn forget(&mut self) {
         self.early.clear();
         self.superseded.clear();
@@ -185,13 +186,13 @@ impl Step {
         self.stalled_before = None;
     }
 
-    /// Whether the history begins anew with this step.
+    /// Whether the step continues as new, so the history starts over.
     #[must_use]
     pub fn is_restart(&self) -> bool {
         self.restarts > 0
     }
 
-    /// What the history says, this step's events included.
+    /// The summary of the history with this step's events.
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.facts
@@ -203,7 +204,7 @@ impl Step {
         &self.fresh
     }
 
-    /// Whether it is the first one of an execution.
+    /// Whether it is the first step of an execution.
     #[must_use]
     pub fn begins_execution(&self) -> bool {
         self.fresh
@@ -211,7 +212,7 @@ impl Step {
             .any(|event| crate::create::execution(event).is_some())
     }
 
-    /// Records the span of the execution in the event that begins it, if that is of this step.
+    /// Records the execution's span in the start event, if it belongs to this step.
     pub fn set_span(&mut self, span_id: &str) {
         for event in &mut self.fresh {
             if let Some(EventType::ExecutionStarted(started)) = &mut event.event_type {
@@ -220,8 +221,8 @@ impl Step {
         }
     }
 
-    /// The `OrchestratorRequest` for the worker, encoded, in pieces that follow each other. Those of the history are
-    /// shared with the instance.
+    /// The encoded `OrchestratorRequest` in pieces, to be sent in order. The instance shares the pieces of
+    /// the history.
     #[must_use]
     pub fn request(&self, instance: &Instance) -> Vec<Bytes> {
         const INSTANCE_ID: u32 = 1;

@@ -1,4 +1,4 @@
-//! The keys of an instance in the state store, in the layout that every sidecar of a fleet reads and writes.
+//! The state-store layout of an instance, shared by all sidecars of a deployment.
 
 use std::collections::BTreeSet;
 
@@ -12,48 +12,49 @@ use crate::error::StoredError;
 use crate::instance::Instance;
 use crate::names::{CUSTOM_STATUS, METADATA, history_key, inbox_key};
 
-/// Entries of a history, and of an inbox, at most: their keys have six digits.
+/// Maximum entries of a history and of an inbox: keys have six digits.
 pub(crate) const MAX_ENTRIES: usize = 999_999;
 
-/// What has to be stored, in one transaction. Keys are those within the actor's state.
+/// A change to store in one transaction. Keys are relative to the actor's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Keys that get a value.
+    /// Keys to set.
     pub upserts: Vec<(String, Bytes)>,
-    /// Keys that go.
+    /// Keys to delete.
     pub deletes: Vec<String>,
-    /// What was stored before; `None` where nothing was.
+    /// Counts stored before; `None` if nothing was.
     before: Option<Counts>,
-    /// What is stored afterwards; of a removal nothing.
+    /// Counts stored afterwards; empty for a removal.
     after: Counts,
-    /// Of a removal: the entry that says that the instance has ended.
+    /// For a removal: the entry with the end event.
     end: Option<String>,
 }
 
 impl Change {
-    /// Number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.upserts.len() + self.deletes.len()
     }
 
-    /// Whether nothing has to be stored.
+    /// Whether there is nothing to store.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The change as transactions of at most `most` operations, to be stored in this order. Whoever reads in between, or
-    /// after a crash, finds the instance as it was before or as it is after: entries that [`METADATA`] does not count yet
-    /// come first, then one transaction with everything that is seen, then the removal of what is counted no more.
-    /// Each has [`METADATA`], whose ETag keeps out a host that has lost the instance, and which says as long as there are
-    /// such entries how far they reach: the next change removes them, or a purge.
+    /// Splits the change into transactions of at most `most` operations, to be stored in this order. A reader
+    /// in between, or after a crash, finds the instance as before or as after the change.
     ///
-    /// A removal has no such moment: [`METADATA`] and the entry of the history which says that the instance has ended
-    /// go last. What a crash leaves cannot be read, but [`Instance::salvage`] finds that it may be removed, and all its keys.
+    /// Entries that [`METADATA`] does not count yet come first, then one transaction with all visible
+    /// changes, then the deletion of entries no longer counted. Each transaction writes [`METADATA`]. Its
+    /// ETag locks out a host that has lost the instance, and it records how far uncounted entries reach, so
+    /// that the next change or a purge deletes them.
     ///
-    /// What is seen and changes is never split: a transaction may be larger than `most` where a workflow continues as new
-    /// with more events than that.
+    /// A removal has no atomic moment: [`METADATA`] and the end event are deleted last. The remainder after a
+    /// crash is unreadable, but [`Instance::salvage`] finds all its keys and that it may be removed.
+    ///
+    /// Visible changes are never split: a transaction may exceed `most` if a workflow continues as new with
+    /// more events than that.
     #[must_use]
     pub fn split(self, most: usize) -> Vec<Self> {
         if self.len() <= most {
@@ -112,20 +113,20 @@ impl Change {
     }
 }
 
-/// How many entries of an instance are stored; read from the value of [`METADATA`].
+/// The number of stored entries of an instance; the value of [`METADATA`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Entries of the inbox.
+    /// Inbox entries.
     pub inbox: usize,
-    /// Entries of the history.
+    /// History entries.
     pub history: usize,
-    /// The number of its execution.
+    /// Number of the execution.
     pub generation: u64,
-    /// How far entries may reach that nothing counts: a change in several transactions was cut off.
+    /// How far uncounted entries may reach after an interrupted multi-transaction change.
     pub reach: Reach,
 }
 
-/// How many entries there may be, counted or not.
+/// Upper bounds of entries, counted or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     inbox: usize,
@@ -141,7 +142,7 @@ impl Reach {
     }
 }
 
-/// Fields of the value of [`METADATA`] that are ours: sidecars of Dapr read the others, and skip these.
+/// Our fields in the value of [`METADATA`]; Dapr's sidecars skip them.
 #[derive(Clone, PartialEq, prost::Message)]
 struct ReachFields {
     #[prost(uint64, tag = "1001")]
@@ -150,7 +151,7 @@ struct ReachFields {
     history: u64,
 }
 
-/// The form of versions before protobuf.
+/// The format before protobuf.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 #[derive(Default)]
@@ -161,7 +162,7 @@ struct OldMetadata {
 }
 
 impl Counts {
-    /// Reads the value of [`METADATA`], in its present form or the old one.
+    /// Decodes the value of [`METADATA`], in the current or the old format.
     ///
     /// # Errors
     /// [`StoredError::Malformed`].
@@ -184,9 +185,7 @@ impl Counts {
         };
         let count = |length: u64| match usize::try_from(length) {
             Ok(length) if length <= MAX_ENTRIES => Ok(length),
-            _ => Err(malformed(format!(
-                "{length} entries are more than an instance can have"
-            ))),
+            _ => Err(malformed(format!("{length} entries, more than {MAX_ENTRIES}"))),
         };
         Ok(Self {
             inbox: count(inbox)?,
@@ -199,7 +198,7 @@ impl Counts {
         })
     }
 
-    /// Whether a key is one of the instance's, or one that is written with each change.
+    /// Whether a key belongs to the instance or is written with each change.
     fn has(&self, key: &str) -> bool {
         let within = |prefix: &str, len: usize| {
             let index = key
@@ -211,7 +210,7 @@ impl Counts {
         entry.unwrap_or(true)
     }
 
-    /// The value of [`METADATA`].
+    /// Encodes the value of [`METADATA`].
     #[must_use]
     pub fn encoded(&self) -> Bytes {
         let length = |entries: usize| u64::try_from(entries).unwrap_or(u64::MAX);
@@ -224,13 +223,13 @@ impl Counts {
             inbox: length(self.reach.inbox),
             history: length(self.reach.history),
         };
-        // What follows each other is one message.
+        // Concatenated protobuf messages are merged.
         let mut encoded = metadata.encode_to_vec();
         encoded.extend(reach.encode_to_vec());
         encoded.into()
     }
 
-    /// How many entries there may be at most.
+    /// Upper bounds of the entries in the store.
     fn reaches(&self) -> Reach {
         let counted = Reach {
             inbox: self.inbox,
@@ -239,12 +238,12 @@ impl Counts {
         counted.max(self.reach)
     }
 
-    /// Whether all that is there is what nothing counts.
+    /// Whether only uncounted entries exist.
     fn is_left_over(&self) -> bool {
         self.inbox == 0 && self.history == 0 && self.reach != Reach::default()
     }
 
-    /// The keys that may belong to the instance, those of the history first, then those of the inbox.
+    /// The possible keys of the instance, history before inbox.
     pub fn keys(&self) -> impl Iterator<Item = String> + use<> {
         let Reach { inbox, history } = self.reaches();
         let entries = (0..history).map(history_key).chain((0..inbox).map(inbox_key));
@@ -253,7 +252,7 @@ impl Counts {
 }
 
 impl Instance {
-    /// Reads an instance. `value` gives the values of [`Counts::keys`].
+    /// Reads an instance. `value` returns the values of [`Counts::keys`].
     ///
     /// # Errors
     /// [`StoredError`].
@@ -298,7 +297,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Of one whose stored state is broken: as much as is needed to remove it, from the entries that can be read.
+    /// Reads what is needed to remove an instance with broken state, from its readable entries.
     #[must_use]
     pub fn salvage(id: &str, counts: Counts, value: impl FnMut(&str) -> Option<Bytes>) -> Self {
         let mut values = Values::new(value);
@@ -320,7 +319,8 @@ impl Instance {
         instance
     }
 
-    /// What changed since it was stored; counts as stored from now on. Who fails to store it has to read it anew.
+    /// The changes since the last store; assumes they will be stored. If storing fails, the instance must be
+    /// read again.
     pub(crate) fn change(&mut self) -> Change {
         self.change_from(
             self.stored().history.min(self.history.len()),
@@ -328,7 +328,7 @@ impl Instance {
         )
     }
 
-    /// As [`Instance::change`], after entries from these on were replaced.
+    /// As [`Instance::change`], with entries replaced from these indexes on.
     pub(crate) fn change_from(&mut self, history: usize, inbox: usize) -> Change {
         let mut change = Change {
             before: self.stored,
@@ -354,7 +354,7 @@ impl Instance {
         let surplus = (self.history.len()..reach.history).map(history_key);
         let surplus = surplus.chain((self.inbox.len()..reach.inbox).map(inbox_key));
         change.deletes = surplus.filter(|key| !self.absent.contains(key)).collect();
-        // Behind this change the store has all other keys that are counted.
+        // After this change the store has all other counted keys.
         let has_status = new_history || (self.stored.is_some() && !self.absent.contains(CUSTOM_STATUS));
         self.absent.clear();
         if !has_status {
@@ -372,26 +372,27 @@ impl Instance {
         change
     }
 
-    /// As [`Instance::change_from`], where these entries of the inbox are others too.
+    /// As [`Instance::change_from`], with these inbox entries replaced too.
     pub(crate) fn change_with(&mut self, history: usize, inbox: usize, replaced: &BTreeSet<usize>) -> Change {
         let mut change = self.change_from(history, inbox);
         let mut upserts: Vec<(String, Bytes)> = replaced
             .range(..inbox)
             .filter_map(|index| Some((inbox_key(*index), self.inbox.get(*index)?.encode_to_vec().into())))
             .collect();
-        // The metadata stay the last.
+        // The metadata stay last.
         upserts.append(&mut change.upserts);
         change.upserts = upserts;
         change
     }
 
-    /// Whether there is no instance, but what is left of one whose first change was cut off.
+    /// Whether only remains of an interrupted first change exist.
     #[must_use]
     pub fn is_left_over(&self) -> bool {
         self.stored().is_left_over()
     }
 
-    /// Removes everything that is stored, [`METADATA`] last. Some stores refuse to delete a key that they do not have.
+    /// Removes all stored entries, [`METADATA`] last. Absent keys are skipped, because some stores fail to
+    /// delete them.
     #[must_use]
     pub fn removal(&self) -> Change {
         let stored = self.stored();
@@ -405,7 +406,7 @@ impl Instance {
     }
 }
 
-/// What the store has, and the keys that were asked for and that it does not have.
+/// Values read from the store, and requested keys that are absent.
 struct Values<F> {
     value: F,
     absent: BTreeSet<String>,
@@ -426,7 +427,7 @@ impl<F: FnMut(&str) -> Option<Bytes>> Values<F> {
     }
 }
 
-/// The value of [`CUSTOM_STATUS`], in its present form or the old one, which was JSON.
+/// Decodes the value of [`CUSTOM_STATUS`], in the current format or the old one, JSON.
 fn custom_status(instance: &str, value: &[u8]) -> Result<Option<String>, StoredError> {
     let malformed = |why: String| StoredError::Malformed {
         instance: instance.to_owned(),
@@ -434,7 +435,7 @@ fn custom_status(instance: &str, value: &[u8]) -> Result<Option<String>, StoredE
         why,
     };
     let text = match value.first() {
-        // The only field of the message has the tag 10, which JSON cannot begin with here: it is no value.
+        // The message's only field has tag 10, and no JSON value starts with that byte: the status is empty.
         None => return Ok(None),
         Some(b'"') => serde_json::from_slice(value).map_err(|error| malformed(error.to_string()))?,
         Some(b'n') if value == b"null" => return Ok(None),

@@ -1,18 +1,18 @@
-//! Why an instance does not go on: what it waits for, as its history says.
+//! Lists the pending tasks and events of an instance.
 
 use prost_types::Timestamp;
 
 use crate::event::Awaited;
 use crate::instance::Instance;
 
-/// Something that an instance waits for.
+/// One thing that an instance waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wait {
-    /// A worker: something has come, and no step has taken it.
+    /// A worker: the inbox has events for a step.
     Step {
-        /// How many events have come.
+        /// Number of events.
         events: usize,
-        /// Not before.
+        /// Earliest start.
         due: Option<Timestamp>,
     },
     /// The result of an activity.
@@ -21,7 +21,7 @@ pub enum Wait {
         id: i32,
         /// Name of the activity or child workflow.
         name: String,
-        /// The app that runs it, if it is another.
+        /// The app that runs it, if not the workflow's.
         app: Option<String>,
         /// When it was scheduled.
         since: Option<Timestamp>,
@@ -34,38 +34,38 @@ pub enum Wait {
         name: String,
         /// Its instance id.
         instance: String,
-        /// The app that hosts it, if it is another.
+        /// The app that hosts it, if not the workflow's.
         app: Option<String>,
         /// When it was created.
         since: Option<Timestamp>,
     },
-    /// A timer that is to fire.
+    /// A timer.
     Timer {
         /// Event id of its creation.
         id: i32,
         /// When it fires.
         due: Option<Timestamp>,
     },
-    /// An event from outside; `None` where the history does not name it.
+    /// An external event; `None` if the history does not name it.
     Event {
         /// Name of the event.
         name: Option<String>,
-        /// Until then.
+        /// Limit of the wait.
         until: Option<Timestamp>,
     },
-    /// That somebody resumes it.
+    /// A client to resume it.
     Resume,
-    /// A worker whose code fits its history, or a larger limit.
+    /// A worker whose code matches the history, or a larger limit.
     Fix {
-        /// Why it cannot go on.
+        /// The reason of the stall.
         reason: String,
-        /// The same in words.
+        /// Its description.
         description: String,
     },
 }
 
 impl Instance {
-    /// What it waits for; nothing where it has ended.
+    /// Everything the instance waits for; empty if it has ended.
     #[must_use]
     pub fn waits(&self) -> Vec<Wait> {
         let facts = self.facts();
@@ -133,7 +133,7 @@ mod tests {
     const AT: Timestamp = Timestamp { seconds: 9, nanos: 0 };
 
     #[test]
-    fn what_is_open_is_waited_for_until_the_end() {
+    fn waits_list_open_tasks() {
         let mut instance = Instance::new("a");
         let start = ExecutionStartedEvent {
             scheduled_start_timestamp: Some(AT),

@@ -1,4 +1,5 @@
-//! A step costs the same, however long the history is: what it allocates is counted, its time is printed.
+//! The cost of a step does not depend on the length of the history: allocations are asserted, time is
+//! printed.
 
 use std::alloc::System;
 use std::hint::black_box;
@@ -20,8 +21,8 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const AT: Timestamp = Timestamp { seconds: 1, nanos: 0 };
 
-/// A step of a chain: the result of the last activity comes, the next activity is scheduled. What has to be stored, and
-/// the bytes that the worker is sent.
+/// A step of a chain: the last activity's result arrives and the next activity is scheduled. Returns the
+/// change and the bytes sent to the worker.
 fn step(instance: &mut Instance, id: i32) -> (Change, usize) {
     let came = match id {
         0 => EventType::ExecutionStarted(ExecutionStartedEvent {
@@ -70,7 +71,7 @@ fn step(instance: &mut Instance, id: i32) -> (Change, usize) {
 }
 
 #[test]
-fn a_step_costs_the_same_however_long_the_history_is() {
+fn step_cost_is_independent_of_history() {
     const STEPS: usize = 64;
     let mut instance = Instance::new("a");
     let (mut next, mut costs) = (0, Vec::new());
@@ -94,6 +95,6 @@ fn a_step_costs_the_same_however_long_the_history_is() {
         costs.push(allocated);
         assert!(operations < 10, "a step stores what is new");
     }
-    // Up to a piece of the history is copied, and now and then a table grows.
+    // Up to one piece of the history is copied, and tables grow occasionally.
     assert!(costs[3] < costs[1] + 64 * 1024, "{costs:?}");
 }

@@ -38,7 +38,7 @@ fn raised() -> HistoryEvent {
 }
 
 #[test]
-fn a_result_is_taken_once() {
+fn result_is_added_once() {
     let mut instance = began();
     instance.append(&event(
         2,
@@ -54,7 +54,8 @@ fn a_result_is_taken_once() {
     assert_eq!(instance.check(&result(2)), Ok(Added::Repeated));
 }
 
-/// An instance in an execution of this id, which waits for the child `second` with the number 1 and the activity 2.
+/// An instance in an execution of this id, which waits for activity 2 and the child `second` with the number
+/// 1.
 fn waiting_in(execution: &str) -> Instance {
     let mut instance = Instance::new("one");
     let start = ExecutionStartedEvent {
@@ -78,9 +79,10 @@ fn waiting_in(execution: &str) -> Instance {
     instance
 }
 
-/// Regression: the end of a child that an execution left behind was taken for that of the next execution's child of its number.
+/// Regression: the result of a child of an earlier execution completed the child of the same number of the
+/// next one.
 #[test]
-fn the_end_of_what_another_execution_began_is_not_taken() {
+fn rejects_results_of_other_executions() {
     let child = |id: i32| {
         let ended = SubOrchestrationInstanceCompletedEvent {
             task_scheduled_id: id,
@@ -100,7 +102,7 @@ fn the_end_of_what_another_execution_began_is_not_taken() {
                 .added
                 .remove(0)
         };
-        // Where the instance does not know its own execution it takes everything.
+        // An instance that does not know its own execution accepts all results.
         assert_eq!(added(""), Ok(Added::New));
         added("now")
     };
@@ -108,12 +110,12 @@ fn the_end_of_what_another_execution_began_is_not_taken() {
     for (arrived, expected) in [
         (came(child(1), "now", "second"), new),
         (came(child(1), "before", "first"), foreign),
-        // It ran when this execution wanted it, which took it over.
+        // It was running when this execution requested it, which took it over.
         (came(child(1), "before", "second"), new),
-        // Nobody wants it yet, and whoever does has it begun anew.
+        // Not requested yet; a later request starts it anew.
         (came(child(4), "before", "second"), foreign),
         (came(child(4), "now", "second"), new),
-        // Of a sidecar that does not say.
+        // From a sidecar that names no execution.
         (came(child(1), "", ""), new),
         (came(child(4), "", ""), new),
         (came(result(2), "now", ""), new),
@@ -126,10 +128,10 @@ fn the_end_of_what_another_execution_began_is_not_taken() {
     }
 }
 
-/// Regression: a result of an earlier execution that waited for its beginning had that of this execution dropped as known; then
-/// one of each repetition of a step that could not be stored waited, until they filled the inbox.
+/// Regression: a result of an earlier execution in the inbox made the result of this execution look like a
+/// duplicate. Later, results of each failed attempt filled the inbox.
 #[test]
-fn of_results_whose_beginning_is_not_stored_the_last_one_waits() {
+fn keeps_last_early_result() {
     let of = |execution: &str| {
         let result = TaskCompletedEvent {
             task_scheduled_id: 2,
@@ -152,7 +154,7 @@ fn of_results_whose_beginning_is_not_stored_the_last_one_waits() {
     assert_eq!(added.added, [new, new, new, repeated]);
     assert_eq!(instance.inbox(), [raised(), of("now")]);
     assert_eq!(keys(&added), ["inbox-000000", "inbox-000001", "metadata"]);
-    // What waits is stored already: its entry is another now, and the others are not stored again.
+    // Only the replaced entry is stored again.
     let added = instance.add(vec![of("later"), result(3)], Limit::default());
     assert_eq!(added.added, [new, new]);
     assert_eq!(instance.inbox(), [raised(), of("later"), result(3)]);
@@ -160,7 +162,7 @@ fn of_results_whose_beginning_is_not_stored_the_last_one_waits() {
     let added = instance.add(vec![of("last")], Limit::default());
     assert_eq!(keys(&added), ["inbox-000001", "metadata"]);
     assert_eq!(added.run.unwrap().reminder, "new-event-tc-2");
-    // The step is stored: the result of what it began does not take the place of another.
+    // Once the step is stored, the result of its activity replaces no other.
     let scheduled = TaskScheduledEvent {
         task_execution_id: "stored".to_owned(),
         ..TaskScheduledEvent::default()
@@ -176,7 +178,7 @@ fn of_results_whose_beginning_is_not_stored_the_last_one_waits() {
 }
 
 #[test]
-fn an_event_that_is_sent_again_is_taken_once_and_one_that_is_raised_again_twice() {
+fn deduplicates_resent_raised_events() {
     let named = |name: &str, nanos| {
         let raised = EventRaisedEvent {
             name: name.to_owned(),
@@ -198,7 +200,7 @@ fn an_event_that_is_sent_again_is_taken_once_and_one_that_is_raised_again_twice(
     let (new, repeated) = (Ok(Added::New), Ok(Added::Repeated));
     assert_eq!(added.added, [new, repeated, new, new]);
     assert_eq!(instance.check(&named("paid", 1)), repeated);
-    // It is known when a step has taken it, too, as long as there were not too many others.
+    // A step has consumed it: still recognized, unless too many others followed.
     instance.inbox.clear();
     instance.append(&named("paid", 1));
     assert_eq!(
@@ -212,7 +214,7 @@ fn an_event_that_is_sent_again_is_taken_once_and_one_that_is_raised_again_twice(
     }
     assert_eq!(instance.check(&named("paid", 1)), new);
     assert_eq!(instance.check(&named("other", 149)), repeated);
-    // What a workflow carries on with has no time: each is an event.
+    // Carried-over events have no time: each counts.
     let mut carried = named("paid", 1);
     carried.timestamp = Some(Timestamp::default());
     assert_eq!(
@@ -224,7 +226,7 @@ fn an_event_that_is_sent_again_is_taken_once_and_one_that_is_raised_again_twice(
 }
 
 #[test]
-fn events_that_come_together_are_one_change_and_one_run() {
+fn batch_is_one_change_and_run() {
     let mut instance = began();
     drop(instance.change());
     let names = |additions: &Additions| {
@@ -239,11 +241,11 @@ fn events_that_come_together_are_one_change_and_one_run() {
     assert_eq!(names(&added), (Some("new-event-tc-2".to_owned()), keys.to_vec()));
     assert_eq!(added.run.unwrap().due, Some(AT));
     assert_eq!(instance.inbox().len(), 3);
-    // What is there already has its run ensured, and nothing stored.
+    // A duplicate gets its run ensured, and nothing stored.
     let added = instance.add(vec![result(3)], Limit::default());
     assert_eq!(added.added, [repeated]);
     assert_eq!(names(&added), (Some("new-event-tc-3".to_owned()), vec![]));
-    // Who has ended takes nothing in.
+    // A completed instance takes no events.
     let completed = ExecutionCompletedEvent::default();
     instance.append(&event(1, AT, EventType::ExecutionCompleted(completed)));
     let added = instance.add(vec![result(4)], Limit::default());
@@ -254,7 +256,7 @@ fn events_that_come_together_are_one_change_and_one_run() {
 }
 
 #[test]
-fn unknown_and_stalled_instances_take_no_events() {
+fn unknown_and_stalled_reject_events() {
     assert_eq!(Instance::new("x").check(&raised()), Err(AddError::Unknown));
     let mut stalled = began();
     stalled.append(&event(
@@ -267,7 +269,7 @@ fn unknown_and_stalled_instances_take_no_events() {
 }
 
 #[test]
-fn only_what_has_ended_is_purged() {
+fn purges_only_ended_instances() {
     assert_eq!(Instance::new("x").purge(), Err(PurgeError::Unknown));
     let mut instance = began();
     assert_eq!(instance.purge(), Err(PurgeError::NotCompleted));
@@ -283,7 +285,7 @@ fn only_what_has_ended_is_purged() {
 }
 
 #[test]
-fn what_is_pending_has_a_name_and_an_input() {
+fn pending_instance_has_name_and_input() {
     let mut instance = Instance::new("two");
     let start = ExecutionStartedEvent {
         name: "order".to_owned(),
@@ -301,7 +303,7 @@ fn what_is_pending_has_a_name_and_an_input() {
 }
 
 #[test]
-fn a_raised_event_that_would_stall_the_instance_is_refused_and_results_are_not() {
+fn rejects_oversized_raised_event() {
     let mut instance = began();
     let large = |input: usize| {
         let raised = EventRaisedEvent {
@@ -316,7 +318,7 @@ fn a_raised_event_that_would_stall_the_instance_is_refused_and_results_are_not()
     let fits = large(room - empty);
     assert_eq!(instance_of.add(vec![fits.clone()], limit).added, [Ok(Added::New)]);
     assert_eq!(limit.stalls(instance_of.size()), None);
-    // One byte more, alone and behind others; what came before it is taken, and what comes after it.
+    // One byte more than fits, alone and behind others; events before and after it are accepted.
     for (before, input) in [(0, room - empty + 1), (1, room - empty)] {
         let small = vec![large(0); before];
         let events = [&small[..], &[large(input), result(7)]].concat();
@@ -330,7 +332,7 @@ fn a_raised_event_that_would_stall_the_instance_is_refused_and_results_are_not()
         );
         assert!(additions.added.iter().all(Result::is_ok));
     }
-    // The second time it is known, whatever there is room for.
+    // A duplicate is recognized regardless of room.
     assert_eq!(instance_of.add(vec![fits], limit).added, [Ok(Added::Repeated)]);
     let step = instance.begin("shop", None, AT, limit);
     assert!(!matches!(step, crate::StepStart::Stalled(_)));

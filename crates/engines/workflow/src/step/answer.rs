@@ -1,4 +1,4 @@
-//! What the worker answers to a step, carried out.
+//! Applies the worker's answer to a step.
 
 use std::collections::HashSet;
 
@@ -18,26 +18,26 @@ use crate::instance::Instance;
 use crate::origin::Origin;
 use crate::payload::too_long;
 
-/// How often a step may continue as new before anything else happens.
+/// Maximum times that a step may continue as new in a row.
 pub const MAX_RESTARTS: u32 = 20;
 
-/// Actions of one answer of a worker, at most.
+/// Maximum actions of one answer.
 pub(crate) const MAX_ACTIONS: usize = 100_000;
 
-/// What comes of the worker's answer.
+/// The result of an answer.
 #[derive(Debug)]
 pub enum Answered {
-    /// It continued as new: the worker has to be asked again.
+    /// Continued as new: ask the worker again.
     ContinuedAsNew(Box<Step>),
-    /// The step is over.
+    /// The step is finished.
     Done(Box<Outcome>),
 }
 
 impl Step {
-    /// Carries out what the worker answered.
+    /// Applies the worker's answer.
     ///
     /// # Errors
-    /// [`StepError`]; the step has to be repeated, nothing of it holds.
+    /// [`StepError`]: nothing takes effect and the step must be repeated.
     pub fn answer(
         mut self,
         instance: &Instance,
@@ -61,7 +61,7 @@ impl Step {
                 if self.restarts < MAX_RESTARTS {
                     return Ok(Answered::ContinuedAsNew(Box::new(next)));
                 }
-                // What was done so far holds, so that a repetition gets further.
+                // Progress so far is kept, so that the next attempt gets further.
                 let mut outcome = next.hold(instance);
                 outcome.runs_again = true;
                 return Ok(Answered::Done(Box::new(outcome)));
@@ -72,8 +72,8 @@ impl Step {
             .iter()
             .find_map(|task| outside.limit.stalls_task(task));
         let is_oversized = oversized.is_some();
-        // Also one of another app, whose limit is not known here: the input stays in the parent's own history, which its
-        // worker is sent.
+        // Includes children of another app, whose limit is unknown here: the input stays in the parent's
+        // history, which its worker receives.
         let child = effects
             .messages
             .iter()
@@ -170,13 +170,14 @@ impl Step {
             .collect()
     }
 
-    /// The state to store when the worker is gone after it continued as new: the next execution, which has not begun.
+    /// The state to store if the worker disconnects after the workflow continued as new: the next execution,
+    /// not begun.
     #[must_use]
     pub fn abandoned(self, instance: &Instance) -> Option<Outcome> {
         self.is_restart().then(|| self.hold(instance))
     }
 
-    /// Nothing of the step but that it continued as new, if it did.
+    /// Only the continue-as-new of the step, if any.
     fn hold(self, instance: &Instance) -> Outcome {
         if !self.is_restart() {
             return Outcome {
@@ -195,7 +196,7 @@ impl Step {
         }
     }
 
-    /// Records the version that the worker ran in the event that begins this step, without what earlier steps recorded.
+    /// Records the worker's version and new patches in this step's first event.
     fn record(&mut self, version: Option<OrchestrationVersion>) {
         let Some(mut version) = version else { return };
         let had_patches = !version.patches.is_empty();
@@ -220,7 +221,7 @@ impl Step {
     }
 }
 
-/// What a worker answers is bounded, and has nothing twice.
+/// Checks the number of actions and rejects duplicates.
 fn check_actions(instance: &str, actions: &[OrchestratorAction]) -> Result<(), StepError> {
     use OrchestratorActionType as Act;
     let instance = || instance.to_owned();
@@ -250,7 +251,7 @@ fn check_actions(instance: &str, actions: &[OrchestratorAction]) -> Result<(), S
     }
 }
 
-/// The patches of the history have to be the first ones that the worker has now.
+/// The patches of the history must be a prefix of the worker's patches.
 fn patch_mismatch(
     history: &[String],
     version: Option<&OrchestrationVersion>,

@@ -1,4 +1,4 @@
-//! What comes of a step.
+//! The outcome of a step.
 
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{ExecutionStalledEvent, HistoryEvent};
@@ -9,29 +9,29 @@ use crate::facts::Facts;
 use crate::instance::Instance;
 use crate::origin::Origin;
 
-/// A timer that is to be set.
+/// A timer to set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timer {
     /// Event id of its creation.
     pub id: i32,
-    /// Due time of the timer.
+    /// Due time.
     pub fire_at: Option<Timestamp>,
-    /// The event that it brings.
+    /// The event it delivers.
     pub fired: HistoryEvent,
 }
 
-/// Something for another instance.
+/// An event for another instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     /// Its instance id.
     pub target: String,
-    /// The app that hosts it, if it is another than the sender's.
+    /// The app that hosts it, if not the sender's.
     pub app: Option<String>,
-    /// An `ExecutionStarted` creates it; anything else is added to it.
+    /// An `ExecutionStarted` creates the instance; other events are added to it.
     pub event: HistoryEvent,
-    /// Which execution it is for.
+    /// The execution it is meant for.
     pub origin: Origin,
-    /// The event id of the scheduling event, if it has one.
+    /// The event id of the scheduling event, if any.
     pub cause: Option<i32>,
 }
 
@@ -43,33 +43,33 @@ impl Message {
     }
 }
 
-/// A step that is over: what has to be done before it is stored, and then stored.
+/// A finished step: send and schedule its effects, then store it.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Activities to start: `TaskScheduled` events.
     pub tasks: Vec<HistoryEvent>,
     /// Timers to set; none if the instance has ended.
     pub timers: Vec<Timer>,
-    /// Timers that limit a wait that is over: their reminders go.
+    /// Timers of finished waits: delete their reminders.
     pub superseded: Vec<i32>,
     /// Events for other instances.
     pub messages: Vec<Message>,
-    /// The generation that activities and timers belong to.
+    /// The generation of its activities and timers.
     pub generation: u64,
-    /// Why the instance cannot go on; nothing else is to be done then.
+    /// Why the instance is stalled; there are no other effects then.
     pub stalled: Option<ExecutionStalledEvent>,
-    /// Activities that are not started, because one of them is too large: `TaskScheduled` events.
+    /// Activities not started because one of them is too large: `TaskScheduled` events.
     pub refused: Vec<HistoryEvent>,
-    /// Results that came early can be taken now: it has to be run again after it is stored.
+    /// Early results can be consumed now: run the instance again after storing.
     pub wakes: bool,
-    /// It continued as new more often than [`MAX_RESTARTS`] in a row: it has to be run again after it is stored, and others
-    /// get a step meanwhile.
+    /// It continued as new more than [`MAX_RESTARTS`] times in a row: run it again after storing, so that
+    /// other instances get a step in between.
     pub runs_again: bool,
     pub(crate) facts: Facts,
     pub(crate) fresh: Vec<HistoryEvent>,
     pub(crate) restarted: bool,
     pub(crate) custom_status: Option<String>,
-    /// What stays in the inbox.
+    /// Events that stay in the inbox.
     pub(crate) inbox: Vec<HistoryEvent>,
 }
 
@@ -80,22 +80,23 @@ impl Outcome {
         self.facts.completed.is_some()
     }
 
-    /// What the history says after it.
+    /// Summary of the history after the step.
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Whether it may be stored [without](Outcome::without) what could not be sent: an execution's first step, unless it is
-    /// the last one too. What has ended is not run again, and would never send it.
+    /// Whether the step may be stored [without](Outcome::without) effects that could not be sent. Only the
+    /// first step of an execution, and not if it is also the last: an ended instance does not run again and
+    /// would never send them.
     #[must_use]
     pub fn may_be_stored_in_part(&self) -> bool {
         let begins = |event: &HistoryEvent| crate::create::execution(event).is_some();
         !self.is_completed() && self.fresh.iter().any(begins)
     }
 
-    /// The first step of an execution without what could not be sent, so that its status is seen: the event ids of
-    /// `unsent` are taken out. The step is to be repeated.
+    /// Drops the events `unsent` from the first step of an execution, so that its status becomes visible. The
+    /// step must be repeated.
     #[must_use]
     pub fn without(mut self, instance: &Instance, unsent: &[i32]) -> Self {
         let mut facts = if self.restarted {
@@ -108,7 +109,7 @@ impl Outcome {
         for event in &self.fresh {
             facts.add(event);
         }
-        // An event that says what is known already makes the step run again.
+        // A duplicate event makes the step run again.
         let start = self
             .fresh
             .iter()
@@ -118,7 +119,7 @@ impl Outcome {
         self
     }
 
-    /// Takes in that the instance cannot go on, once for each reason in a row: `before` is what it was.
+    /// Records a stall, once per reason in a row; `before` is the previous stall.
     pub(super) fn stall(
         &mut self,
         stalled: ExecutionStalledEvent,

@@ -1,4 +1,4 @@
-//! One test for each rule of a step; how steps go together is simulated in `tests/simulation`.
+//! One test per rule of a step; sequences of steps are simulated in `tests/simulation`.
 
 use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Act;
 use outrigger_wire::durabletask::{
@@ -114,7 +114,7 @@ fn patched(patches: &[&str]) -> OrchestratorResponse {
 }
 
 #[test]
-fn the_request_holds_the_history_and_what_is_new() {
+fn request_has_history_and_new_events() {
     let mut instance = after(acts(vec![task(0)]));
     instance.push(raised("x"));
     let step = begin(&mut instance);
@@ -137,7 +137,7 @@ fn the_request_holds_the_history_and_what_is_new() {
 }
 
 #[test]
-fn who_has_ended_drops_what_comes() {
+fn ended_instance_drops_events() {
     let mut instance = after(acts(vec![complete(0, OrchestrationStatus::Completed)]));
     assert!(matches!(
         instance.begin("app", None, AT, Limit(0)),
@@ -151,7 +151,7 @@ fn who_has_ended_drops_what_comes() {
 }
 
 #[test]
-fn patches_of_the_history_have_to_be_the_first_of_the_workers() {
+fn history_patches_must_be_prefix() {
     let mut instance = after(patched(&["a", "b"]));
     instance.push(raised("x"));
     for (patches, stalls) in [
@@ -179,7 +179,7 @@ fn patches_of_the_history_have_to_be_the_first_of_the_workers() {
     instance.commit(outcome);
     assert_eq!(instance.status(), OrchestrationStatus::Stalled);
     assert_eq!(instance.inbox().len(), 1, "the event is taken when it can go on");
-    // The same reason is not told twice.
+    // The same reason is recorded once.
     let len = instance.facts().len;
     let step = begin(&mut instance);
     let again = done(answer(&instance, step, OrchestratorResponse::default()));
@@ -193,7 +193,7 @@ fn patches_of_the_history_have_to_be_the_first_of_the_workers() {
 }
 
 #[test]
-fn a_version_that_the_worker_does_not_have_stalls() {
+fn unknown_version_stalls() {
     let first = OrchestratorResponse {
         version: Some(OrchestrationVersion {
             patches: Vec::new(),
@@ -212,7 +212,7 @@ fn a_version_that_the_worker_does_not_have_stalls() {
 }
 
 #[test]
-fn what_is_too_large_stalls_before_the_worker_is_asked() {
+fn oversized_instance_stalls_before_request() {
     let mut instance = Instance::new("a");
     instance.start(started());
     match instance.begin("app", None, AT, Limit(8)) {
@@ -225,7 +225,7 @@ fn what_is_too_large_stalls_before_the_worker_is_asked() {
 }
 
 #[test]
-fn an_activity_that_is_too_large_stalls_its_step_and_starts_none() {
+fn oversized_activity_stalls_step() {
     let mut instance = Instance::new("a");
     instance.start(started());
     let step = begin(&mut instance);
@@ -243,7 +243,7 @@ fn an_activity_that_is_too_large_stalls_its_step_and_starts_none() {
 }
 
 #[test]
-fn a_raised_event_makes_the_limit_of_its_wait_superfluous() {
+fn raised_event_supersedes_wait_timer() {
     let limit = CreateTimerAction {
         fire_at: Some(AT),
         name: Some("Paid".to_owned()),
@@ -254,7 +254,7 @@ fn a_raised_event_makes_the_limit_of_its_wait_superfluous() {
     let outcome = done(answer(&instance, step, OrchestratorResponse::default()));
     assert_eq!(outcome.superseded, [0]);
     instance.commit(outcome);
-    // A timer that fires twice is one.
+    // A timer that fires twice counts once.
     let mut instance = after(acts(vec![action(
         0,
         Act::CreateTimer(CreateTimerAction::default()),
@@ -281,14 +281,14 @@ fn terminated(recurse: bool) -> HistoryEvent {
 }
 
 #[test]
-fn a_termination_outlives_a_continuation_in_the_same_step() {
+fn termination_survives_continue_as_new() {
     let (ends, continues) = (
         complete(0, OrchestrationStatus::Terminated),
         complete(1, OrchestrationStatus::ContinuedAsNew),
     );
     let mut instance = after(acts(vec![task(5)]));
     instance.push(terminated(false));
-    // Go's SDK answers with both, in any order.
+    // Go's SDK answers with both actions, in any order.
     let step = begin(&mut instance);
     let outcome = done(answer(
         &instance,
@@ -303,7 +303,7 @@ fn a_termination_outlives_a_continuation_in_the_same_step() {
     };
     let is_end = |event: &HistoryEvent| matches!(event.event_type, Some(EventType::ExecutionTerminated(_)));
     assert!(next.events().last().is_some_and(is_end));
-    // The worker goes away now: the termination waits with what was continued.
+    // The worker disconnects: the termination waits together with the continued execution.
     let outcome = next.clone().abandoned(&instance).unwrap();
     assert!(outcome.inbox.last().is_some_and(is_end));
     let outcome = done(answer(
@@ -316,7 +316,7 @@ fn a_termination_outlives_a_continuation_in_the_same_step() {
 }
 
 #[test]
-fn what_could_not_be_sent_in_a_first_step_is_sent_in_its_repetition() {
+fn retried_first_step_sends_unsent_effects() {
     let mut instance = Instance::new("a");
     instance.start(started());
     let step = begin(&mut instance);
@@ -345,11 +345,11 @@ fn what_could_not_be_sent_in_a_first_step_is_sent_in_its_repetition() {
     );
 }
 
-/// Regression: what was raised before such a step was given to the workflow twice.
+/// Regression: events raised before such a step were delivered to the workflow twice.
 #[test]
-fn events_of_a_step_that_dapr_has_stored_in_part_are_taken_once() {
+fn deduplicates_step_partly_stored_by_dapr() {
     let mut instance = Instance::new("a");
-    // Dapr keeps the inbox, and has the same events in the history.
+    // Dapr keeps the inbox, with events that the history has too.
     for event in [started(), raised("x")] {
         instance.append(&event);
         instance.push(event);
@@ -359,7 +359,7 @@ fn events_of_a_step_that_dapr_has_stored_in_part_are_taken_once() {
     instance.push(later.clone());
     let step = begin(&mut instance);
     assert_eq!(step.events()[1..], [later]);
-    // What a workflow has carried on with, maybe several alike of one time, is nowhere yet.
+    // Carried-over events, possibly equal, are in no history yet.
     let mut instance = Instance::new("a");
     for event in [started(), raised("x"), raised("x")] {
         instance.push(event);
@@ -369,7 +369,7 @@ fn events_of_a_step_that_dapr_has_stored_in_part_are_taken_once() {
 }
 
 #[test]
-fn a_result_that_comes_before_its_beginning_waits_for_it() {
+fn early_result_waits_for_its_task() {
     let result = |id: i32| {
         let done = TaskCompletedEvent {
             task_scheduled_id: id,
@@ -377,7 +377,7 @@ fn a_result_that_comes_before_its_beginning_waits_for_it() {
         };
         event(NO_ID, AT, EventType::TaskCompleted(done))
     };
-    // The step that schedules 1 and 2 was cut off after it had begun them.
+    // The step that scheduled 1 and 2 was interrupted after it had started them.
     let mut instance = after(acts(vec![task(0)]));
     instance.push(result(1));
     assert!(matches!(
@@ -399,7 +399,7 @@ fn a_result_that_comes_before_its_beginning_waits_for_it() {
     assert!(!outcome.wakes);
     instance.commit(outcome);
     assert!(instance.inbox().is_empty());
-    // A timer that nobody knows fires again once it is created.
+    // An unknown timer fires again once it is created.
     let fired = event(NO_ID, AT, EventType::TimerFired(TimerFiredEvent::default()));
     assert!(matches!(
         instance.begin("app", Some(fired), AT, Limit(0)),
@@ -408,7 +408,7 @@ fn a_result_that_comes_before_its_beginning_waits_for_it() {
 }
 
 #[test]
-fn a_loop_without_end_gives_way_after_twenty_rounds_and_keeps_what_it_did() {
+fn endless_loop_yields_and_keeps_progress() {
     let mut instance = Instance::new("a");
     instance.start(started());
     let mut step = begin(&mut instance);
@@ -431,7 +431,7 @@ fn a_loop_without_end_gives_way_after_twenty_rounds_and_keeps_what_it_did() {
 }
 
 #[test]
-fn actions_that_nobody_carries_out_fail_the_step() {
+fn unsupported_actions_fail_the_step() {
     let mut instance = Instance::new("a");
     instance.start(started());
     let step = begin(&mut instance);
@@ -451,7 +451,7 @@ fn actions_that_nobody_carries_out_fail_the_step() {
     );
 }
 
-/// The execution that the activity of a first step has.
+/// The execution id of the activity of a first step.
 fn execution_of_task(execution: Option<&str>, at: i64, given: &str) -> String {
     let mut start = started();
     start.timestamp = Some(Timestamp {
@@ -482,9 +482,9 @@ fn execution_of_task(execution: Option<&str>, at: i64, given: &str) -> String {
     }
 }
 
-/// The result of an activity of an instance that was purged is not taken for that of one which has its id now.
+/// The activity result of a purged instance does not complete an activity of a new instance of the same id.
 #[test]
-fn an_activity_is_told_from_that_of_another_life_of_its_instance() {
+fn distinguishes_activities_of_recreated_instance() {
     let of = execution_of_task;
     assert_eq!(of(Some("x"), 1, ""), of(Some("x"), 1, ""));
     assert_ne!(of(Some("x"), 1, ""), of(Some("y"), 1, ""));
@@ -493,7 +493,7 @@ fn an_activity_is_told_from_that_of_another_life_of_its_instance() {
 }
 
 #[test]
-fn an_answer_with_too_many_actions_or_one_number_twice_fails_the_step() {
+fn excess_or_duplicate_actions_fail_step() {
     let failed = |actions: Vec<OrchestratorAction>| {
         let mut instance = Instance::new("a");
         instance.start(started());
@@ -515,7 +515,7 @@ fn an_answer_with_too_many_actions_or_one_number_twice_fails_the_step() {
 }
 
 #[test]
-fn an_instance_that_would_have_more_entries_than_can_be_read_is_stalled() {
+fn too_long_history_stalls() {
     let mut instance = after(acts(vec![task(0)]));
     let last = MAX_ENTRIES - 4;
     while instance.history.len() < last {
@@ -533,7 +533,7 @@ fn an_instance_that_would_have_more_entries_than_can_be_read_is_stalled() {
     );
     drop(instance.commit(outcome));
     assert_eq!(instance.stored().history, last + 1);
-    // What is stored can be read.
+    // The stored state is readable.
     crate::stored::Counts::read("a", &instance.stored().encoded()).unwrap();
     instance.history.push(&[]);
     instance.push(raised("y"));

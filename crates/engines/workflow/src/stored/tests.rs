@@ -1,4 +1,4 @@
-//! Histories in stores that are maps.
+//! Stored histories, with maps as stores.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn raised(name: &str) -> HistoryEvent {
 }
 
 #[test]
-fn only_what_is_new_is_written_and_what_is_gone_is_deleted() {
+fn writes_only_changes() {
     let mut stored = Store::new();
     let mut instance = Instance::new("a");
     let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
@@ -65,7 +65,7 @@ fn only_what_is_new_is_written_and_what_is_gone_is_deleted() {
     assert!(stored.is_empty());
 }
 
-/// Whether a removal of what is found takes all that is stored.
+/// Whether a removal of the readable entries removes everything.
 fn all_is_found(stored: &Store) -> bool {
     let counts = Counts::read("a", &stored[METADATA]).unwrap();
     let found = Instance::salvage("a", counts, |key| stored.get(key).cloned());
@@ -73,7 +73,8 @@ fn all_is_found(stored: &Store) -> bool {
     stored.keys().all(|key| found.contains(key))
 }
 
-/// Every prefix of the transactions leaves the instance of before or of after, and nothing that is not found again.
+/// After each prefix of the transactions the instance is readable, as before or as after, and no entry is
+/// lost track of.
 fn in_parts(stored: &Store, most: usize, next: &Instance, change: Change) -> Store {
     let old = stored.contains_key(METADATA).then(|| read(stored).history());
     let mut stored = stored.clone();
@@ -98,7 +99,7 @@ fn in_parts(stored: &Store, most: usize, next: &Instance, change: Change) -> Sto
 }
 
 #[test]
-fn a_change_that_is_split_is_seen_whole_or_not_at_all() {
+fn split_change_is_atomic() {
     let mut instance = Instance::new("a");
     let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
     instance
@@ -115,7 +116,7 @@ fn a_change_that_is_split_is_seen_whole_or_not_at_all() {
     stored = in_parts(&stored, 10, &instance, change);
     assert_eq!(read(&stored).history(), instance.history());
     assert_eq!(stored.len(), 43);
-    // It continues as new: what is left of its history goes after what took its place is there.
+    // It continues as new: the old history is deleted after the new state is stored.
     instance.reset();
     instance.append(&event(-1, Timestamp::default(), start));
     let change = instance.change_from(0, 0);
@@ -125,10 +126,10 @@ fn a_change_that_is_split_is_seen_whole_or_not_at_all() {
     assert_eq!(counts, instance.stored(), "nothing is left that reaches further");
 }
 
-/// Cut off before all parts of a change are stored, and read again: the next change, however small, leaves nothing behind, and
-/// neither does a purge. Who knows the fields of the contract alone reads the same counts.
+/// A change interrupted between its transactions: the next change or a purge removes the remains. A reader of
+/// the contract's fields sees the same counts.
 #[test]
-fn what_a_change_leaves_that_is_cut_off_goes_with_the_next_one() {
+fn next_change_removes_interrupted_remains() {
     let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
     let start = event(-1, Timestamp::default(), start);
     let mut small = Instance::new("a");
@@ -140,7 +141,7 @@ fn what_a_change_leaves_that_is_cut_off_goes_with_the_next_one() {
         large.append(&event);
     }
     let grows = large.change();
-    // Both directions: entries that are not counted yet, and such that are counted no more.
+    // Both directions: entries not counted yet, and entries no longer counted.
     let mut grown = stored.clone();
     for part in grows.clone().split(5) {
         part.deletes.iter().for_each(|key| drop(grown.remove(key)));
@@ -148,7 +149,7 @@ fn what_a_change_leaves_that_is_cut_off_goes_with_the_next_one() {
     }
     let mut anew = read(&grown);
     let shrinks = anew.start(start.clone());
-    // Nothing was stored at all: the first change was cut off.
+    // The first change was interrupted: nothing counts.
     let mut first = Instance::new("a");
     (0..20).for_each(|n| first.append(&raised(&n.to_string())));
     let begins = first.change();
@@ -183,7 +184,7 @@ fn what_a_change_leaves_that_is_cut_off_goes_with_the_next_one() {
 }
 
 #[test]
-fn a_removal_in_parts_can_be_gone_on_with_until_nothing_is_left() {
+fn split_removal_can_be_resumed() {
     for (after_its_end, most) in [(0, 2), (0, 3), (0, 10), (1, 2), (4, 3), (12, 10)] {
         let mut instance = Instance::new("a");
         let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
@@ -191,7 +192,7 @@ fn a_removal_in_parts_can_be_gone_on_with_until_nothing_is_left() {
         (0..30).for_each(|n| instance.append(&raised(&n.to_string())));
         let end = EventType::ExecutionCompleted(ExecutionCompletedEvent::default());
         instance.append(&event(30, Timestamp::default(), end));
-        // What a worker answers need not have the end last.
+        // A worker need not place the end action last.
         (0..after_its_end).for_each(|n| instance.append(&raised(&n.to_string())));
         instance.inbox.push(raised("late"));
         let mut stored = Store::new();
@@ -200,7 +201,7 @@ fn a_removal_in_parts_can_be_gone_on_with_until_nothing_is_left() {
         let last = parts.len() - 1;
         for (index, part) in parts.into_iter().enumerate() {
             assert!(part.len() <= most, "{part:?}");
-            // Its ETag guards each of them, and it goes with the last.
+            // Its ETag guards each transaction, and it is deleted with the last.
             let has_metadata = |key: &String| key == METADATA;
             assert_eq!(
                 part.upserts.iter().any(|(key, _)| has_metadata(key)),
@@ -225,7 +226,7 @@ fn a_removal_in_parts_can_be_gone_on_with_until_nothing_is_left() {
 }
 
 #[test]
-fn the_old_form_is_read() {
+fn reads_old_format() {
     let old = br#"{"InboxLength":1,"HistoryLength":2,"Generation":3}"#;
     let counts = Counts::read("a", old).unwrap();
     assert_eq!((counts.inbox, counts.history, counts.generation), (1, 2, 3));
@@ -235,13 +236,13 @@ fn the_old_form_is_read() {
     );
     let new = "x".to_owned().encode_to_vec();
     assert_eq!(custom_status("a", &new).unwrap().as_deref(), Some("x"));
-    // As long as the quotation mark's code.
+    // The length equals the code of the quotation mark.
     let long = "y".repeat(34);
     assert_eq!(custom_status("a", &long.encode_to_vec()).unwrap(), Some(long));
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_values_are_named() {
     let counts = Counts {
         history: 1,
         ..Counts::default()
@@ -264,7 +265,7 @@ fn what_cannot_be_read_is_named() {
 }
 
 #[test]
-fn of_what_is_broken_all_is_found_that_has_to_go() {
+fn salvage_finds_all_keys() {
     let counts = Counts {
         history: 3,
         inbox: 1,
@@ -288,12 +289,12 @@ fn of_what_is_broken_all_is_found_that_has_to_go() {
 }
 
 #[test]
-fn a_status_that_is_missing_is_not_deleted() {
+fn absent_status_is_not_deleted() {
     let mut stored = Store::new();
     let mut instance = Instance::new("a");
     let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
     store(&mut stored, instance.push(event(-1, Timestamp::default(), start)));
-    // Nothing has written it yet.
+    // Not written yet.
     store(&mut stored.clone(), instance.removal());
     store(&mut stored.clone(), read(&stored).removal());
     for event in std::mem::take(&mut instance.inbox) {
@@ -301,7 +302,7 @@ fn a_status_that_is_missing_is_not_deleted() {
     }
     store(&mut stored, instance.change());
     store(&mut stored.clone(), instance.removal());
-    // It was removed behind the back of the sidecar.
+    // Removed by a third party.
     assert!(stored.remove(CUSTOM_STATUS).is_some());
     let mut anew = read(&stored);
     store(&mut stored.clone(), anew.removal());

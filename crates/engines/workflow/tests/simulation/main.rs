@@ -1,13 +1,14 @@
-//! Random workflows run by a small worker over a store, reminders and actors that are played here. Each is run twice:
-//! without a disturbance, and with crashes between all steps, where steps are stored at once or with what comes after them,
-//! and in some by a store that takes few operations at once, so that crashes come between the parts of a change too. Both
-//! have to end alike, each execution once. Then all is purged, with crashes too, and nothing may be left over.
+//! Random workflows with a small worker, and a simulated store, reminders and actors. Each program runs
+//! without disturbance and with crashes between all steps. Steps are stored at once or together with later
+//! events; some runs use a store with a limit on operations, so that crashes hit between the transactions of
+//! a change. Both runs must end alike, each execution once. Then everything is purged, again with crashes,
+//! and the store must be empty.
 //!
-//! Programs have activities, alone, at once and of another app, some of which fail; activities that are retried after a while;
-//! timers; events with and without a limit; children, of another app too; what continues as new, in long rows too, and leaves
-//! children behind; failures; clients that suspend and resume the workflow; and those without events are run again from the
-//! middle of their history. Some are terminated with all that they have created: when nothing but a termination can end them, or
-//! at any moment. Then whatever is not terminated has to end as it would have.
+//! Programs use activities (single, parallel, in another app, failing, retried after a delay), timers, events
+//! with and without a limit, children (also in another app), continue-as-new (also in long rows, and leaving
+//! children behind), failures, and clients that suspend and resume. Programs without events are rerun from
+//! the middle of their history. Some are terminated recursively, at rest or at any moment; everything that is
+//! not terminated must end as it would have.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -23,7 +24,7 @@ use rand::{RngExt, SeedableRng};
 use program::Program;
 use world::{Crashes, World};
 
-/// Programs that every run of the tests simulates. `SIMULATION_SEEDS=from..to` simulates others.
+/// Seeds of every test run. `SIMULATION_SEEDS=from..to` runs others.
 const SEEDS: std::ops::Range<u64> = 0..2000;
 
 fn seeds() -> std::ops::Range<u64> {
@@ -34,7 +35,7 @@ fn seeds() -> std::ops::Range<u64> {
     from.parse().unwrap()..to.parse().unwrap()
 }
 
-/// Prints the seed of a simulation that panics.
+/// Prints the seed if a simulation panics.
 struct SeedReport(u64);
 
 impl Drop for SeedReport {
@@ -46,7 +47,7 @@ impl Drop for SeedReport {
 }
 
 #[test]
-fn crashes_between_all_steps_change_nothing() {
+fn crashes_do_not_change_results() {
     let (mut crashes, mut stored_together, mut splits, mut terminated) = (0, 0, 0, 0);
     for seed in seeds() {
         let _report = SeedReport(seed);

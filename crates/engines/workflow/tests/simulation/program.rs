@@ -1,62 +1,62 @@
-//! A random workflow: a list of steps, and what its outside does meanwhile.
+//! A random workflow: a list of steps, and the clients' actions.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
 
 use super::replay::{Context, End};
 
-/// A step of a workflow. What it gives is appended to the output.
+/// A step of a workflow. Its result is appended to the output.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// An activity; those whose number is a multiple of seven fail.
+    /// An activity; multiples of seven fail.
     Activity(u32),
-    /// Several at once.
+    /// Parallel activities.
     Fan(u32),
     /// A timer, milliseconds.
     Timer(i64),
-    /// An event by number; every program is sent each event it waits for.
+    /// An event by number; the client sends every event that the program waits for.
     Event(u32),
-    /// An event whose wait has a limit that is never reached.
+    /// An event whose wait has a limit that never expires.
     LimitedEvent(u32),
     /// A child that runs these steps.
     Child(Vec<Step>),
-    /// Children at once.
+    /// Parallel children.
     Children(u32),
     /// An activity of another app.
     Remote(u32),
-    /// An activity that the workflow begins up to three times, as SDKs do: a while after it has failed.
+    /// An activity that the workflow retries up to three times, with a delay, as SDKs do.
     Retried(u32),
-    /// Two children at once that run these steps, one here and one in another app.
+    /// Two parallel children that run these steps, one in this app and one in another.
     Pair(Vec<Step>),
-    /// It leaves a child behind and continues as new, where the number of that child is another's: under an id of its own, or,
-    /// where the number divides by three, the same; after a while where it is odd.
+    /// Leaves a child behind and continues as new; the number then belongs to another child. The child gets a
+    /// new id or, if the number is divisible by three, the same id. Odd numbers delay.
     Desert(u32),
-    /// It waits for what never comes: only a termination ends it.
+    /// Waits for an event that never arrives: only a termination ends it.
     Halt,
-    /// What follows is another execution's, with the output so far as input.
+    /// The next steps run in another execution, with the output so far as input.
     ContinueAsNew,
-    /// As often in a row, which is more than a step allows.
+    /// Continues as new this many times in a row, more than a step allows.
     Loop(u32),
-    /// It fails here.
+    /// Fails the workflow.
     Fail,
 }
 
-/// What a client sends to the workflow.
+/// A client's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// The event of this number.
+    /// Raises the event of this number.
     Event(u32),
-    /// It is to take no step until it is resumed.
+    /// Suspends the workflow.
     Suspend(u32),
     Resume(u32),
-    /// It is to end, with all that it has created, whatever it does.
+    /// Terminates the workflow and its children at any moment.
     Terminate(u32),
-    /// The same, when nothing goes on any more.
+    /// The same, once nothing is in progress.
     TerminateAtRest,
 }
 
 impl Sent {
-    /// Whether it comes at once, whatever else is to be done.
+    /// Whether it is sent at once, whatever else is pending.
     pub(crate) fn is_early(self) -> bool {
         match self {
             Self::Event(number) | Self::Suspend(number) | Self::Resume(number) | Self::Terminate(number) => {
@@ -67,11 +67,11 @@ impl Sent {
     }
 }
 
-/// What a simulation runs.
+/// A workflow with its clients' actions.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
-    /// In this order.
+    /// Sent in this order.
     pub(crate) sent: Vec<Sent>,
 }
 
@@ -83,7 +83,7 @@ impl Program {
         if ends == 0 {
             steps.push(halting(random, 0));
         }
-        // Those that the workflow itself waits for.
+        // Events that the root workflow waits for.
         let number = |step: &Step| match step {
             Step::Event(number) | Step::LimitedEvent(number) => Some(Sent::Event(*number)),
             _ => None,
@@ -96,7 +96,7 @@ impl Program {
             let at = random.random_range(at + 1..=sent.len());
             sent.insert(at, Sent::Resume(second));
         }
-        // Whatever lies within another pair: the last one has it go on.
+        // A nested suspension is covered: the last resume ends it.
         if sent.iter().any(|sent| matches!(sent, Sent::Suspend(_))) {
             sent.push(Sent::Resume(1));
         }
@@ -111,12 +111,12 @@ impl Program {
         Self { steps, sent }
     }
 
-    /// Whether it is ended at a moment that differs from run to run.
+    /// Whether a termination at a random moment ends it.
     pub(crate) fn ends_anytime(&self) -> bool {
         self.sent.iter().any(|sent| matches!(sent, Sent::Terminate(_)))
     }
 
-    /// The same, if nobody ended it.
+    /// The same program without terminations.
     pub(crate) fn unended(&self) -> Self {
         let mut program = self.clone();
         program.sent.retain(|sent| !matches!(sent, Sent::Terminate(_)));
@@ -124,7 +124,7 @@ impl Program {
     }
 }
 
-/// What never ends by itself, or children that do not.
+/// A step that never ends by itself, or children that do not.
 fn halting(random: &mut StdRng, depth: u32) -> Step {
     if depth == 2 || random.random_bool(0.3) {
         return Step::Halt;
@@ -168,10 +168,11 @@ fn steps(random: &mut StdRng, depth: u32, events: &mut u32) -> Vec<Step> {
         .collect()
 }
 
-/// Attempts of what is retried.
+/// Attempts of a retried activity.
 const ATTEMPTS: u32 = 3;
 
-/// What an activity gives. One that is retried is told which attempt it is, and fails in the first ones, or in all.
+/// The result of an activity. A retried activity receives its attempt number and fails the first attempts, or
+/// all.
 pub(crate) fn activity(input: &str) -> Result<String, String> {
     if let Some((number, attempt)) = input.split_once('@') {
         let (number, attempt): (u32, u32) = (number.parse().unwrap(), attempt.parse().unwrap());
@@ -188,7 +189,7 @@ pub(crate) fn activity(input: &str) -> Result<String, String> {
     }
 }
 
-/// Runs the steps of an input `position|output`, which is where an execution begins and what came before.
+/// Runs the steps. The input is `position|output`: where the execution starts, and the output so far.
 pub(crate) fn run(steps: &[Step], context: &mut Context) -> Option<End> {
     let (position, output) = context.input.split_once('|').unwrap();
     let (position, mut output) = (position.parse::<usize>().unwrap(), output.to_owned());
@@ -237,7 +238,7 @@ pub(crate) fn run(steps: &[Step], context: &mut Context) -> Option<End> {
             Step::Desert(number) => {
                 let kept = output.trim_end_matches(" leaves").trim_end_matches(" left");
                 let (waits, is_same) = (number % 2 == 1, number.is_multiple_of(3));
-                // Both have the same number.
+                // Both children have the same number.
                 let begin = |context: &mut Context, which: &str| {
                     let which = if is_same { "same" } else { which };
                     let id = format!("{}-{which}-{index}", context.instance);
@@ -260,7 +261,7 @@ pub(crate) fn run(steps: &[Step], context: &mut Context) -> Option<End> {
                     );
                     output = format!("{kept}{expected}");
                 } else if output.ends_with(" leaves") {
-                    // What it begins as it continues is not begun.
+                    // Tasks started together with continue-as-new are not started.
                     let before = waits.then(|| context.begin_timer(1, None));
                     begin(context, "sooner");
                     let pause = before.unwrap_or_else(|| context.begin_timer(1, None));
@@ -289,7 +290,7 @@ pub(crate) fn run(steps: &[Step], context: &mut Context) -> Option<End> {
             }
             Step::LimitedEvent(number) => {
                 let name = format!("event{number}");
-                // One that is here already is taken without a limit, as workers do; then it has no timer.
+                // As workers do: an event that has already arrived needs no limit, and then no timer.
                 let _limit = context.begin_timer(1_000_000_000, Some(&name));
                 let event = context.event(&name)?;
                 output.push_str(&format!(" {event}"));
@@ -325,7 +326,7 @@ pub(crate) fn run(steps: &[Step], context: &mut Context) -> Option<End> {
     Some(End::Completed(output))
 }
 
-/// The steps of a workflow by its name: `root`, `root/3`, ...; a leaf has one activity.
+/// The steps of a workflow by its name: `root`, `root/3`, ...; a leaf runs one activity.
 pub(crate) fn steps_of(program: &Program, name: &str) -> Vec<Step> {
     let mut steps = program.steps.clone();
     for part in name.split('/').skip(1) {

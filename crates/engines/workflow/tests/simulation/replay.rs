@@ -1,5 +1,5 @@
-//! A worker as small as one can be: workflows are functions that are run from the beginning in every step, and are told
-//! what the history knows. `None` = it waits.
+//! A minimal worker: workflows are functions that replay from the start in every step and read results from
+//! the history. `None`: the workflow waits.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -12,24 +12,24 @@ use outrigger_wire::durabletask::{
 };
 use prost_types::Timestamp;
 
-/// How a workflow goes on.
+/// How a workflow ends.
 pub enum End {
-    /// It is done.
+    /// Completed.
     Completed(String),
     Failed(String),
-    /// It begins anew with this input.
+    /// Continues as new with this input.
     ContinueAsNew(String),
 }
 
-/// What a workflow is run with.
+/// The context of a workflow.
 #[derive(Default)]
 pub struct Context {
     pub name: String,
     pub input: String,
     pub instance: String,
-    /// What it says of itself.
+    /// The custom status.
     pub status: Option<String>,
-    /// The app of the next activity or child; `None` = its own.
+    /// The app of the next activity or child; `None` is its own.
     pub app: Option<String>,
     now: Timestamp,
     next: i32,
@@ -76,7 +76,7 @@ impl Context {
         }
     }
 
-    /// As SDKs do, it takes no notice of what ends before it began.
+    /// As SDKs do, ignores a result that precedes its start.
     fn end(&mut self, id: i32, result: Result<String, String>) {
         if self.known.contains(&id) {
             self.ended.insert(id, result);
@@ -101,7 +101,7 @@ impl Context {
         id
     }
 
-    /// Begins an activity; its id is for [`Context::wait`].
+    /// Starts an activity; returns the id for [`Context::wait`].
     pub fn begin_activity(&mut self, name: &str, input: &str) -> i32 {
         let id = self.next;
         self.act(Act::ScheduleTask(ScheduleTaskAction {
@@ -124,7 +124,7 @@ impl Context {
         }))
     }
 
-    /// Begins a child; an empty `instance` has the engine choose.
+    /// Starts a child; with an empty `instance` the engine chooses the id.
     pub fn begin_child(&mut self, name: &str, instance: &str, input: &str) -> i32 {
         self.act(Act::CreateSubOrchestration(CreateSubOrchestrationAction {
             instance_id: instance.to_owned(),
@@ -134,7 +134,7 @@ impl Context {
         }))
     }
 
-    /// What came of something that was begun.
+    /// The result of a task.
     pub fn wait(&mut self, id: i32) -> Option<Result<String, String>> {
         self.ended.get(&id).cloned()
     }
@@ -164,7 +164,7 @@ pub fn step(
         context.read(event);
     }
     if let Some(output) = context.terminated.take() {
-        // Its end has a number of its own, behind those of all that it has begun.
+        // The end action gets the number after all others.
         drop(workflow(&mut context));
         let ended = completion(&mut context, OrchestrationStatus::Terminated, Some(output), None);
         context.actions = vec![ended];
@@ -227,7 +227,7 @@ fn completion(
 }
 
 impl Context {
-    /// Events that nobody has waited for.
+    /// Events not consumed.
     fn carried(&mut self) -> Vec<HistoryEvent> {
         use outrigger_wire::durabletask::EventRaisedEvent;
         let mut left: Vec<_> = std::mem::take(&mut self.raised).into_iter().collect();

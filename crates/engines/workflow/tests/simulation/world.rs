@@ -1,5 +1,5 @@
-//! What surrounds instances: a store, reminders, activities, and a clock. A crash forgets what is in memory and leaves what
-//! was stored and what was sent.
+//! The environment of instances: store, reminders, activities and clock. A crash clears memory and keeps what
+//! was stored and sent.
 
 mod ends;
 mod reruns;
@@ -29,11 +29,11 @@ use rand::rngs::StdRng;
 use super::program::{self, Program, Sent};
 use super::replay;
 
-/// When the process that hosts everything crashes.
+/// When the hosting process crashes.
 pub(crate) enum Crashes {
     /// Never.
     None,
-    /// With this chance, per cent, at every step.
+    /// With this probability, per cent, at every step.
     Random(Box<StdRng>, u32),
 }
 
@@ -41,36 +41,36 @@ pub(crate) enum Crashes {
 #[derive(Debug)]
 struct Crash;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(PartialEq)]
 enum Ran {
     Over,
-    /// It has to be tried again.
+    /// Retry.
     Again,
-    /// The step was stored with events that came meanwhile: they are run at once.
+    /// Stored together with events that arrived since: run them at once.
     TookMore,
 }
 
-/// Who sent an event that came while a step was not stored.
+/// The sender of an event that arrived before a step was stored.
 enum Came {
     /// The activity of a reminder.
     Result((i64, String, String)),
     Client,
 }
 
-/// What a reminder is for; its key is what it overwrites.
+/// The purpose of a reminder; its key is what it overwrites.
 #[derive(Clone, Debug)]
 enum Due {
     Run,
     Timer(HistoryEvent, u64),
-    /// With the execution that it is for.
+    /// With the execution it is for.
     Activity(HistoryEvent, Origin),
     Rerun(Counts),
 }
 
-/// How an instance ended: its status, its output, and what it failed of.
+/// The end of an instance: status, output and failure.
 pub(crate) type End = (OrchestrationStatus, Option<String>, Option<String>);
-/// How everything ended, by instance id.
+/// All ends by instance id.
 pub(crate) type Ends = BTreeMap<String, End>;
 
 pub(crate) struct World {
@@ -83,35 +83,35 @@ pub(crate) struct World {
     /// By due time in milliseconds, actor and name.
     reminders: BTreeMap<(i64, String, String), Due>,
     next_id: u64,
-    /// Where instances live.
+    /// App of each instance.
     apps: BTreeMap<String, String>,
-    /// How each execution ended, by instance id and generation.
+    /// End of each execution, by instance id and generation.
     completed: BTreeMap<(String, u64), End>,
     other_app_is_down: bool,
-    /// How probable it is that a step is stored with what comes after it; `None`: all are stored at once.
+    /// Probability that a step is stored together with later events; `None`: steps are stored at once.
     lingering: Option<(StdRng, f64)>,
-    /// Steps that were stored together with what came after them.
+    /// Number of steps stored together with later events.
     pub(crate) stored_together: u32,
-    /// Operations that the store takes at once, and how often that was too few.
+    /// Maximum operations of a store transaction, and how often a change exceeded it.
     most: usize,
     pub(crate) splits: usize,
-    /// Whether a step that is repeated has other executions of its activities.
+    /// Whether each attempt of a step has new execution ids for its activities.
     distinguishes: bool,
-    /// What clients do, which retry until it is done.
+    /// Pending client actions, retried until done.
     to_start: bool,
     to_send: Vec<Sent>,
     to_rerun: bool,
 }
 
-/// The app of the root; the other one is `other`.
+/// The app of the root; the other app is `other`.
 const APP: &str = "app";
 const ROOT: &str = "root";
-/// The instance that goes on from an event of the root.
+/// The rerun of the root.
 const AGAIN: &str = "again";
 const LIMIT: Limit = Limit(4 << 20);
-/// After so many crashes there is none any more.
+/// Maximum crashes of a run.
 const MAX_CRASHES: u32 = 300;
-/// Results that come together at most.
+/// Maximum results that arrive together.
 const TOGETHER: usize = 3;
 
 impl World {
@@ -133,7 +133,7 @@ impl World {
             stored_together: 0,
             splits: 0,
             to_start: true,
-            // One that waits for what was sent before would wait for ever.
+            // A rerun that waits for an event sent earlier would wait forever.
             to_rerun: to_send.is_empty(),
             to_send,
             most: usize::MAX,
@@ -141,19 +141,19 @@ impl World {
         }
     }
 
-    /// Has a store that takes so many operations at once.
+    /// Limits the operations of a store transaction.
     pub(crate) fn splitting(mut self, most: usize) -> Self {
         self.most = most;
         self
     }
 
-    /// Has workers that give each repetition of a step other executions of its activities, as most SDKs do.
+    /// Gives each attempt of a step new execution ids for its activities, as most SDKs do.
     pub(crate) fn distinguishing(mut self) -> Self {
         self.distinguishes = true;
         self
     }
 
-    /// Runs until nothing is left to do.
+    /// Runs until nothing is pending.
     pub(crate) fn run(&mut self) -> Ends {
         for step in 0.. {
             assert!(step < 20_000, "it does not end: {:?}", self.reminders);
@@ -171,10 +171,10 @@ impl World {
         ends
     }
 
-    /// A place where the process may crash.
+    /// A point where the process may crash.
     fn may_crash(&mut self) -> Result<(), Crash> {
         match &mut self.crashing {
-            // Who is to tell many would be cut off each time.
+            // Otherwise a sender to many instances might never finish.
             _ if self.crashes >= MAX_CRASHES => Ok(()),
             Crashes::Random(random, per_cent) => match random.random_range(0..100) < *per_cent {
                 true => Err(Crash),
@@ -204,7 +204,7 @@ impl World {
                 ..ExecutionStartedEvent::default()
             };
             let start = event(-1, self.at(), EventType::ExecutionStarted(started));
-            // Who does not know whether it was created asks again, and hears that it is there.
+            // A client that does not know whether its request succeeded repeats it and gets `already exists`.
             if !self.is_stored(ROOT) {
                 self.create(ROOT, start)?;
             }
@@ -243,7 +243,7 @@ impl World {
             self.may_crash()?;
             self.reminders.remove(&key);
         } else {
-            // It comes again in a second. One of a timer may have been set anew meanwhile, by the next generation.
+            // Redelivered in a second. A timer may have been set again by the next generation.
             let is_timers = key.2.starts_with("timer-");
             match self.reminders.remove(&key) {
                 Some(due) => drop(self.reminders.insert((self.now + 1000, key.1, key.2), due)),
@@ -253,7 +253,7 @@ impl World {
         Ok(true)
     }
 
-    /// What clients send comes one after the other, each some time after the last.
+    /// The next client action; clients act one after the other, with pauses.
     fn next_sent(&self) -> Option<Sent> {
         let next = *self.to_send.first()?;
         if next == Sent::TerminateAtRest {
@@ -288,14 +288,14 @@ impl World {
             .insert((at, actor.to_owned(), name.to_owned()), due);
     }
 
-    /// Every start has a reminder of its own.
+    /// Each start has its own reminder.
     fn run_again(&mut self, id: &str) {
         self.next_id += 1;
         let name = format!("start-{}", self.next_id);
         self.remind(self.now, id, &name, Due::Run);
     }
 
-    /// Whether there is an instance, and not only a part of it that nothing counts.
+    /// Whether the instance exists, beyond uncounted remains.
     fn is_stored(&mut self, id: &str) -> bool {
         let Some(instance) = self.load(id) else {
             return false;
@@ -325,7 +325,7 @@ impl World {
             let stored = self.store.entry(id.clone()).or_default();
             for key in &part.deletes {
                 let was_stored = stored.remove(key).is_some();
-                // A change in parts that was cut off may have stored less than it was to.
+                // An interrupted multi-transaction change may have stored less than planned.
                 assert!(was_stored || self.most < usize::MAX, "{key} was never stored");
             }
             stored.extend(part.upserts);
@@ -337,7 +337,7 @@ impl World {
             instance.facts().len,
             "what is stored is what is in memory"
         );
-        // A crash between two parts leaves entries that nothing counts.
+        // A crash between two transactions leaves uncounted entries.
         if self.most == usize::MAX {
             let history = stored.keys().filter(|key| key.starts_with("history-")).count();
             assert_eq!(history, counts.history);
@@ -382,7 +382,7 @@ impl World {
         Ok(())
     }
 
-    /// Starts activities and tells other instances; the activities that could not be started.
+    /// Starts activities and sends messages; returns the activities that could not be started.
     fn send(
         &mut self,
         id: &str,
@@ -429,7 +429,7 @@ impl World {
         Ok(unsent)
     }
 
-    /// Adds events that come together.
+    /// Adds events that arrive together.
     fn add(&mut self, id: &str, events: Vec<Arrival>) -> Result<(), Crash> {
         let mut instance = self.load(id).expect("somebody has created it");
         let Additions { added, run, change } = instance.add(events, Limit::default());

@@ -1,9 +1,9 @@
-//! Children of an instance: created, ended with it, and told apart.
+//! Child workflows: created, terminated with their parent, and distinguished.
 
 use super::*;
 
 #[test]
-fn children_that_run_are_terminated_with_their_parent() {
+fn terminates_running_children_with_parent() {
     let child = |id: &str| {
         Act::CreateSubOrchestration(CreateSubOrchestrationAction {
             instance_id: id.to_owned(),
@@ -30,7 +30,7 @@ fn children_that_run_are_terminated_with_their_parent() {
 }
 
 #[test]
-fn a_child_tells_for_which_execution_of_its_parent_it_ended() {
+fn child_result_names_parent_execution() {
     use outrigger_wire::durabletask::ParentInstanceInfo;
     for execution in [Some("of-parent"), None] {
         let mut start = started();
@@ -55,7 +55,7 @@ fn a_child_tells_for_which_execution_of_its_parent_it_ended() {
 }
 
 #[test]
-fn children_are_terminated_where_any_of_several_terminations_says_so() {
+fn any_recursive_termination_ends_children() {
     for (first, second, expected) in [(true, false, 1), (false, true, 1), (false, false, 0)] {
         let child = Act::CreateSubOrchestration(CreateSubOrchestrationAction::default());
         let mut instance = after(acts(vec![action(0, child)]));
@@ -70,7 +70,7 @@ fn children_are_terminated_where_any_of_several_terminations_says_so() {
 
 /// Regression: the instance waited for itself.
 #[test]
-fn a_child_with_the_id_of_its_parent_fails_the_step_unless_it_lives_in_another_app() {
+fn child_with_parent_id_fails_step() {
     let child = |id: &str, app: Option<&str>| {
         let create = CreateSubOrchestrationAction {
             instance_id: id.to_owned(),
@@ -102,7 +102,7 @@ fn a_child_with_the_id_of_its_parent_fails_the_step_unless_it_lives_in_another_a
 }
 
 #[test]
-fn a_child_whose_input_is_too_large_stalls_its_parent_until_the_limit_is_raised() {
+fn oversized_child_stalls_parent() {
     let child = || {
         let input = Some("x".repeat(2000));
         let create = CreateSubOrchestrationAction {

@@ -1,9 +1,9 @@
-//! How everything ended, and its purge.
+//! The ends of all instances, and their purge.
 
 use super::*;
 
 impl World {
-    /// Removes what is stored of an instance, if anything is; of one that was removed in part, the rest.
+    /// Removes the stored state of an instance, or the rest of an interrupted removal.
     pub(super) fn remove(&mut self, id: &str) -> Result<(), Crash> {
         self.memory.remove(id);
         let Some(metadata) = self.store.get(id).and_then(|stored| stored.get(METADATA)) else {
@@ -23,11 +23,12 @@ impl World {
         Ok(())
     }
 
-    /// Purges everything; nothing is left of it.
+    /// Purges everything; the store must be empty.
     pub(super) fn purge_all(&mut self) {
         let ids: Vec<_> = self.store.keys().cloned().collect();
         for id in ids {
-            // A removal that is gone on with begins with what is gone already: one that is cut off each time would not end.
+            // A resumed removal starts with keys that are gone; if each attempt crashed, it would never
+            // finish.
             while self.remove(&id).is_err() {
                 self.crashes += 1;
             }
@@ -36,7 +37,7 @@ impl World {
         }
     }
 
-    /// All ends that an instance had, one after the other.
+    /// All ends of an instance, in order.
     pub(crate) fn all_ends(&self, id: &str) -> BTreeSet<&End> {
         let of_it = self.completed.iter().filter(|((of, _), _)| of == id);
         of_it.map(|(_, end)| end).collect()
@@ -63,7 +64,7 @@ impl World {
     }
 }
 
-/// How an instance ended.
+/// The end of an instance.
 pub(super) fn end_of(instance: &Instance) -> End {
     let metadata = instance.metadata();
     let status = metadata.runtime_status();
@@ -71,7 +72,7 @@ pub(super) fn end_of(instance: &Instance) -> End {
     (status, metadata.output, failure)
 }
 
-/// Everything that was begun was begun once, and ended once at most.
+/// Every task was started exactly once, and ended at most once.
 fn check_history(id: &str, instance: &Instance) {
     let mut begun = std::collections::HashSet::new();
     let mut ended = std::collections::HashSet::new();

@@ -1,9 +1,9 @@
-//! The root, run again from one of its events.
+//! Reruns the root from one of its events.
 
 use super::*;
 
 impl World {
-    /// Makes an instance from the middle of the root's history.
+    /// Creates an instance from the middle of the root's history.
     pub(super) fn rerun(&mut self) -> Result<(), Crash> {
         let root = self.load(ROOT).unwrap();
         let scheduled = root.history().into_iter().filter(|event| {
@@ -18,7 +18,7 @@ impl World {
         });
         let mut scheduled: Vec<_> = scheduled.map(|event| event.event_id).collect();
         scheduled.sort_unstable();
-        // Who does not know whether it was made asks again, and hears that it is there.
+        // A client that does not know whether its request succeeded repeats it and gets `already exists`.
         if !scheduled.is_empty() && !self.is_stored(AGAIN) {
             self.remove(AGAIN)?;
             let request = RerunWorkflowFromEventRequest {
@@ -43,7 +43,7 @@ impl World {
         Ok(())
     }
 
-    /// `false`: it has to be tried again.
+    /// `false`: retry.
     pub(super) fn begin_rerun(&mut self, id: &str, made: Counts) -> Result<bool, Crash> {
         let Some(instance) = self.load(id) else {
             return Ok(true);

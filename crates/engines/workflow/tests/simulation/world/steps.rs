@@ -1,4 +1,4 @@
-//! Steps of instances and runs of activities, and how what they did is stored.
+//! Steps of instances and runs of activities, and how they are stored.
 
 use outrigger_wire::durabletask::OrchestratorResponse;
 use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Act;
@@ -6,7 +6,7 @@ use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as 
 use super::*;
 
 impl World {
-    /// Runs an activity, and others of its workflow that are due too: their results come together.
+    /// Runs an activity and other due activities of its workflow: their results arrive together.
     pub(super) fn run_activities(&mut self, first: &(i64, String, String)) -> Result<(), Crash> {
         let workflow = |actor: &str| actor.split_once("::").unwrap().0.to_owned();
         let id = workflow(&first.1);
@@ -54,8 +54,8 @@ impl World {
         Ok(Arrival { event, origin })
     }
 
-    /// Runs an instance as long as its steps are stored together with what came meanwhile, for one reminder. `false`: it
-    /// has to be tried again.
+    /// Runs an instance while its steps are stored together with later events, for one reminder. `false`:
+    /// retry.
     pub(super) fn run_until_stored(
         &mut self,
         id: &str,
@@ -117,7 +117,7 @@ impl World {
             });
             self.distinguish(&mut answer);
             if step.is_restart() && self.may_crash().is_err() {
-                // The worker alone is gone.
+                // Only the worker crashed.
                 let outcome = step.abandoned(&instance).unwrap();
                 // A timer of the last generation would not run the next one.
                 self.run_again(id);
@@ -145,7 +145,7 @@ impl World {
         self.carry_out(instance, outcome, is_timers)
     }
 
-    /// Where each repetition of a step has other executions of its activities.
+    /// Gives each attempt of a step new execution ids for its activities.
     fn distinguish(&mut self, answer: &mut OrchestratorResponse) {
         if !self.distinguishes {
             return;
@@ -206,7 +206,7 @@ impl World {
         Ok(Ran::Over)
     }
 
-    /// What comes before the step is stored, each with the reminder that waits until it is.
+    /// Events that arrive before the step is stored, each with the reminder that waits until then.
     fn linger(
         &mut self,
         id: &str,
@@ -215,7 +215,7 @@ impl World {
     ) -> Result<Vec<(Came, Arrival)>, Crash> {
         let lingers = match &mut self.lingering {
             Some((random, together)) => {
-                outcome.awaits_what_it_began(instance) && random.random_bool(*together)
+                outcome.awaits_its_only_activity(instance) && random.random_bool(*together)
             }
             None => false,
         };
@@ -249,7 +249,7 @@ impl World {
         is_timers: bool,
     ) -> Result<Ran, Crash> {
         let id = instance.id.clone();
-        // The reminder of a timer would not run the next generation.
+        // A timer's reminder would not run the next generation.
         if is_timers {
             self.may_crash()?;
             self.run_again(&id);

@@ -50,7 +50,7 @@ impl Held<'_> {
         budget: &RunBudget,
     ) -> Option<Batch> {
         let is_news = outcome.facts().status() != loaded.instance.status();
-        let waits = outcome.awaits_what_it_began(&loaded.instance)
+        let waits = outcome.awaits_its_only_activity(&loaded.instance)
             && !self.entry.stores_alone
             && budget.began.elapsed() < MAX_RUN_TIME
             // Somebody may wait to see that it runs.
