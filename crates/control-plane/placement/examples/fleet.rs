@@ -1,4 +1,5 @@
-//! Simulated hosts against a placement service, ours or Dapr's: what a round costs it, and how long it takes.
+//! Benchmark of a placement service, ours or Dapr's, with simulated hosts: CPU and duration of a
+//! dissemination.
 //!
 //! usage: fleet HOST:PORT PID [HOSTS [TYPES]], where PID is the process of the service
 
@@ -12,15 +13,15 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-/// Joins that are measured.
+/// Joins measured.
 const JOINS: usize = 10;
-/// Without an order for this long, the fleet is at rest.
+/// The fleet is idle after this long without an order.
 const REST: Duration = Duration::from_secs(2);
 const METHOD: &str = "/dapr.proto.placement.v1.Placement/ReportDaprStatus";
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// An order, of which the table is skipped: the simulation should cost little beside the service.
+/// An order without its table, which is skipped to keep the benchmark cheap.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Order {
     #[prost(string, tag = "2")]
@@ -61,20 +62,20 @@ async fn main() -> Result<(), Failure> {
         rest(&mut done, Instant::now()).await;
     }
     times.sort();
-    let rounds = 2.0 * JOINS as f64;
+    let disseminations = 2.0 * JOINS as f64;
     println!(
         "one joins: the last host is unlocked after {:.0} ms (median of {JOINS}; {:.0} to {:.0}), {:.0} ms of CPU a \
-         round, {} MiB resident at most",
+         dissemination, {} MiB resident at most",
         times[JOINS / 2].as_secs_f64() * 1e3,
         times[0].as_secs_f64() * 1e3,
         times[JOINS - 1].as_secs_f64() * 1e3,
-        (cpu(pid)? - before) * 1e3 / rounds,
+        (cpu(pid)? - before) * 1e3 / disseminations,
         peak(pid)? / 1024
     );
     Ok(())
 }
 
-/// Waits until nobody is unlocked any more; when the last one was.
+/// Waits until no host is unlocked any longer; returns the time of the last unlock.
 async fn rest(done: &mut mpsc::UnboundedReceiver<Instant>, since: Instant) -> Instant {
     let mut last = since;
     while let Ok(Some(at)) = tokio::time::timeout(REST, done.recv()).await {
@@ -92,7 +93,7 @@ async fn join(address: String, host: usize, types: usize, unlocked: mpsc::Unboun
     }
 }
 
-/// One stream, which does as told.
+/// One stream, which acknowledges each order.
 async fn stay(
     address: &str,
     number: usize,
@@ -147,21 +148,21 @@ async fn stay(
     Ok(())
 }
 
-/// Seconds of CPU that a process has used.
+/// CPU seconds used by a process.
 fn cpu(pid: &str) -> Result<f64, Failure> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // What follows the name, which stands in brackets: user and system time are numbers 12 and 13 of it.
+    // Skips the process name in parentheses; user and system time are fields 12 and 13 after it.
     let fields = text.rsplit_once(')').ok_or("no name in /proc")?.1;
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
     Ok(ticks.sum::<Result<f64, _>>()? / 100.0)
 }
 
-/// Memory of a process, in KiB.
+/// Resident memory of a process, KiB.
 fn resident(pid: &str) -> Result<u64, Failure> {
     status(pid, "VmRSS:")
 }
 
-/// The most it ever was, in KiB.
+/// Peak resident memory, KiB.
 fn peak(pid: &str) -> Result<u64, Failure> {
     status(pid, "VmHWM:")
 }

@@ -1,4 +1,4 @@
-//! What a placement process is told by flags and environment, checked as a whole.
+//! The configuration of a placement process, from flags and environment.
 
 mod flags;
 
@@ -15,39 +15,39 @@ use outrigger_resources::value::{format_go_duration, truthy};
 pub use flags::FLAGS;
 pub use outrigger_controlplane::config::{ConfigError, LogSettings};
 
-/// What stands for `--metadata-enabled`.
+/// Environment variable for `--metadata-enabled`.
 const METADATA_VARIABLE: &str = "DAPR_PLACEMENT_METADATA_ENABLED";
-/// Points of a host on a ring.
+/// Maximum points of a host on a ring.
 const MAX_FACTOR: i64 = 10_000;
 
-/// Everything a placement service needs to be built.
+/// The configuration of a placement service.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Address of the gRPC server; an empty host means all addresses.
+    /// Address of the gRPC server; an empty host binds all addresses.
     pub grpc: Listen,
     /// Port of the health server, on all addresses.
     pub healthz_port: u16,
     /// The metrics server; `None` when metrics are off.
     pub metrics: Option<Listen>,
-    /// mTLS; `None` without.
+    /// mTLS settings; `None` disables mTLS.
     pub tls: Option<TlsConfig>,
-    /// Namespace this service belongs to.
+    /// Namespace of this service.
     pub namespace: String,
     /// Id of this replica.
     pub id: String,
-    /// How replicas elect a leader.
+    /// Leader election.
     pub electing: Electing,
     /// Whether `/placement/state` is served.
     pub metadata: bool,
     /// Points of a host on the ring of an actor type.
     pub replication_factor: i64,
-    /// Silence on a connection before a ping.
+    /// Idle time of a connection before a ping.
     pub keepalive_time: Duration,
-    /// Time to answer it.
+    /// Time to answer a ping.
     pub keepalive_timeout: Duration,
-    /// Time that a stream has to answer in a round.
+    /// Time to answer a dissemination.
     pub disseminate_timeout: Duration,
-    /// Whether sidecars that can hand actors over to each other may do so.
+    /// Whether sidecars may hand actors over.
     pub handover: bool,
     /// The process log.
     pub log: LogSettings,
@@ -56,21 +56,21 @@ pub struct Config {
 /// How replicas elect a leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Electing {
-    /// By Raft: all replicas, of which [`Config::id`] is one.
+    /// Raft among these replicas, including [`Config::id`].
     Raft(Vec<Replica>),
-    /// By a Lease in the API of a cluster.
+    /// A Lease of the Kubernetes API.
     Lease {
-        /// How that is reached from outside of a pod.
+        /// Kubeconfig for use outside of a pod.
         kubeconfig: Option<PathBuf>,
     },
 }
 
-/// This replica of several, which elect a leader.
+/// A replica of the Raft cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
     /// Its `--id`, unique among the replicas.
     pub id: String,
-    /// Where it takes part in elections.
+    /// Its Raft address.
     pub listen: Listen,
 }
 
@@ -78,7 +78,7 @@ impl Config {
     /// Reads the flags of [`FLAGS`] and, through `env`, the environment.
     ///
     /// # Errors
-    /// Everything that is wrong, not only what comes first.
+    /// All errors, not only the first.
     pub fn from_flags(flags: &Values, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let namespace = namespace(&env);
         let metadata = match flags.given("metadata-enabled") {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_dapr_s() {
+    fn defaults_match_dapr() {
         let config = config(&[]).unwrap();
         assert_eq!((config.grpc.port, config.healthz_port), (50005, 8080));
         assert_eq!(config.metrics.unwrap().port, 9090);
@@ -256,14 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn in_kubernetes_there_is_always_mtls() {
+    fn kubernetes_mode_requires_mtls() {
         let tls = config(&["--mode=kubernetes"]).unwrap().tls.unwrap();
         assert_eq!(tls.mode, outrigger_identity::Mode::Kubernetes);
         assert_eq!(tls.sentry_address, "dapr-sentry.ns.svc:443");
     }
 
     #[test]
-    fn replicas_are_a_list() {
+    fn parses_replica_list() {
         let config = config(&[
             "--id=b",
             "--initial-cluster=a=h1:1,b=[::1]:2",
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_needs_no_list_of_replicas() {
+    fn lease_needs_no_replica_list() {
         let args = ["--mode=kubernetes", "--leader-election=lease", "--id=pod-7"];
         let by_lease = config(&args).unwrap();
         assert_eq!(
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_can_ask_for_the_state() {
+    fn environment_enables_state() {
         let metadata = |args: &[&str], value: &str| {
             let Ok(Parsed::Run(flags)) = parse(FLAGS, args.iter().map(|&arg| arg.to_owned())) else {
                 panic!("{args:?}");
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn reports_invalid_flags() {
         for (args, text) in [
             (&["--mode=x"][..], "--mode \"x\" is unknown"),
             (

@@ -1,20 +1,22 @@
-//! How the hosts of one namespace come to know the same table: rounds of three phases, without I/O.
+//! Dissemination of the table of one namespace, in three phases, without I/O.
 //!
-//! Every change of who hosts what is told in a round: all streams are locked, then given the table, then unlocked, and
-//! a phase begins when all have answered the one before. So no two hosts that route calls do so by different tables.
+//! Each change of the hosts is disseminated to all streams: they are locked, get the table, and are unlocked.
+//! A phase starts when all hosts have acknowledged the previous one, so no two hosts route calls by different
+//! tables.
 //!
-//! - Who goes while streams are being locked belongs to that round: no table was sent yet.
-//! - Other changes wait for the round to end, and everything that waits becomes one running.
-//! - Each report that changes something counts as a version, as it does with Dapr, although it may have no round of its
-//!   own.
-//! - Where all streams are of hosts that hand actors over, a round says so: those hosts need not stop what does not move.
-//!   The phases are the same, because a phase ends with the promise of all hosts: not to begin what moves away (update).
-//! - A stream without actors changes nothing, and is given the present table by itself.
-//! - A leader that is new begins with a pause: see [`SETTLE`].
-//! - A stream that keeps a round waiting for the time-out, in all of its phases together, is left behind, and the others
-//!   go on. Nobody is left behind for the time that another took.
+//! - A stream that ends during the lock phase is left out of the table, which has not been sent yet.
+//! - Other changes wait for the end of the dissemination and are batched into the next one.
+//! - Each report that changes the table increases the version, as with Dapr, even if it is batched with
+//!   others.
+//! - If all hosts support handover, the dissemination is marked so: hosts need not stop actors that stay. The
+//!   phases are the same, because each host's acknowledgement of `update` promises not to start actors that
+//!   move away.
+//! - A stream without actors changes nothing and gets the current table alone.
+//! - A new leader starts with a pause: see [`SETTLE`].
+//! - A stream that exceeds the timeout, over all phases of a dissemination, is dropped and the others
+//!   continue. Delays of other streams do not count against it.
 //!
-//! Time is what the caller says it is. What has to be sent comes out as [`Effect`]s, in order.
+//! The caller provides the time and performs the [`Effect`]s, in order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,77 +24,78 @@ use std::time::Duration;
 
 use outrigger_wire::placement::v1::Host;
 
-/// Pause between two rounds: what changes within it becomes one running.
+/// Pause between disseminations; changes within it are batched.
 pub(crate) const GATHER: Duration = Duration::from_millis(100);
 
-/// A leader that may follow another one begins no round before it has led for so long. Hosts that go on without a leader
-/// until they find one come first, and those that cannot reach it have given up by then: a host that was cut off from the
-/// leader before ends its actors within 4.5 s, and another leads 2 s after the one before at the earliest.
+/// A leader that may follow another one starts its first dissemination after this time. Hosts that kept their
+/// actors without a leader report first. By the end, hosts that cannot reach the new leader have stopped: a
+/// host cut off from the old leader stops its actors within 4.5 s, and a new leader is elected after 2 s at
+/// the earliest.
 pub(crate) const SETTLE: Duration = Duration::from_millis(2750);
 
-/// A stream of a host; a later one has a larger number.
+/// A stream of a host; later streams have larger numbers.
 pub(crate) type StreamId = u64;
 
-/// Time since a fixed moment.
+/// Time since a fixed instant.
 pub(crate) type Time = Duration;
 
-/// What a round tells its streams to do.
+/// The phase of a dissemination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Let calls under way end, begin none.
+    /// Drain calls in flight, start none.
     Lock,
-    /// Take the table.
+    /// Install the table.
     Update,
-    /// Go on by the table.
+    /// Resume calls.
     Unlock,
 }
 
-/// What a stream says.
+/// A message of a stream.
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
-    /// A host, with the actor types that it hosts.
+    /// The host with its actor types.
     Report(Arc<Host>),
-    /// A phase is done.
+    /// Acknowledges a phase.
     Answer {
-        /// The phase that is done.
+        /// The acknowledged phase.
         phase: Phase,
-        /// Version of the table of the running.
+        /// Version of the dissemination.
         version: u64,
     },
-    /// Hosts before 1.17 do not tell the two apart.
+    /// From a host before 1.17, which does not distinguish reports and acknowledgements.
     ReportOrAnswer(Arc<Host>),
 }
 
-/// What has to be done, in this order.
+/// An effect to perform, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// The hosts of now are the table of this version, which `Update` sends from here on.
+    /// The current hosts are the table of this version; later `Update` orders send it.
     Publish {
         version: u64,
-        /// Only what moves is to stop.
+        /// Only actors that move must stop.
         handover: bool,
     },
     /// Send an order.
     Order {
-        /// The stream that gets the order.
+        /// Its receiver.
         to: StreamId,
-        /// The phase of the round that the order begins.
+        /// The phase that the order starts.
         phase: Phase,
-        /// Version of the table of the running.
+        /// Version of the dissemination.
         version: u64,
-        /// Only what moves is to stop.
+        /// Only actors that move must stop.
         handover: bool,
     },
-    /// A round ended.
+    /// A dissemination has ended.
     Finished {
-        /// The time it took.
+        /// Its duration.
         took: Duration,
     },
-    /// End a stream: it did not answer in time.
+    /// Close a stream that did not answer in time.
     Expire {
-        /// The stream, which is no longer part of the namespace.
+        /// The stream, already removed from the namespace.
         stream: StreamId,
-        /// The running.
+        /// Version of the dissemination.
         version: u64,
     },
 }
@@ -100,27 +103,27 @@ pub(crate) enum Effect {
 /// The hosts of a namespace.
 #[derive(Debug)]
 pub(crate) struct Namespace {
-    /// Time a stream has to answer in a running.
+    /// Time to answer a dissemination.
     timeout: Duration,
-    /// Whether actors may be handed over where all hosts can.
+    /// Whether handover is allowed if all hosts support it.
     hands_over: bool,
     members: BTreeMap<StreamId, Member>,
-    /// First reports that wait for a running.
+    /// Streams that wait for their first dissemination.
     waiting: BTreeMap<StreamId, Waiting>,
     version: u64,
     published: Option<u64>,
     running: Option<Dissemination>,
-    /// Hosts changed since the table was published.
+    /// The hosts differ from the published table.
     changed: bool,
-    /// Reports that changed something since the last round began, first ones among them.
+    /// Reports that changed the table since the last dissemination, including first reports.
     reports: u64,
-    /// When the next round begins.
+    /// When the next dissemination starts.
     due: Option<Time>,
-    /// That is for a round, not only for those who come before [`SETTLE`].
+    /// `due` is for a dissemination, not only for streams without actors that joined before [`SETTLE`].
     wanted: bool,
-    /// Not before this.
+    /// Earliest start of the next dissemination.
     rest_until: Time,
-    /// The leader has led for long enough.
+    /// The end of [`SETTLE`].
     settled_at: Time,
     effects: Vec<Effect>,
 }
@@ -135,18 +138,18 @@ struct Waiting {
 #[derive(Debug)]
 struct Member {
     host: Arc<Host>,
-    /// Phases of its first round that it answered before they began, with the same report and no operation: a new leader lets its
-    /// first round wait, and hosts of before 1.17 do not.
+    /// Phases of its first dissemination that it acknowledged early, by repeating its report without an
+    /// operation. A new leader delays its first dissemination, but hosts before 1.17 do not wait.
     ahead: usize,
-    /// It has actors by the table that was published last.
+    /// The published table has actors of this host.
     listed: bool,
-    /// It had some by the one before, and has none any more.
+    /// The previous table had actors of this host, the published one has none.
     leaving: bool,
-    /// The last phase of this round that it answered.
+    /// The last phase it acknowledged.
     reached: Option<Phase>,
-    /// When it was told of the phase.
+    /// When the current phase was ordered.
     asked: Time,
-    /// The time that it took to answer those before.
+    /// Time it took to acknowledge the previous phases.
     spent: Duration,
 }
 
@@ -154,27 +157,27 @@ struct Member {
 struct Dissemination {
     phase: Phase,
     opened: Time,
-    /// Until then no member's time is up.
+    /// The earliest deadline of a member.
     deadline: Time,
-    /// Members that did not answer the phase yet.
+    /// Members that have not acknowledged the phase.
     missing: usize,
-    /// All members hand actors over.
+    /// All members support handover.
     handover: bool,
 }
 
 impl Member {
-    /// When its time is up, unless it answers.
+    /// When it is dropped, unless it answers.
     fn deadline(&self, timeout: Duration) -> Time {
         self.asked + timeout.saturating_sub(self.spent)
     }
 }
 
-/// Whether a host is part of the table.
+/// Whether the table includes a host.
 fn has_actors(host: &Host) -> bool {
     !host.entities.is_empty()
 }
 
-/// Whether the table changes when the report `old` becomes `new`.
+/// Whether replacing report `old` with `new` changes the table.
 fn differs(old: &Host, new: &Host) -> bool {
     match (has_actors(old), has_actors(new)) {
         (false, false) => false,
@@ -187,7 +190,7 @@ fn differs(old: &Host, new: &Host) -> bool {
 }
 
 impl Namespace {
-    /// A namespace without hosts. `hands_over`: hosts that can may hand actors over. Before `settled_at` there is no running.
+    /// An empty namespace. `hands_over`: handover is allowed. No dissemination starts before `settled_at`.
     pub(crate) fn new(timeout: Duration, hands_over: bool, settled_at: Time) -> Self {
         Self {
             timeout,
@@ -207,7 +210,7 @@ impl Namespace {
         }
     }
 
-    /// A stream begins, with its first report. Its entities are sorted.
+    /// A stream joins with its first report, whose entities are sorted.
     pub(crate) fn join(&mut self, now: Time, stream: StreamId, host: Arc<Host>) {
         if self.running.is_none() && !has_actors(&host) && now >= self.settled_at {
             self.admit(now, stream, host, 0);
@@ -224,7 +227,7 @@ impl Namespace {
         }
     }
 
-    /// A stream says something. What an unknown one says is ignored.
+    /// Handles a message of a stream; messages of unknown streams are ignored.
     pub(crate) fn message(&mut self, now: Time, stream: StreamId, message: Message) {
         if let Some(waiting) = self.waiting.get_mut(&stream) {
             let may_answer = self.running.is_none() && matches!(message, Message::ReportOrAnswer(_));
@@ -246,7 +249,7 @@ impl Namespace {
         }
     }
 
-    /// A stream ended.
+    /// A stream has ended.
     pub(crate) fn leave(&mut self, now: Time, stream: StreamId) {
         if self.waiting.remove(&stream).is_some() {
             return;
@@ -261,7 +264,7 @@ impl Namespace {
         }
         if has_actors(&member.host) {
             match &self.running {
-                // Its table is made when all are locked.
+                // The table is built after the lock phase.
                 Some(running) if running.phase == Phase::Lock => {}
                 Some(_) => self.changed = true,
                 None => self.request(now),
@@ -270,12 +273,12 @@ impl Namespace {
         self.advance(now);
     }
 
-    /// When [`Namespace::wake`] has something to do.
+    /// When to call [`Namespace::wake`] next.
     pub(crate) fn wake_at(&self) -> Option<Time> {
         self.running.as_ref().map(|running| running.deadline).or(self.due)
     }
 
-    /// Does what is due.
+    /// Handles timeouts and due disseminations.
     pub(crate) fn wake(&mut self, now: Time) {
         match &self.running {
             Some(running) if running.deadline <= now => self.expire(now),
@@ -290,12 +293,12 @@ impl Namespace {
         }
     }
 
-    /// Takes out what has to be done.
+    /// Takes the pending effects.
     pub(crate) fn effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// The hosts of the table, later streams last.
+    /// The hosts of the table, in the order of their streams.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &Arc<Host>> {
         self.members
             .values()
@@ -303,13 +306,13 @@ impl Namespace {
             .filter(|host| has_actors(host))
     }
 
-    /// The names of the hosts that left with the table that was published last, and still have their streams.
+    /// The hosts that left with the last published table and still have their streams.
     pub(crate) fn leaving(&self) -> impl Iterator<Item = &str> {
         let leaving = self.members.values().filter(|member| member.leaving);
         leaving.map(|member| member.host.name.as_str())
     }
 
-    /// The version of the last running.
+    /// Version of the last dissemination.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
@@ -347,7 +350,7 @@ impl Namespace {
         }
     }
 
-    /// A round, as soon as the last one is long enough ago.
+    /// Schedules a dissemination, after the pause since the last one.
     fn request(&mut self, now: Time) {
         self.wanted = true;
         let earliest = self.rest_until.max(self.settled_at);
@@ -381,7 +384,7 @@ impl Namespace {
         self.advance(now);
     }
 
-    /// Goes from phase to phase while nobody is missing.
+    /// Moves to the next phase while no acknowledgement is missing.
     fn advance(&mut self, now: Time) {
         while let Some(running) = self.running.as_mut().filter(|running| running.missing == 0) {
             let next = match running.phase {
@@ -415,7 +418,7 @@ impl Namespace {
         }
     }
 
-    /// Gives the present table to those who wait and have no actors.
+    /// Sends the current table to waiting streams without actors.
     fn tell_waiting(&mut self, now: Time) {
         let (with_actors, without): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.waiting)
             .into_iter()
@@ -427,7 +430,7 @@ impl Namespace {
         }
     }
 
-    /// Goes on without those whose time is up.
+    /// Drops the streams that have exceeded the timeout.
     fn expire(&mut self, now: Time) {
         let Some(running) = &mut self.running else {
             return;
@@ -470,7 +473,7 @@ impl Namespace {
         self.members.insert(stream, member);
     }
 
-    /// Gives the present table to one stream.
+    /// Sends the current table to one stream.
     fn tell_alone(&mut self, stream: StreamId) {
         if self.published != Some(self.version) {
             self.publish();

@@ -1,5 +1,5 @@
-//! Which replica leads: elected by the replicas themselves, or by a Lease in the API of a cluster. Either way a leader
-//! leads no more before another may lead.
+//! Leader election among replicas, by Raft or by a Lease of the Kubernetes API. In both cases a leader steps
+//! down before another one can lead.
 
 mod lease;
 mod raft;
@@ -15,19 +15,19 @@ use lease::LeaseElection;
 pub(crate) use outrigger_kube::Leads;
 use raft::RaftElection;
 
-/// The election cannot begin, or go on.
+/// The election cannot start or has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ElectionError {
-    /// Where this replica should listen.
+    /// The Raft address cannot be bound.
     #[error("{0}; see --initial-cluster and --id")]
     Bind(#[from] BindError),
-    /// Two replicas cannot be told apart.
+    /// Two replica ids have the same hash.
     #[error("--initial-cluster: the ids {0:?} and {1:?} have the same hash: rename one of them")]
     SameHash(String, String),
     /// Raft has stopped.
     #[error("the election of the leader failed: {0}")]
     Raft(String),
-    /// There is no client of the API.
+    /// The API cannot be reached.
     #[error("--leader-election lease: {0}")]
     Cluster(#[from] ConnectError),
     /// The lease cannot be read.
@@ -35,34 +35,34 @@ pub enum ElectionError {
         "--leader-election lease: cannot use the lease {lease} in the namespace {namespace} (NAMESPACE): {cause}"
     )]
     Lease {
-        /// Its name.
+        /// Name of the lease.
         lease: &'static str,
         /// Namespace of this replica.
         namespace: String,
-        /// What the cluster's API answered.
+        /// The API's answer.
         cause: ApiError,
     },
 }
 
-/// What an election needs before it begins.
+/// A prepared election.
 pub(crate) enum Prepared {
-    /// Where the other replicas reach this one, and all of them.
+    /// The bound Raft server and all replicas.
     Raft(Server, Vec<Replica>),
-    /// The lease, which can be reached.
+    /// The lease, already read once.
     Lease(Box<LeaseElection>),
 }
 
-/// A replica's part in elections.
+/// A replica's part in the election.
 pub(crate) enum Election {
     Raft(Box<RaftElection>),
     Lease(Box<LeaseElection>),
 }
 
 impl Prepared {
-    /// Binds the address for the other replicas, or asks for the lease.
+    /// Binds the Raft address, or reads the lease.
     ///
     /// # Errors
-    /// When neither an address nor the lease can be had.
+    /// If the address cannot be bound or the lease cannot be read.
     pub(crate) async fn new(config: &Config) -> Result<Self, ElectionError> {
         match &config.electing {
             Electing::Raft(cluster) => {
@@ -76,7 +76,7 @@ impl Prepared {
         }
     }
 
-    /// Where the other replicas reach this one, if they have to.
+    /// The Raft address, with Raft.
     pub(crate) fn address(&self) -> Option<std::net::SocketAddr> {
         match self {
             Self::Raft(server, _) => Some(server.address()),
@@ -84,10 +84,10 @@ impl Prepared {
         }
     }
 
-    /// Takes part from now on.
+    /// Joins the election.
     ///
     /// # Errors
-    /// When the group of replicas cannot be formed.
+    /// If the Raft cluster cannot be formed.
     pub(crate) async fn start(self, id: &str, identity: Option<Identity>) -> Result<Election, ElectionError> {
         match self {
             Self::Raft(server, cluster) => {
@@ -108,10 +108,10 @@ impl Election {
         }
     }
 
-    /// Follows the election until `stop`.
+    /// Takes part in the election until `stop`.
     ///
     /// # Errors
-    /// When it cannot go on.
+    /// If the election fails.
     pub(crate) async fn run(self, stop: CancellationToken) -> Result<(), ElectionError> {
         match self {
             Self::Raft(election) => election.run(stop).await,

@@ -1,4 +1,4 @@
-//! Errors of the process as a whole.
+//! Errors of the whole process.
 
 use std::io;
 
@@ -8,22 +8,22 @@ use outrigger_identity::StartError;
 
 use crate::election::ElectionError;
 
-/// The placement service cannot start, or had to stop.
+/// The placement service failed to start or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum PlacementError {
-    /// The certificate.
+    /// The certificate could not be obtained.
     #[error("cannot obtain an identity from sentry (--sentry-address, --trust-anchors-file)")]
     Identity(#[from] StartError),
-    /// Ports cannot be had.
+    /// A port could not be bound.
     #[error(transparent)]
     Bind(#[from] BindErrors),
-    /// The election of the leader.
+    /// Leader election failed.
     #[error(transparent)]
     Election(#[from] ElectionError),
-    /// A part of the process ended in a panic.
+    /// A task panicked.
     #[error(transparent)]
     Task(#[from] TaskFailed),
-    /// The runtime.
+    /// The runtime could not be set up.
     #[error("cannot set up the process: {0}")]
     Setup(#[from] io::Error),
 }

@@ -1,4 +1,4 @@
-//! Orders as they go over the wire, made once for all streams that get them.
+//! Encoded orders, shared by all receiving streams.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use prost::Message;
 
 use crate::dissemination::Phase;
 
-/// What is between our own alone.
+/// Fields that only our sidecars understand.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
-    /// 0, or the term in which actors are handed over.
+    /// The term in which actors are handed over, or 0.
     pub(crate) handover: u64,
-    /// A leader begins with a pause.
+    /// The leader starts with a pause.
     pub(crate) settles: bool,
 }
 
@@ -24,8 +24,8 @@ pub(crate) fn order(phase: Phase, version: u64, marks: Marks) -> Bytes {
     message(phase, version, marks, PlacementOrder::default())
 }
 
-/// The order to take the table of these hosts; of two with the same name the later one counts. `leaving` are those that
-/// were in the table before.
+/// The `update` order with a table of these hosts; of two with the same name the later one counts. `leaving`:
+/// hosts of the previous table.
 pub(crate) fn update<'a>(
     version: u64,
     marks: Marks,
@@ -35,7 +35,7 @@ pub(crate) fn update<'a>(
 ) -> Bytes {
     let mut entries: HashMap<String, PlacementTable> = HashMap::new();
     for host in hosts {
-        // What a host of the table needs not say in each of its entries.
+        // Fields not needed in each entry stay empty.
         let entry = Host {
             name: host.name.clone(),
             port: host.port,
@@ -84,7 +84,7 @@ fn message(phase: Phase, version: u64, marks: Marks, order: PlacementOrder) -> B
     };
     let length = order.encoded_len();
     let mut frame = BytesMut::with_capacity(PREFIX + length);
-    // Tables are bounded far below 4 GiB.
+    // The table size limit is far below 4 GiB.
     frame.put_slice(&Prefix::write(length).unwrap_or_default());
     order.encode_raw(&mut frame);
     frame.freeze()
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_each_type_with_its_hosts() {
+    fn table_lists_hosts_by_type() {
         let host = |name: &str, id: &str, entities: &[&str]| {
             Arc::new(Host {
                 name: name.to_owned(),

@@ -1,5 +1,4 @@
-//! The placement service of the control plane: it tells sidecars, over streams that they open, which of them hosts which
-//! actors.
+//! The placement service: tells sidecars, over streams that they open, which of them hosts which actors.
 //!
 //! [`Config`] → [`Placement::build`] → [`Placement::run`].
 

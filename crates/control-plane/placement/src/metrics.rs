@@ -1,4 +1,4 @@
-//! The metrics of the placement service, under the names that Dapr gives them.
+//! Metrics of the placement service, with Dapr's names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use outrigger_telemetry::metrics::push_escaped;
 
-/// Namespaces without streams that are still told.
+/// Maximum namespaces without streams that are reported.
 const MAX_EMPTY: usize = 1024;
 
-/// Counters and gauges of one process.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     leader: AtomicBool,
@@ -34,7 +33,7 @@ impl Metrics {
         self.leader.store(leads, Relaxed);
     }
 
-    /// A round ended, after this time.
+    /// A dissemination ended after this time.
     pub(crate) fn disseminated(&self, took: Duration) {
         self.disseminations.fetch_add(1, Relaxed);
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
@@ -46,7 +45,7 @@ impl Metrics {
         self.expired.fetch_add(1, Relaxed);
     }
 
-    /// A namespace has this many streams.
+    /// Sets the number of streams of a namespace.
     pub(crate) fn streams(&self, namespace: &str, all: usize, with_actors: usize) {
         let now = Streams {
             all: all as u64,
@@ -68,7 +67,7 @@ impl Metrics {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The text exposition format of Prometheus.
+    /// Renders the Prometheus text format.
     pub(crate) fn render(&self) -> String {
         let mut out = String::new();
         let leader = u8::from(self.leader.load(Relaxed));
@@ -104,7 +103,7 @@ impl Metrics {
             &mut out,
             "rounds_total",
             "counter",
-            "Rounds in which a namespace got a new table.",
+            "Disseminations of a new table.",
         );
         let _ = writeln!(
             out,
@@ -115,7 +114,7 @@ impl Metrics {
             &mut out,
             "round_seconds_total",
             "counter",
-            "Total duration of these rounds, in seconds.",
+            "Total duration of disseminations, in seconds.",
         );
         let seconds = self.dissemination_micros.load(Relaxed) as f64 / 1e6;
         let _ = writeln!(out, "dapr_placement_round_seconds_total {seconds}");
@@ -130,14 +129,13 @@ impl Metrics {
     }
 }
 
-/// Bounds what is remembered of namespaces that are gone.
+/// Drops all empty namespaces once there are more than [`MAX_EMPTY`].
 fn forget_some(namespaces: &mut BTreeMap<String, Streams>) {
     if namespaces.values().filter(|streams| streams.all == 0).count() > MAX_EMPTY {
         namespaces.retain(|_, streams| streams.all > 0);
     }
 }
 
-// Writing to a String cannot fail.
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(
         out,
@@ -150,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exposition_has_every_family() {
+    fn exposition_has_all_families() {
         let metrics = Metrics::default();
         metrics.leads(true);
         metrics.streams("ns", 3, 2);
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_that_are_gone_are_forgotten_some_day() {
+    fn drops_metrics_of_empty_namespaces() {
         let metrics = Metrics::default();
         metrics.streams("stays", 1, 1);
         for number in 0..5000 {

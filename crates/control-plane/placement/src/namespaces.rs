@@ -1,4 +1,4 @@
-//! Runs the namespaces: brings what streams say to [`Namespace`], and its orders to the streams, in real time.
+//! Runs the namespaces in real time: passes messages to [`Namespace`] and its orders to the streams.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -20,50 +20,51 @@ use crate::metrics::Metrics;
 use crate::report::table_bytes;
 
 const LOG: &str = "dapr.placement";
-/// Orders that wait for a host to read them: a round has three, a table given alone three, and the end is one more.
+/// Queue length of a stream: three orders of a dissemination, three of a table sent alone, one end; rounded
+/// up.
 pub(crate) const MAX_ORDERS: usize = 8;
-/// Largest table of a namespace, in bytes: what clients of gRPC take unless they are told otherwise.
+/// Maximum table of a namespace, bytes: the default message limit of gRPC clients.
 const MAX_TABLE: usize = 4 << 20;
-/// Tables of all namespaces, in bytes.
+/// Maximum bytes of all tables.
 const MAX_TABLES: usize = 512 << 20;
 
-/// What a stream is sent: gRPC messages, then how it ends.
+/// Sent to a stream: gRPC messages, then its end.
 pub(crate) type Order = Result<Bytes, Status>;
 
-/// What holds for the rounds of all namespaces.
+/// Settings of all namespaces.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// Time that a stream has to answer in a round.
+    /// Time to answer a dissemination.
     pub(crate) timeout: Duration,
-    /// What sidecars are told.
+    /// Sent to sidecars with each table.
     pub(crate) replication_factor: i64,
-    /// Whether hosts that can may hand actors over.
+    /// Whether hosts may hand actors over.
     pub(crate) handover: bool,
 }
 
-/// All namespaces, for as long as this process leads.
+/// All namespaces of a term.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
     rules: Rules,
     metrics: Arc<Metrics>,
-    /// Tells this term from every other one; not 0.
+    /// Unique number of the term; not 0.
     term: u64,
-    /// Time from `began` in which no round begins.
+    /// Time after `began` before the first dissemination.
     settles_at: Time,
     began: Instant,
     streams: AtomicU64,
     table_bytes: AtomicUsize,
     running: Mutex<HashMap<String, Arc<Running>>>,
-    /// Those of namespaces and of streams, which end with the term.
+    /// Tasks of namespaces and streams; they end with the term.
     pub(crate) tasks: TaskTracker,
 }
 
-/// One of them.
+/// A namespace with its streams.
 #[derive(Debug)]
 struct Running {
     name: String,
     state: Mutex<State>,
-    /// The time to wake may have changed.
+    /// The wake-up time may have changed.
     changed: Notify,
 }
 
@@ -71,15 +72,15 @@ struct Running {
 struct State {
     namespace: Namespace,
     streams: HashMap<StreamId, Outbox>,
-    /// Of the hosts of all streams.
+    /// Table bytes of all hosts.
     table_bytes: usize,
-    /// The order to take the table, as published last.
+    /// The last published `update` order.
     published: Bytes,
-    /// Streams whose hosts have actors.
+    /// Streams of hosts with actors.
     with_actors: usize,
-    /// When the timer wakes it.
+    /// When the timer fires.
     alarm: Option<Time>,
-    /// No streams are left.
+    /// The last stream has ended.
     ended: bool,
 }
 
@@ -90,7 +91,7 @@ struct Outbox {
     table_bytes: usize,
 }
 
-/// A stream's membership, which ends when this is dropped.
+/// Membership of a stream; dropping it leaves the namespace.
 #[derive(Debug)]
 pub(crate) struct Membership {
     namespaces: Arc<Namespaces>,
@@ -104,14 +105,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Namespaces {
-    /// No namespaces yet. `follows`: another may have led before. Whoever ends the process waits for `tasks`.
+    /// Starts without namespaces. `follows`: another replica may have led before. `tasks` must end before the
+    /// process does.
     pub(crate) fn new(rules: Rules, metrics: Arc<Metrics>, follows: bool, tasks: TaskTracker) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             rules,
             metrics,
             term: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).max(1),
-            // Where hosts go on without a leader, they may have had one that this process cannot know of.
+            // With handover, hosts may keep their actors of a leader that this process does not know of.
             settles_at: if follows || rules.handover {
                 SETTLE
             } else {
@@ -125,10 +127,10 @@ impl Namespaces {
         }
     }
 
-    /// Takes a stream in; what it is sent goes to `orders`, which has room for [`MAX_ORDERS`].
+    /// Adds a stream. Its messages go to `orders`, which has capacity for [`MAX_ORDERS`].
     ///
     /// # Errors
-    /// When the table becomes too large.
+    /// If the table becomes too large.
     pub(crate) fn join(
         self: &Arc<Self>,
         host: Arc<Host>,
@@ -149,7 +151,7 @@ impl Namespaces {
         let mut state = lock(&running.state);
         drop(all);
         state.streams.insert(stream, outbox);
-        // From here on its end is that of the stream.
+        // Dropping this leaves the namespace.
         let membership = Membership {
             namespaces: Arc::clone(self),
             running: Arc::clone(&running),
@@ -186,7 +188,7 @@ impl Namespaces {
         running
     }
 
-    /// Wakes a namespace when it has something to do, until it ends.
+    /// Wakes a namespace at its due times until it ends.
     async fn keep_time(self: Arc<Self>, running: Arc<Running>) {
         loop {
             let due = {
@@ -209,7 +211,7 @@ impl Namespaces {
         }
     }
 
-    /// What `/placement/state` tells: the table of each namespace, its hosts by name.
+    /// The tables for `/placement/state`: by namespace, hosts sorted by name.
     pub(crate) fn tables(&self) -> BTreeMap<String, StatePlacementTable> {
         let running: Vec<Arc<Running>> = lock(&self.running).values().cloned().collect();
         let tables = running.into_iter().map(|running| {
@@ -228,7 +230,7 @@ impl Namespaces {
         self.began.elapsed()
     }
 
-    /// Counts what a host adds to the tables.
+    /// Accounts for the table bytes of a host.
     fn charge(&self, state: &mut State, stream: StreamId, host: &Host) -> Result<(), Status> {
         let Some(outbox) = state.streams.get_mut(&stream) else {
             return Ok(());
@@ -256,7 +258,7 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Does what the namespace wants done, and tells the metrics and the timer.
+    /// Performs the namespace's effects and updates metrics and timer.
     fn apply(&self, running: &Running, state: &mut State) {
         loop {
             let effects = state.namespace.effects();
@@ -285,7 +287,7 @@ impl Namespaces {
         }
     }
 
-    /// The streams that have too many orders to read.
+    /// Performs effects; returns the streams whose queues are full.
     fn carry_out(&self, running: &Running, state: &mut State, effects: Vec<Effect>) -> Vec<StreamId> {
         let mut unread = Vec::new();
         let mut made: Option<(Phase, u64, bool, Bytes)> = None;
@@ -330,7 +332,7 @@ impl Namespaces {
                     let text = format!("dissemination timeout after {timeout} for version {version}");
                     tracing::warn!(
                         target: LOG,
-                        "a round of namespace {} goes on without a host: {text}",
+                        "dissemination in namespace {} continues without a host: {text}",
                         running.name
                     );
                     self.close(running, state, stream, Status::deadline_exceeded(text));
@@ -355,7 +357,7 @@ impl Namespaces {
         }
     }
 
-    /// Takes a stream out, and tells it why if it reads.
+    /// Removes a stream; sends it the status if it still reads.
     fn close(&self, running: &Running, state: &mut State, stream: StreamId, status: Status) {
         let Some(outbox) = state.streams.remove(&stream) else {
             return;
@@ -384,10 +386,10 @@ impl Namespaces {
 }
 
 impl Membership {
-    /// Takes in what the stream says.
+    /// Handles a message of the stream.
     ///
     /// # Errors
-    /// When the table becomes too large.
+    /// If the table becomes too large.
     pub(crate) fn message(&self, message: Message) -> Result<(), Status> {
         let mut state = lock(&self.running.state);
         if let Message::Report(host) | Message::ReportOrAnswer(host) = &message {
@@ -399,14 +401,14 @@ impl Membership {
         Ok(())
     }
 
-    /// Ends the stream, and tells it why.
+    /// Closes the stream with a status.
     pub(crate) fn close(&self, status: Status) {
         let mut state = lock(&self.running.state);
         self.namespaces
             .close(&self.running, &mut state, self.stream, status);
     }
 
-    /// Completes when the namespace has ended the stream.
+    /// Completes when the namespace has closed the stream.
     pub(crate) async fn ended(&self) {
         self.ended.cancelled().await;
     }

@@ -1,4 +1,4 @@
-//! The only place where the parts are wired: a configuration becomes a placement service, which runs.
+//! Wires a configuration to a running placement service.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ use crate::term::TermRunner;
 
 /// App id of the placement service in its SPIFFE id.
 const APP_ID: &str = "dapr-placement";
-/// Connections of the gRPC server: each sidecar has one.
+/// Limits for connections of the gRPC server: each sidecar has one.
 const CONNECTIONS: Limits = Limits {
     connections: 16_384,
     per_source: 8_192,
 };
-/// Calls at the same time on one connection: a sidecar has one.
+/// Maximum concurrent calls of a connection: a sidecar has one.
 const MAX_STREAMS: u32 = 16;
 
-/// A placement service with its ports bound, ready to run.
+/// A placement service with bound ports, ready to run.
 pub struct Placement {
     grpc: Server,
     election: Prepared,
@@ -42,12 +42,12 @@ pub struct Placement {
     drain: CancellationToken,
 }
 
-/// Addresses the servers are bound to.
+/// Bound addresses of the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
-    /// Address of the gRPC server that sidecars report to.
+    /// Address of the gRPC server for sidecars.
     pub grpc: SocketAddr,
-    /// Where replicas elect their leader, if they do that by Raft.
+    /// Address for Raft, if used.
     pub raft: Option<SocketAddr>,
     /// Address of the `/healthz` server.
     pub healthz: SocketAddr,
@@ -56,7 +56,7 @@ pub struct Addresses {
 }
 
 impl Placement {
-    /// Obtains the identity, and binds every port. `env` reads the environment.
+    /// Obtains the identity and binds all ports. `env` reads the environment.
     ///
     /// # Errors
     /// [`PlacementError`].
@@ -91,7 +91,7 @@ impl Placement {
         })
     }
 
-    /// Where the servers listen.
+    /// The bound addresses.
     pub fn addresses(&self) -> Addresses {
         Addresses {
             grpc: self.grpc.address(),
@@ -101,10 +101,10 @@ impl Placement {
         }
     }
 
-    /// Serves until told to stop, then ends all streams. Ends early only when a part cannot go on.
+    /// Serves until stopped, then ends all streams.
     ///
     /// # Errors
-    /// When it ended early.
+    /// If a part fails earlier.
     pub async fn run(self) -> Result<(), PlacementError> {
         let stop = self.drain.child_token();
         let mut tasks = JoinSet::new();
@@ -150,7 +150,7 @@ impl Placement {
         )));
         let (metadata, metrics) = (self.config.metadata, self.metrics);
         let render = move || metrics.render();
-        // `/placement/state`, if that is wanted.
+        // Serves `/placement/state` if enabled.
         let state = move |request: &http::Request<_>| match metadata {
             true => state::answer(request, &terms),
             false => None,

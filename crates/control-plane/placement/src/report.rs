@@ -1,4 +1,4 @@
-//! What a host may say: its shape, its size, and whether it speaks for itself.
+//! Validation of reports: shape, size, and whether the caller may report this host.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use tonic::Status;
 
 use crate::dissemination::{Message, Phase};
 
-/// Largest name of anything in a report, in bytes.
+/// Maximum length of a name in a report, bytes.
 const MAX_NAME: usize = 512;
-/// Actor types of a host.
+/// Maximum actor types of a host.
 const MAX_TYPES: usize = 4096;
 
-/// Checks a message of a stream, and brings it into the form that is kept.
+/// Validates and normalizes a message of a stream.
 ///
 /// # Errors
-/// What the stream ends with.
+/// The status that closes the stream.
 pub(crate) fn message(caller: &Caller, host: Host) -> Result<Message, Status> {
     let operation = HostOperation::try_from(host.operation)
         .map_err(|_| Status::invalid_argument(format!("unknown host operation: {}", host.operation)))?;
@@ -44,10 +44,10 @@ pub(crate) fn message(caller: &Caller, host: Host) -> Result<Message, Status> {
     }
 }
 
-/// The first message of a stream, which is always a report.
+/// Validates the first message of a stream, which must be a report.
 ///
 /// # Errors
-/// What the stream ends with.
+/// The status that closes the stream.
 pub(crate) fn first(caller: &Caller, host: Host) -> Result<Arc<Host>, Status> {
     allowed(caller, &host)?;
     if host.operation() == HostOperation::Unknown && host.version.is_some() {
@@ -106,7 +106,7 @@ fn kept(mut host: Host) -> Arc<Host> {
     Arc::new(host)
 }
 
-/// Bytes that a host adds to the table, at most.
+/// Upper bound of the table bytes of a host.
 pub(crate) fn table_bytes(host: &Host) -> usize {
     // Tags, lengths and numbers.
     const REST: usize = 64;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_speak_for_themselves_only() {
+    fn hosts_report_only_themselves() {
         let caller = Caller::Workload("spiffe://localhost/ns/ns/app".parse().unwrap());
         assert!(message(&caller, host(&["t"])).is_ok());
         for (id, namespace) in [("other", "ns"), ("app", "other"), ("App", "ns")] {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn internal_types_belong_to_the_app_that_they_name() {
+    fn internal_types_require_their_app() {
         for entity in [
             "dapr",
             "dapr.internals.x",
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_and_versions_belong_together() {
+    fn operation_requires_version() {
         let of = |operation: i32, version| Host {
             operation,
             version,
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused() {
+    fn rejects_oversized_reports() {
         let long = "x".repeat(MAX_NAME + 1);
         assert_eq!(
             refused(&Caller::Anyone, host(&[&long])).code(),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_kept_sorted_and_once() {
+    fn sorts_and_deduplicates_types() {
         let Ok(Message::Report(kept)) = message(&Caller::Anyone, host(&["b", "a", "b"])) else {
             panic!("not a report");
         };

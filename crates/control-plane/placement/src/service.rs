@@ -1,4 +1,4 @@
-//! The gRPC service, `dapr.proto.placement.v1.Placement`: one stream in each direction per sidecar.
+//! The gRPC service `dapr.proto.placement.v1.Placement`: one bidirectional stream per sidecar.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -23,19 +23,18 @@ use crate::report;
 use crate::term::{Term, Terms};
 
 const METHOD: &str = "/dapr.proto.placement.v1.Placement/ReportDaprStatus";
-/// Largest report, in bytes.
+/// Maximum report, bytes.
 const MAX_REPORT: usize = 1 << 20;
-/// Time for the first report of a stream.
+/// Time limit for the first report of a stream.
 const INITIAL: Duration = Duration::from_secs(10);
 
-/// Answers calls.
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
-    /// Of this replica.
+    /// Id of this replica.
     pub(crate) id: Arc<str>,
     /// Set while this replica leads.
     pub(crate) terms: Terms,
-    /// The process ends.
+    /// Cancelled when the process ends.
     pub(crate) drain: CancellationToken,
 }
 
@@ -89,7 +88,7 @@ impl Service {
         Ok(response)
     }
 
-    /// Why streams end when a term does. A replica that stops gives its leadership up as well.
+    /// The status that closes streams at the end of a term. A replica that stops also gives up leadership.
     fn term_ended(&self) -> Status {
         match self.drain.is_cancelled() {
             true => shutting_down(),
@@ -104,7 +103,7 @@ impl Service {
         ))
     }
 
-    /// Serves a stream until either side ends it, or this replica no longer leads.
+    /// Serves a stream until either side closes it or this replica stops leading.
     async fn serve(
         self,
         term: Arc<Term>,
@@ -130,7 +129,7 @@ impl Service {
         let membership = match joined {
             Ok(membership) => membership,
             Err(status) => {
-                // Nothing was sent yet, so there is room.
+                // The channel is empty, so this cannot fail.
                 let _ = orders.try_send(Err(status));
                 return;
             }
@@ -150,7 +149,7 @@ fn shutting_down() -> Status {
     Status::unavailable("placement server is shutting down")
 }
 
-/// Takes in what a stream says, and returns why it has to end.
+/// Handles the messages of a stream; returns the status that closes it.
 async fn listen(
     membership: &Membership,
     caller: &Caller,
@@ -163,7 +162,7 @@ async fn listen(
             Ok(None) => return Status::ok(""),
             Err(status) => return status,
         };
-        // Whoever takes part keeps their place before those who do not.
+        // A reporting sidecar keeps its connection slot ahead of idle connections.
         permit.prove();
         let taken = report::message(caller, host).and_then(|message| membership.message(message));
         if let Err(status) = taken {
@@ -172,7 +171,7 @@ async fn listen(
     }
 }
 
-/// The body of an answer: orders as they were made, shared by all streams, then the status.
+/// A response body: shared encoded orders, then the status.
 #[derive(Debug)]
 struct Orders {
     answers: mpsc::Receiver<Order>,
@@ -197,7 +196,7 @@ impl http_body::Body for Orders {
         };
         self.ended = true;
         let mut trailers = HeaderMap::new();
-        // What cannot be a header has no text.
+        // Invalid header text is omitted.
         if status.add_header(&mut trailers).is_err() {
             trailers.insert("grpc-status", HeaderValue::from(status.code() as i32));
         }

@@ -10,13 +10,13 @@ use serde_json::{Map, Value, json};
 
 use crate::term::Terms;
 
-/// Answers a request for the tables; nothing when it asks for something else.
+/// Answers a request for the tables; `None` for other paths.
 pub(crate) fn answer<B>(request: &Request<B>, terms: &Terms) -> Option<Response<Full<Bytes>>> {
     if request.uri().path() != "/placement/state" {
         return None;
     }
     let text = match terms.borrow().as_deref() {
-        // Who does not lead knows no tables.
+        // Only the leader has tables.
         None => Value::Null,
         Some(term) => render(term.namespaces.tables()),
     };
@@ -56,7 +56,7 @@ fn host(host: Host) -> Value {
     Value::Object(rendered)
 }
 
-/// Adds a field unless it has the value that it has when it is not set.
+/// Adds a field unless it has its default value.
 fn put(fields: &mut Map<String, Value>, name: &str, value: Value) {
     let unset = match &value {
         Value::Null => true,
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_that_are_not_set_are_left_out() {
+    fn omits_unset_fields() {
         let hosts = vec![Host {
             name: "10.0.0.1:50002".to_owned(),
             entities: vec!["t1".to_owned(), "t2".to_owned()],

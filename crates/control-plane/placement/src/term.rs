@@ -1,4 +1,4 @@
-//! The time for which this replica leads: what it knows of hosts begins and ends with it.
+//! Terms of leadership: all knowledge about hosts starts and ends with a term.
 
 use std::sync::Arc;
 
@@ -10,30 +10,29 @@ use crate::election::Leads;
 use crate::metrics::Metrics;
 use crate::namespaces::{Namespaces, Rules};
 
-/// The term, while this replica leads.
+/// The current term, while this replica leads.
 pub(crate) type Terms = watch::Receiver<Option<Arc<Term>>>;
 
-/// One term of leadership.
 #[derive(Debug)]
 pub(crate) struct Term {
-    /// Who hosts what.
+    /// The namespaces of the term.
     pub(crate) namespaces: Arc<Namespaces>,
-    /// Cancelled when another leads, or may lead.
+    /// Cancelled when another replica leads or may lead.
     pub(crate) ended: CancellationToken,
 }
 
-/// Begins a term whenever this replica is elected, and ends it as soon as it is not.
+/// Starts a term when this replica is elected and ends it when it steps down.
 pub(crate) struct TermRunner {
     pub(crate) id: Arc<str>,
     pub(crate) rules: Rules,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) terms: watch::Sender<Option<Arc<Term>>>,
-    /// Those of all terms.
+    /// Tasks of all terms.
     pub(crate) tasks: TaskTracker,
 }
 
 impl TermRunner {
-    /// Follows the election until `stop`; has ended when streams and namespaces have.
+    /// Follows the election until `stop`; returns after all streams and namespaces have ended.
     pub(crate) async fn run(self, mut elected: watch::Receiver<Leads>, stop: CancellationToken) {
         loop {
             let leads = *elected.borrow_and_update();
@@ -99,7 +98,7 @@ mod tests {
         (keeper, terms)
     }
 
-    /// The first host joins, and has its first order.
+    /// The first host joins and gets its first order.
     async fn join(terms: &mut Terms) -> Membership {
         let term = terms.wait_for(Option::is_some).await.unwrap().clone().unwrap();
         let host = Host {
@@ -113,9 +112,10 @@ mod tests {
         membership
     }
 
-    /// Invariant: who leads after another begins no round until a host that only the other reached has ended its actors.
+    /// Invariant: a leader that follows another starts no dissemination until hosts known only to the other
+    /// have stopped their actors.
     #[tokio::test(start_paused = true)]
-    async fn who_leads_after_another_waits_before_its_first_round() {
+    async fn successor_waits_before_first_dissemination() {
         for (handover, leads, expected) in [
             (false, Leads::First, Duration::ZERO),
             (false, Leads::Next, SETTLE),
@@ -137,9 +137,9 @@ mod tests {
         }
     }
 
-    /// Invariant: what serves a stream has ended before the process does.
+    /// Invariant: the process ends after the tasks that serve streams.
     #[tokio::test(start_paused = true)]
-    async fn the_end_waits_for_the_namespaces_whose_streams_are_open() {
+    async fn term_end_waits_for_open_streams() {
         let (keeper, mut terms) = keeper(false);
         let (_elected, leading) = watch::channel(Leads::First);
         let stop = CancellationToken::new();

@@ -1,4 +1,4 @@
-//! The flags of the placement binary: names and defaults are those of Dapr 1.17.
+//! The flags of the placement binary, with the names and defaults of Dapr 1.17.
 
 use outrigger_controlplane::config::{
     DURATION, ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS_IGNORED, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
@@ -7,7 +7,7 @@ use outrigger_controlplane::config::{
 };
 use outrigger_flags::Flag;
 
-/// The replica, where one is enough.
+/// The cluster of a single replica.
 pub(super) const DEFAULT_CLUSTER: &str = "dapr-placement-0=127.0.0.1:8201";
 
 /// All flags of the placement binary.
@@ -77,7 +77,7 @@ pub const FLAGS: &[Flag] = &[
         "disseminate-timeout",
         DURATION,
         "8s",
-        "Time that a sidecar has to answer in a round before placement continues without it",
+        "Time for a sidecar to answer a dissemination before it is disconnected",
     ),
     Flag::boolean(
         "handover",
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_of_flags_has_them_all() {
+    fn flags_page_is_complete() {
         outrigger_testing::pages::Page::read("reference/flags.md")
             .check("placement", &outrigger_flags::reference(FLAGS));
     }

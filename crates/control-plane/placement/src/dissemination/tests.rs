@@ -35,7 +35,7 @@ fn answer(phase: Phase, version: u64) -> Message {
     Message::Answer { phase, version }
 }
 
-/// A namespace, and the time in it.
+/// A namespace with its clock.
 struct Scene {
     namespace: Namespace,
     now: Time,
@@ -71,7 +71,7 @@ impl Scene {
         self.namespace.effects()
     }
 
-    /// All answer until nothing is asked of them.
+    /// All members answer until no order is left.
     fn settle(&mut self, mut effects: Vec<Effect>) {
         loop {
             let mut next = Vec::new();
@@ -99,7 +99,7 @@ impl Scene {
 }
 
 #[test]
-fn a_round_goes_from_phase_to_phase_when_all_have_answered() {
+fn phases_advance_when_all_answered() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
@@ -128,7 +128,7 @@ fn a_round_goes_from_phase_to_phase_when_all_have_answered() {
 }
 
 #[test]
-fn a_new_leader_lets_hosts_come_before_it_begins() {
+fn new_leader_waits_for_hosts() {
     let mut scene = Scene::new();
     let settled = scene.now + SETTLE;
     scene.namespace = Namespace::new(TIMEOUT, true, settled);
@@ -138,8 +138,8 @@ fn a_new_leader_lets_hosts_come_before_it_begins() {
     scene.now += SETTLE / 2;
     assert_eq!(scene.join(3, &["t"]), []);
     let effects = scene.pass(SETTLE / 2);
-    assert_eq!(effects.len(), 3, "one round for all: {effects:?}");
-    // Without actors there is no round either.
+    assert_eq!(effects.len(), 3, "one dissemination for all: {effects:?}");
+    // No dissemination without actors either.
     scene.namespace = Namespace::new(TIMEOUT, true, scene.now + SETTLE);
     assert_eq!(scene.join(4, &[]), []);
     assert_eq!(scene.pass(SETTLE).len(), 1 + 3);
@@ -148,7 +148,7 @@ fn a_new_leader_lets_hosts_come_before_it_begins() {
 }
 
 #[test]
-fn answers_to_another_phase_or_round_do_not_count() {
+fn ignores_answers_to_other_phases() {
     let mut scene = Scene::new();
     assert_eq!(scene.join(1, &["t"]), [order(1, Phase::Lock, 1)]);
     for message in [
@@ -164,7 +164,7 @@ fn answers_to_another_phase_or_round_do_not_count() {
 }
 
 #[test]
-fn hosts_without_actors_cause_no_round() {
+fn hosts_without_actors_cause_no_dissemination() {
     let mut scene = Scene::new();
     let alone =
         |to, version| [Phase::Lock, Phase::Update, Phase::Unlock].map(|phase| order(to, phase, version));
@@ -180,7 +180,7 @@ fn hosts_without_actors_cause_no_round() {
 }
 
 #[test]
-fn hosts_before_1_17_answer_with_anything() {
+fn treats_old_hosts_reports_as_answers() {
     let mut scene = Scene::new();
     assert_eq!(scene.join(1, &["t"]), [order(1, Phase::Lock, 1)]);
     let say = || Message::ReportOrAnswer(host("h1", &["t"]));
@@ -194,7 +194,7 @@ fn hosts_before_1_17_answer_with_anything() {
 }
 
 #[test]
-fn who_goes_while_locking_belongs_to_the_round_and_who_comes_to_the_next() {
+fn leave_during_lock_joins_dissemination() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
@@ -211,7 +211,7 @@ fn who_goes_while_locking_belongs_to_the_round_and_who_comes_to_the_next() {
 }
 
 #[test]
-fn actors_are_handed_over_where_all_hosts_can() {
+fn hands_over_if_all_hosts_can() {
     let can = |name: &str, entities: &[&str]| {
         let host = Host::clone(&host(name, entities));
         Arc::new(Host {
@@ -239,7 +239,7 @@ fn actors_are_handed_over_where_all_hosts_can() {
     let effects = scene.namespace.effects();
     assert!(handed(&effects));
     scene.settle(effects);
-    // One that leaves on purpose is told to all with the table.
+    // A host that leaves on purpose is named with the table.
     scene.now += GATHER;
     let effects = scene.say(1, Message::Report(can("h1", &[])));
     assert!(handed(&effects));
@@ -248,7 +248,7 @@ fn actors_are_handed_over_where_all_hosts_can() {
     assert!(handed(&effects));
     assert_eq!(scene.namespace.leaving().collect::<Vec<_>>(), ["h1"]);
     scene.settle(effects);
-    // One that cannot stops all, whether it has actors or not.
+    // A host without handover stops all, with or without actors.
     scene.now += GATHER;
     let alone = scene.join(3, &[]);
     assert!(
@@ -267,7 +267,7 @@ fn actors_are_handed_over_where_all_hosts_can() {
 }
 
 #[test]
-fn what_changes_later_becomes_one_round_after_this_one() {
+fn batches_later_changes() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     assert_eq!(effects, [order(1, Phase::Lock, 1)]);
@@ -283,7 +283,7 @@ fn what_changes_later_becomes_one_round_after_this_one() {
     assert_eq!(
         effects.len(),
         1 + 3,
-        "the round is over, and the one without actors has the table"
+        "dissemination done, and the host without actors has the table"
     );
     let effects = scene.pass(GATHER);
     assert_eq!(effects.len(), 1 + 97 + 1);
@@ -291,12 +291,12 @@ fn what_changes_later_becomes_one_round_after_this_one() {
     assert_eq!(
         scene.namespace.version(),
         1 + 97 + 1,
-        "one round; each report counts"
+        "one dissemination; each report counts"
     );
 }
 
 #[test]
-fn each_report_that_changes_something_is_a_version() {
+fn each_changing_report_is_a_version() {
     let mut scene = Scene::new();
     for stream in 1..=3 {
         scene.join(stream, &[]);
@@ -313,7 +313,7 @@ fn each_report_that_changes_something_is_a_version() {
 }
 
 #[test]
-fn rounds_are_apart() {
+fn disseminations_are_spaced() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
@@ -325,7 +325,7 @@ fn rounds_are_apart() {
 }
 
 #[test]
-fn who_does_not_answer_is_left_behind_and_the_others_go_on() {
+fn drops_silent_host_and_continues() {
     for silent_in in [Phase::Lock, Phase::Update, Phase::Unlock] {
         let mut scene = Scene::new();
         let effects = scene.join(1, &["t"]);
@@ -352,13 +352,13 @@ fn who_does_not_answer_is_left_behind_and_the_others_go_on() {
         assert!(effects.len() > 1, "the other goes on at once: {effects:?}");
         scene.settle(effects);
         assert_eq!(scene.names(), ["h1"]);
-        let rounds = if silent_in == Phase::Lock { 2 } else { 3 };
-        assert_eq!(scene.namespace.version(), rounds, "{silent_in:?}");
+        let version = if silent_in == Phase::Lock { 2 } else { 3 };
+        assert_eq!(scene.namespace.version(), version, "{silent_in:?}");
     }
 }
 
 #[test]
-fn nobody_is_left_behind_for_the_time_that_another_took() {
+fn timeout_counts_only_own_delay() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
@@ -367,7 +367,7 @@ fn nobody_is_left_behind_for_the_time_that_another_took() {
     scene.say(1, answer(Phase::Lock, 2));
     scene.now += TIMEOUT - Duration::from_secs(1);
     scene.say(2, answer(Phase::Lock, 2));
-    // The second has one second left, the first all of its time.
+    // The second has one second left, the first its full time.
     assert_eq!(scene.pass(Duration::from_millis(999)), []);
     let expired = Effect::Expire {
         stream: 2,
@@ -379,7 +379,7 @@ fn nobody_is_left_behind_for_the_time_that_another_took() {
         scene.say(1, answer(Phase::Update, 2)),
         [order(1, Phase::Unlock, 2)]
     );
-    // It took nearly all of its own time meanwhile.
+    // It used nearly all of its time itself.
     let expired = Effect::Expire {
         stream: 1,
         version: 2,
@@ -388,7 +388,7 @@ fn nobody_is_left_behind_for_the_time_that_another_took() {
 }
 
 #[test]
-fn the_last_one_that_does_not_answer_leaves_nothing() {
+fn last_silent_host_empties_namespace() {
     let mut scene = Scene::new();
     scene.join(1, &["t"]);
     let effects = scene.pass(TIMEOUT);
@@ -404,7 +404,7 @@ fn the_last_one_that_does_not_answer_leaves_nothing() {
 }
 
 #[test]
-fn a_newcomer_late_in_a_round_waits_for_the_next() {
+fn late_joiner_waits_for_next_dissemination() {
     let mut scene = Scene::new();
     scene.join(1, &["t"]);
     scene.now += TIMEOUT / 4;
@@ -423,7 +423,7 @@ fn a_newcomer_late_in_a_round_waits_for_the_next() {
 }
 
 #[test]
-fn a_host_that_leaves_is_forgotten_in_a_round_of_the_others() {
+fn drops_leaving_host_with_next_table() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
@@ -439,7 +439,7 @@ fn a_host_that_leaves_is_forgotten_in_a_round_of_the_others() {
 }
 
 #[test]
-fn a_host_that_hosts_nothing_any_more_leaves_the_table() {
+fn host_without_types_leaves_table() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
@@ -451,9 +451,9 @@ fn a_host_that_hosts_nothing_any_more_leaves_the_table() {
     assert_eq!(scene.names(), [""; 0]);
 }
 
-/// Hosts of before 1.17 answer with their report, whatever is asked, and may do so before a new leader asks.
+/// Hosts before 1.17 answer every order with their report, and may do so before a new leader asks.
 #[test]
-fn what_is_answered_before_a_new_leader_asks_counts() {
+fn counts_answers_before_the_order() {
     for answers in [2, 3] {
         let mut scene = Scene::new();
         scene.namespace = Namespace::new(TIMEOUT, true, scene.now + Duration::from_secs(1));
@@ -464,7 +464,7 @@ fn what_is_answered_before_a_new_leader_asks_counts() {
         scene.pass(Duration::from_secs(1));
         assert_eq!(scene.namespace.running.is_none(), answers == 3);
     }
-    // Of each host for the phases in their order, whatever others do.
+    // Early answers count per host, for the phases in order.
     let mut scene = Scene::new();
     scene.namespace = Namespace::new(TIMEOUT, true, scene.now + Duration::from_secs(1));
     for stream in [1, 2] {

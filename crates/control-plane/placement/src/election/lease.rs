@@ -1,4 +1,4 @@
-//! By a Lease in the API of a cluster: whoever holds it leads.
+//! Election by a Lease of the Kubernetes API: its holder leads.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use super::ElectionError;
 
 const LOG: &str = "dapr.placement";
-/// What placement calls itself to the API.
+/// User agent for the API.
 const AGENT: &str = concat!("outrigger-placement/", env!("CARGO_PKG_VERSION"));
-/// The lease of the replica that leads.
+/// Name of the lease.
 const LEASE: &str = "placement.dapr.io";
-/// How long the API is tried for at the start, and the pause between two attempts.
+/// How long to retry the API at startup, and the pause between attempts.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -22,17 +22,17 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(crate) struct LeaseElection(outrigger_kube::Election);
 
 impl LeaseElection {
-    /// The election of the replicas in `namespace`, of which this one is `id`. The lease can be read.
+    /// Joins the election in `namespace` as replica `id`, after reading the lease once.
     ///
     /// # Errors
-    /// When it cannot.
+    /// If the lease cannot be read.
     pub(super) async fn new(
         kubeconfig: Option<&Path>,
         namespace: &str,
         id: &str,
     ) -> Result<Self, ElectionError> {
         let client = Client::new(kubeconfig, AGENT).await?;
-        // A process that comes back is another: its predecessor may still run.
+        // Unique per process: a restarted replica's predecessor may still be running.
         let identity = format!("{id}_{}", uuid::Uuid::new_v4());
         let mut election = outrigger_kube::Election::new(client, namespace, LEASE, identity, Pace::FAST);
         let begun = Instant::now();
@@ -63,7 +63,7 @@ impl LeaseElection {
     }
 }
 
-/// Whether it is of no use to ask again.
+/// Whether retrying is useless.
 fn is_final(error: &ApiError) -> bool {
     matches!(error, ApiError::Refused { status, .. } if status.is_client_error() && *status != http::StatusCode::TOO_MANY_REQUESTS)
 }

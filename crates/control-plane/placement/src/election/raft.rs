@@ -1,7 +1,7 @@
-//! By Raft: a group that elects, and keeps nothing else.
+//! Election by Raft: the group only elects a leader, its log has no entries of ours.
 //!
-//! All is in memory, as what it decides is worth nothing after a restart. A leader leads only while a majority confirms
-//! it: [`LEASE`] is shorter than the time that the others wait before they elect another.
+//! All state is in memory, because it is worthless after a restart. A leader leads only while a majority
+//! confirms it: [`LEADER_LEASE`] is shorter than the election timeout of the others.
 
 mod messages;
 mod peers;
@@ -28,57 +28,57 @@ use peers::Peers;
 use server::RaftService;
 
 const LOG: &str = "dapr.placement.raft";
-/// Between two messages of the leader to the others.
+/// Interval of the leader's heartbeats.
 const HEARTBEAT: Duration = Duration::from_millis(300);
-/// Shortest time without one after which another stands for election, and longest.
+/// Minimum and maximum election timeout.
 const ELECTION: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(3)];
-/// A leader that no majority confirmed for this long leads no more.
-const LEASE: Duration = Duration::from_millis(1200);
-/// Entries of the log after which it is cut, and entries that stay.
+/// A leader steps down if no majority has confirmed it for this long.
+const LEADER_LEASE: Duration = Duration::from_millis(1200);
+/// Log length that triggers compaction, and entries kept.
 const LOG_ENTRIES: [u64; 2] = [1000, 500];
-/// Attempts to resolve the name of this replica, which may not be known yet.
+/// Attempts to resolve this replica's host name, which DNS may not know yet.
 const RESOLVE_ATTEMPTS: usize = 240;
-/// Between two of them.
+/// Pause between them.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
-/// Calls at the same time on a connection of a replica.
+/// Maximum concurrent calls on a replica's connection.
 const MAX_STREAMS: u32 = 64;
-/// Silence after which a replica is asked whether it is still there.
+/// Idle time of a connection before a ping.
 const PING_AFTER: Duration = Duration::from_secs(10);
-/// Time limit of its answer.
+/// Time to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Connections of replicas.
+/// Limits for connections of replicas.
 const CONNECTIONS: Limits = Limits {
     connections: 64,
     per_source: 32,
 };
 
 openraft::declare_raft_types!(
-    /// A group that elects; its log has no entries of ours.
+    /// A group without log entries of ours.
     pub(crate) Types:
         D = (),
         R = (),
         Node = EmptyNode,
 );
 
-// The macro above names it.
+// Required by the macro above.
 use std::io::Cursor;
 
 /// This replica's part in elections.
 pub(crate) struct RaftElection {
     raft: Raft<Types>,
-    /// Of this replica.
+    /// Raft id of this replica.
     number: u64,
     server: Server,
     identity: Option<Identity>,
-    /// There is nobody else.
+    /// The only replica.
     alone: bool,
     leads: watch::Sender<Leads>,
 }
 
-/// Binds the address of this replica, once its name is known.
+/// Binds the address of this replica, once its host name resolves.
 ///
 /// # Errors
-/// When the address is taken, or is none of this machine.
+/// If the address is in use, or not an address of this machine.
 pub(super) async fn bind(id: &str, cluster: &[Replica]) -> Result<Server, ElectionError> {
     let own = cluster.iter().find(|replica| replica.id == id);
     let Some(own) = own else {
@@ -99,7 +99,7 @@ pub(super) async fn bind(id: &str, cluster: &[Replica]) -> Result<Server, Electi
     }
 }
 
-/// The number of a replica, which depends on its id alone: FNV-1a.
+/// The Raft id of a replica: FNV-1a of its id.
 fn number(id: &str) -> u64 {
     id.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -121,10 +121,10 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl RaftElection {
-    /// Takes part from now on; [`RaftElection::run`] serves the other replicas.
+    /// Joins the group; [`RaftElection::run`] serves the other replicas.
     ///
     /// # Errors
-    /// When the group cannot be formed.
+    /// If the group cannot be formed.
     pub(super) async fn start(
         id: &str,
         cluster: &[Replica],
@@ -152,7 +152,7 @@ impl RaftElection {
         );
         let raft = raft.await.map_err(raft_error)?;
         match raft.initialize(all).await {
-            // Another replica was first.
+            // Another replica initialized the group.
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
             Err(error) => return Err(raft_error(error)),
         }
@@ -171,10 +171,10 @@ impl RaftElection {
         self.leads.subscribe()
     }
 
-    /// Serves the other replicas, and follows the election until `stop`.
+    /// Serves the other replicas and takes part in the election until `stop`.
     ///
     /// # Errors
-    /// When Raft cannot go on.
+    /// If Raft fails.
     pub(super) async fn run(self, stop: CancellationToken) -> Result<(), ElectionError> {
         let service = RaftService::new(self.raft.clone(), self.identity.as_ref().map(Identity::id));
         let limits = ServerLimits {
@@ -199,14 +199,14 @@ impl RaftElection {
     }
 }
 
-/// Tells `leads` whether a majority confirms that this replica, the one with this number, leads.
+/// Publishes to `leads` whether a majority confirms this replica as leader.
 async fn follow(
     raft: &Raft<Types>,
     number: u64,
     alone: bool,
     leads: &watch::Sender<Leads>,
 ) -> Result<(), ElectionError> {
-    // Those of the log change with each confirmation: who waited for them would ask without end.
+    // Log metrics change with each confirmation: waiting for those would loop without pause.
     let (metrics, mut changes) = (raft.metrics(), raft.server_metrics());
     let mut confirmed: Option<Instant> = None;
     let mut follows = false;
@@ -221,13 +221,13 @@ async fn follow(
             confirmed = None;
         } else if !alone {
             let asked = Instant::now();
-            let answer = tokio::time::timeout(LEASE, raft.ensure_linearizable()).await;
+            let answer = tokio::time::timeout(LEADER_LEASE, raft.ensure_linearizable()).await;
             if matches!(answer, Ok(Ok(_))) {
                 confirmed = Some(asked);
             }
         }
         let leading =
-            alone && state == ServerState::Leader || confirmed.is_some_and(|at| at.elapsed() < LEASE);
+            alone && state == ServerState::Leader || confirmed.is_some_and(|at| at.elapsed() < LEADER_LEASE);
         let now = match (leading, *leads.borrow()) {
             (false, _) => Leads::No,
             (true, Leads::No) if follows => Leads::Next,
@@ -238,7 +238,11 @@ async fn follow(
         if leads.send_if_modified(|leads| std::mem::replace(leads, now) != now) && !leading {
             tracing::warn!(target: LOG, "a majority no longer confirms that this replica leads");
         }
-        let wait = if confirmed.is_some() { HEARTBEAT } else { LEASE };
+        let wait = if confirmed.is_some() {
+            HEARTBEAT
+        } else {
+            LEADER_LEASE
+        };
         tokio::select! {
             changed = changes.changed() => changed.map_err(raft_error)?,
             () = tokio::time::sleep(wait) => {}

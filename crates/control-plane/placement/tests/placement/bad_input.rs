@@ -1,4 +1,4 @@
-//! What sidecars may not say.
+//! Invalid reports.
 
 use outrigger_wire::placement::v1::Host;
 use tonic::{Code, Status};
@@ -10,7 +10,7 @@ async fn refused(running: &Running, host: Host) -> Status {
 }
 
 #[tokio::test]
-async fn what_is_wrong_ends_the_stream_with_a_reason() {
+async fn invalid_report_closes_stream_with_reason() {
     let running = start(&[]).await;
     let no_id = Host {
         id: String::new(),
@@ -35,7 +35,7 @@ async fn what_is_wrong_ends_the_stream_with_a_reason() {
 }
 
 #[tokio::test]
-async fn a_table_that_clients_could_not_read_is_not_made() {
+async fn rejects_table_too_large_for_clients() {
     let running = start(&[]).await;
     let mut good = running.connect(host("h:1", &["t"])).await;
     good.table().await.unwrap();
@@ -55,7 +55,7 @@ async fn a_table_that_clients_could_not_read_is_not_made() {
 }
 
 #[tokio::test]
-async fn a_report_that_is_too_large_ends_the_stream() {
+async fn oversized_report_closes_stream() {
     let running = start(&[]).await;
     let status = refused(&running, host(&"x".repeat(2 << 20), &[])).await;
     assert_eq!(status.code(), Code::OutOfRange, "{status}");

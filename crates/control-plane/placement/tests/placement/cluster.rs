@@ -1,4 +1,4 @@
-//! What placement finds in a cluster: a server of the API, sentry, and a way to the API that can be cut.
+//! A simulated cluster: API server, sentry, and a connection to the API that can be cut.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) fn environment(name: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-/// A cluster; it ends when this is dropped.
+/// A cluster; dropping it stops it.
 pub(crate) struct Cluster {
     pub(crate) api: Server,
     folder: TempDir,
@@ -66,7 +66,7 @@ impl Cluster {
         }
     }
 
-    /// The arguments of a replica that reaches the API at this address.
+    /// Arguments of a replica that reaches the API at this address.
     pub(crate) fn arguments(&self, id: &str, api: std::net::SocketAddr) -> Vec<String> {
         let kubeconfig = self.folder.path().join(format!("kubeconfig-{id}"));
         let text = json!({
@@ -98,12 +98,12 @@ impl Cluster {
         args
     }
 
-    /// A replica in this process.
+    /// Starts a replica in this process.
     pub(crate) async fn replica(&self, id: &str, api: std::net::SocketAddr) -> Running {
         start_with(self.arguments(id, api), environment).await
     }
 
-    /// The client of the app's sidecar in the namespace `ns`.
+    /// A client for the app's sidecar in namespace `ns`.
     pub(crate) async fn sidecar(&self, replica: &Running) -> PlacementClient<Channel> {
         let placement = format!("spiffe://{TRUST_DOMAIN}/ns/dapr-system/dapr-placement");
         let expect = Expect::Exact(placement.parse().unwrap());
@@ -133,7 +133,7 @@ impl Cluster {
         outrigger_identity::start(config, &never).await.unwrap().0
     }
 
-    /// What stands in the lease.
+    /// The content of the lease.
     pub(crate) fn lease(&self) -> Value {
         self.api
             .object(LEASE)
@@ -141,7 +141,7 @@ impl Cluster {
     }
 }
 
-/// A way to the API; cut, it is silent.
+/// A proxy to the API; when cut, it is silent.
 pub(crate) struct Way {
     pub(crate) address: std::net::SocketAddr,
     pub(crate) cut: watch::Sender<bool>,
@@ -165,7 +165,7 @@ impl Way {
                         _ = seen.wait_for(|cut| *cut) => {}
                         _ = tokio::io::copy_bidirectional(&mut near, &mut far) => return,
                     }
-                    // Nothing gets through, and nobody is told.
+                    // Forwards nothing, without closing the connection.
                     std::future::pending::<()>().await;
                 });
             }

@@ -1,4 +1,4 @@
-//! What sidecars are told.
+//! Orders and tables that sidecars receive.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tonic::Code;
 use crate::running::{Sidecar, host, http, names, start, until};
 
 #[tokio::test]
-async fn hosts_and_callers_get_the_table() {
+async fn hosts_and_callers_receive_table() {
     let running = start(&[]).await;
     let mut one = running.connect(host("h1:1", &["t", "u"])).await;
     let (version, table) = one.table().await.unwrap();
@@ -23,7 +23,11 @@ async fn hosts_and_callers_get_the_table() {
 
     let mut caller = running.connect(host("h2:1", &[])).await;
     let (version, table) = caller.table().await.unwrap();
-    assert_eq!((version, names(&table, "t").len()), (1, 1), "without a round");
+    assert_eq!(
+        (version, names(&table, "t").len()),
+        (1, 1),
+        "without a dissemination"
+    );
 
     let mut two = running.connect(host("h3:1", &["t"])).await;
     let (version, ..) = tokio::join!(
@@ -41,7 +45,7 @@ async fn hosts_and_callers_get_the_table() {
 }
 
 #[tokio::test]
-async fn namespaces_know_nothing_of_each_other() {
+async fn namespaces_are_isolated() {
     let running = start(&[]).await;
     let mut one = running.connect(host("h1:1", &["t"])).await;
     one.table().await.unwrap();
@@ -52,7 +56,7 @@ async fn namespaces_know_nothing_of_each_other() {
 }
 
 #[tokio::test]
-async fn a_host_that_does_not_answer_keeps_nobody_waiting_for_longer() {
+async fn silent_host_delays_only_until_timeout() {
     let running = start(&["--disseminate-timeout=1s"]).await;
     let mut good = running.connect(host("h1:1", &["t"])).await;
     good.table().await.unwrap();
@@ -72,7 +76,7 @@ async fn a_host_that_does_not_answer_keeps_nobody_waiting_for_longer() {
 }
 
 #[tokio::test]
-async fn a_host_that_reads_nothing_keeps_nobody_waiting_for_longer() {
+async fn non_reading_host_delays_only_until_timeout() {
     let running = start(&["--disseminate-timeout=500ms"]).await;
     let mut good = running.connect(host("h1:1", &["t"])).await;
     good.table().await.unwrap();
@@ -87,7 +91,7 @@ async fn a_host_that_reads_nothing_keeps_nobody_waiting_for_longer() {
 }
 
 #[tokio::test]
-async fn the_state_and_the_metrics_tell_who_is_there() {
+async fn state_and_metrics_list_hosts() {
     let running = start(&[]).await;
     assert_eq!(running.state().await, "{}");
     let one = running.connect(host("h1:1", &["b", "a"])).await.obey();
@@ -120,7 +124,7 @@ async fn the_state_and_the_metrics_tell_who_is_there() {
 }
 
 #[tokio::test]
-async fn who_stops_tells_the_streams() {
+async fn stopping_leader_notifies_streams() {
     let running = start(&[]).await;
     let obeying = running.connect(host("h1:1", &["t"])).await.obey();
     let waiting: Sidecar = running.connect(host("h2:1", &["t"])).await;

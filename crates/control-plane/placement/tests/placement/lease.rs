@@ -1,4 +1,4 @@
-//! Replicas that elect by a Lease: in this process, and as processes that are killed.
+//! Election by a Lease, with replicas in this process and as killed processes.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -11,10 +11,10 @@ use tonic::Code;
 use crate::cluster::{Cluster, LEASE, Way, environment};
 use crate::running::{Running, Sidecar, TIMEOUT, host, until};
 
-/// Sooner than a lease is over that nobody gave back. How long each step takes is tested under simulated time, in `kube`.
+/// Less than the lease duration. The timing of each step is tested under simulated time in `kube`.
 const AT_ONCE: Duration = Duration::from_secs(8);
 
-/// A process, and the lines of its log.
+/// A process and its log lines.
 struct Process {
     child: Child,
     lines: Receiver<String>,
@@ -22,7 +22,7 @@ struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -50,7 +50,7 @@ impl Process {
         Self { child, lines }
     }
 
-    /// Waits for a line of the log, for so long.
+    /// Waits for a log line, up to `time`.
     fn says(&self, text: &str, time: Duration) {
         let end = Instant::now() + time;
         loop {
@@ -78,7 +78,7 @@ impl Process {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_is_killed_is_followed_and_one_that_is_told_to_stop_at_once() {
+async fn replaces_killed_and_stopped_leaders() {
     let cluster = Cluster::start().await;
     let start = |id: &str| Process::start(&cluster.arguments(id, cluster.api.address()));
     let one = start("one");
@@ -105,7 +105,7 @@ async fn a_process_that_is_killed_is_followed_and_one_that_is_told_to_stop_at_on
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_is_cut_off_from_the_api_ends_before_another_begins() {
+async fn isolated_leader_steps_down_first() {
     let cluster = Cluster::start().await;
     let way = Way::to(cluster.api.address()).await;
     let one = cluster.replica("one", way.address).await;
@@ -137,7 +137,7 @@ async fn a_leader_that_is_cut_off_from_the_api_ends_before_another_begins() {
     assert_eq!(cluster.lease()["leaseTransitions"], 1);
     let mut sidecar = Sidecar::connect(&mut cluster.sidecar(&two).await, host("h2:1", &["t"])).await;
     sidecar.table().await.unwrap();
-    // The one that was cut off ends all the same.
+    // The isolated replica stops too.
     let signalled = Instant::now();
     one.stop().await;
     assert!(
@@ -150,7 +150,7 @@ async fn a_leader_that_is_cut_off_from_the_api_ends_before_another_begins() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_missing_is_told_before_it_ends() {
+async fn reports_unreadable_lease() {
     let cluster = Cluster::start().await;
     let forbidden = json!({"kind": "Status", "code": 403, "message": "leases is forbidden"});
     cluster.api.fix(LEASE, http::StatusCode::FORBIDDEN, forbidden);

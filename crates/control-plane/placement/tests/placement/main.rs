@@ -1,4 +1,4 @@
-//! Whole placement services: in this process, and as processes that are killed.
+//! Tests of whole placement services, in this process and as killed processes.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,11 +1,11 @@
-//! Many hosts.
+//! Many hosts at once.
 
 use tokio::task::JoinSet;
 
 use crate::running::{Sidecar, TIMEOUT, host, start};
 
 const HOSTS: usize = 200;
-/// Streams of a connection.
+/// Streams per connection.
 const SHARED: usize = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -13,7 +13,7 @@ const SHARED: usize = 10;
     clippy::async_yields_async,
     reason = "what a task leaves behind goes on until all have ended"
 )]
-async fn hosts_that_come_together_need_few_rounds() {
+async fn batches_joins_into_few_disseminations() {
     let running = start(&["--disseminate-timeout=60s"]).await;
     let mut tasks = JoinSet::new();
     for number in 0..HOSTS / SHARED {
@@ -25,7 +25,7 @@ async fn hosts_that_come_together_need_few_rounds() {
                 loop {
                     let (_, table) = sidecar.table().await.unwrap();
                     if table.entries["t"].load_map.len() == HOSTS {
-                        // It goes on answering until all know.
+                        // It keeps answering until the end of the test.
                         return sidecar.obey();
                     }
                 }
@@ -41,8 +41,8 @@ async fn hosts_that_come_together_need_few_rounds() {
         obeying.push(task);
     }
     assert_eq!(obeying.len(), HOSTS);
-    let rounds = running.metric("dapr_placement_rounds_total").await.unwrap();
-    let rounds: f64 = rounds.parse().unwrap();
-    assert!(rounds <= HOSTS as f64 / 4.0, "{rounds} rounds");
+    let count = running.metric("dapr_placement_rounds_total").await.unwrap();
+    let count: f64 = count.parse().unwrap();
+    assert!(count <= HOSTS as f64 / 4.0, "{count} disseminations");
     obeying.iter().for_each(tokio::task::JoinHandle::abort);
 }

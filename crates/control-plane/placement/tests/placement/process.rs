@@ -1,4 +1,4 @@
-//! The binary: its exit statuses, and how it ends.
+//! The binary: exit statuses and shutdown.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn help_and_mistakes() {
+fn prints_help_and_flag_errors() {
     let (code, text) = run(&["--help"]);
     assert!(
         code == Some(0) && text.contains("--disseminate-timeout duration"),
@@ -34,7 +34,7 @@ fn help_and_mistakes() {
 }
 
 #[test]
-fn it_ends_gracefully() {
+fn shuts_down_gracefully() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_placement"))
         .args([
             "--port=0",

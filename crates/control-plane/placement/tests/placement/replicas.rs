@@ -1,4 +1,4 @@
-//! Three replicas, of which any may go.
+//! Three replicas; the leader is stopped.
 
 use std::net::TcpListener;
 use std::ops::Range;
@@ -7,10 +7,10 @@ use tonic::Code;
 
 use crate::running::{Running, Sidecar, host, start_replica, until};
 
-/// Below the ports that the kernel gives to connections: one of those could be taken before its replica listens.
+/// Below the ephemeral port range: an outgoing connection could take such a port before its replica listens.
 const PORTS: Range<u16> = 10_240..32_768;
 
-/// Addresses that are free.
+/// Free addresses.
 fn cluster() -> String {
     let ports = std::iter::repeat_with(|| rand::random_range(PORTS));
     let listeners = ports.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
@@ -23,7 +23,7 @@ fn cluster() -> String {
     format!("--initial-cluster={}", members.join(","))
 }
 
-/// The one that leads, once one does.
+/// Waits for a leader; returns its index.
 async fn leader(replicas: &[Option<Running>]) -> usize {
     let leading = async || {
         for (index, replica) in replicas.iter().enumerate() {
@@ -40,7 +40,7 @@ async fn leader(replicas: &[Option<Running>]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_replica_may_go_and_come_back() {
+async fn replicas_may_leave_and_return() {
     let cluster = cluster();
     let ids = ["--id=a", "--id=b", "--id=c"];
     let mut replicas = Vec::new();
@@ -49,7 +49,7 @@ async fn any_replica_may_go_and_come_back() {
     }
     let mut gone = leader(&replicas).await;
     for _ in 0..3 {
-        // The one that leads goes, another takes its place; what hosts report to it is all that it knows.
+        // The leader stops and another one is elected, which knows only what hosts report to it.
         replicas[gone].take().unwrap().stop().await;
         let now = leader(&replicas).await;
         let leading = replicas[now].as_ref().unwrap();
@@ -76,7 +76,7 @@ async fn any_replica_may_go_and_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_without_a_majority_leads_no_more() {
+async fn leader_without_majority_steps_down() {
     let cluster = cluster();
     let mut replicas = Vec::new();
     for id in ["--id=a", "--id=b", "--id=c"] {

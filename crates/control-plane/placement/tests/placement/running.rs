@@ -1,4 +1,4 @@
-//! A placement service to test, and a sidecar's side of its contract.
+//! A placement service under test, and the sidecar's side of the protocol.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
-/// Longest wait for something that has to happen.
+/// Timeout of waits in tests.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A running placement service; it ends when this is dropped.
+/// A running placement service; dropping it stops it.
 pub(crate) struct Running {
     pub(crate) addresses: Addresses,
     stop: DropGuard,
@@ -48,7 +48,7 @@ pub(crate) async fn start_replica(more: &[&str]) -> Running {
     start_with(arguments.into_iter().map(str::to_owned).collect(), |_| None).await
 }
 
-/// Starts with these arguments in this environment.
+/// Starts with these arguments and environment.
 pub(crate) async fn start_with(arguments: Vec<String>, env: fn(&str) -> Option<String>) -> Running {
     let Ok(Parsed::Run(flags)) = parse(FLAGS, arguments) else {
         panic!("the flags are not understood");
@@ -75,7 +75,7 @@ impl Running {
         Sidecar::connect(&mut self.client().await, host).await
     }
 
-    /// A sample of the metrics.
+    /// The value of a metric.
     pub(crate) async fn metric(&self, name: &str) -> Option<String> {
         let text = http(self.addresses.metrics.unwrap(), "/metrics").await;
         let line = text
@@ -92,7 +92,7 @@ impl Running {
         until("it leads", async || self.leads().await).await;
     }
 
-    /// Stops it, and waits for its end.
+    /// Stops the service and waits for its end.
     pub(crate) async fn stop(self) {
         drop(self.stop);
         self.task.await.unwrap();
@@ -104,7 +104,7 @@ impl Running {
     }
 }
 
-/// What a HTTP server answers: status line, head and body.
+/// The full HTTP response: status line, head and body.
 pub(crate) async fn http(address: SocketAddr, path: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let address = match address.ip().is_unspecified() {
@@ -119,7 +119,7 @@ pub(crate) async fn http(address: SocketAddr, path: &str) -> String {
     answer
 }
 
-/// A host of the namespace `ns`.
+/// A host of namespace `ns`.
 pub(crate) fn host(name: &str, entities: &[&str]) -> Host {
     Host {
         name: name.to_owned(),
@@ -160,7 +160,7 @@ impl Sidecar {
     }
 
     pub(crate) fn report(&self, host: Host) {
-        // A service that is gone reads nothing.
+        // Fails if the service is gone.
         let _ = self.reports.send(host);
     }
 
@@ -186,7 +186,7 @@ impl Sidecar {
         });
     }
 
-    /// Does as told until a table has been given; returns it, with its version.
+    /// Acknowledges orders until a table arrives; returns its version and the table.
     pub(crate) async fn table(&mut self) -> Result<(u64, PlacementTables), Status> {
         let mut table = None;
         loop {
@@ -199,7 +199,7 @@ impl Sidecar {
         }
     }
 
-    /// Does as told until the type has these hosts.
+    /// Acknowledges orders until the type has these hosts.
     pub(crate) async fn until_hosts(&mut self, entity: &str, hosts: &[&str]) -> u64 {
         loop {
             let (version, table) = self.table().await.unwrap();
@@ -209,7 +209,7 @@ impl Sidecar {
         }
     }
 
-    /// Does as told, for ever.
+    /// Acknowledges orders forever.
     pub(crate) fn obey(mut self) -> tokio::task::JoinHandle<Status> {
         tokio::spawn(async move {
             loop {

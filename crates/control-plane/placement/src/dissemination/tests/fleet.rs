@@ -1,11 +1,11 @@
-//! A simulated fleet with calls: placement as it is, and hosts that decide with `outrigger_actors` as sidecars do, over
-//! connections with delays, by a seed. Hosts come, leave, are killed and cut off, connections break again and again, turns
-//! are slow and call others, callers give up, actors are idle and have timers, leaders die.
+//! A simulated fleet with calls: the real placement engine, and hosts that use `outrigger_actors` as sidecars
+//! do, over connections with delays, driven by a seed. Hosts join, leave, are killed and cut off; connections
+//! flap; turns are slow and call other actors; callers give up; actors are idle and have timers; leaders die.
 //!
-//! Whatever happens: an actor is active on one host at a time, turns begin one at a time and in their order, no call is
-//! deeper in a turn than it may be, idle actors end and others do not, timers are due as they say, no call runs twice
-//! unless a host without handover cut it off, and none is lost. Where nothing breaks, none fails either, and no host that
-//! hands over stops what does not move. In some fleets placement lets nobody hand over, as by default.
+//! Invariants: an actor is active on one host at a time; turns run one at a time and in order; no turn
+//! exceeds its depth; idle actors end and busy ones do not; timers fire as requested; no call runs twice
+//! unless a host without handover cut it off; no call is lost. Without faults no call fails, and no host with
+//! handover stops actors that stay. Some fleets disallow handover, the default of placement.
 
 mod calls;
 mod connection;
@@ -30,67 +30,67 @@ use calls::Call;
 use hosts::{Cut, Member};
 use timers::Timer;
 
-/// Fleets that every run of the tests simulates. `SIMULATION_SEEDS=from..to` simulates others.
+/// Seeds of every test run. `SIMULATION_SEEDS=from..to` runs others.
 const SEEDS: std::ops::Range<u64> = 0..2000;
 const TIMEOUT: Duration = Duration::from_secs(8);
-/// Until then the fleet is disturbed, and called.
+/// Faults and calls end here.
 const TROUBLE: Duration = Duration::from_secs(20);
-/// By then all is settled.
+/// The fleet is at rest by then.
 const REST: Duration = Duration::from_secs(120);
 const ACTORS: u32 = 12;
 /// Points of a host on the ring.
 const POINTS: i64 = 8;
 
-/// What may happen in a fleet.
+/// The faults of a fleet.
 #[derive(Clone, Copy, PartialEq)]
 enum Weather {
-    /// Hosts come, and leave on purpose; all hand over.
+    /// Hosts join and leave on purpose; all support handover.
     Fair,
-    /// The same among hosts of which some cannot hand over, or beside a placement that lets nobody.
+    /// The same, but some hosts or placement do not support handover.
     Mixed,
-    /// Anything.
+    /// All faults.
     Rough,
 }
 
 enum Event {
     Trouble,
     Call,
-    /// A call arrives at a host, from another one.
+    /// A call from another host arrives.
     Arrive(usize, usize, usize, Origin),
-    /// The origin of a call tries again.
+    /// The origin of a call retries.
     Again(usize),
-    /// Whoever made a call waits for it no longer.
+    /// The caller of a call gives up.
     GiveUp(usize),
-    /// A turn, the call's so many-th step.
+    /// A turn ends, at this step of the call.
     TurnEnds(usize, u32),
-    /// The app has ended an actor, in the host's so many-th life.
+    /// The app has deactivated an actor, in this life of the host.
     ActorEnded(usize, u32, u32, Ticket),
     Order(StreamId, Phase, u64, u64, Rc<Published>),
     StreamEnds(StreamId),
     Said(StreamId, Message),
     Left(StreamId),
     Wake(u32),
-    /// Time is up for calls that a host lets go on, in its so many-th wait.
+    /// The drain time of a host is over, in this wait.
     Cut(usize, u32),
     Connect(usize, u32),
-    /// A host that goes on alone does not know whether there is a leader.
+    /// An isolated host does not know whether there is a leader.
     Unreached(usize, u32),
-    /// A host that is cut off notices.
+    /// A host notices that it is cut off.
     Silence(usize, u32),
     Heal(usize),
-    /// A host's connection breaks, and so many times more.
+    /// A host's connection breaks, and will this many more times.
     Flap(usize, u32, u32),
-    /// A host looks for idle actors.
+    /// A host scans for idle actors.
     LooksForIdle(usize),
-    /// The app has ended an idle actor, in the host's so many-th life.
+    /// The app has deactivated an idle actor, in this life of the host.
     IdleEnded(usize, u32, u32, Ticket),
     TimerDue(usize),
-    /// A host that left on purpose ends its stream.
+    /// A host that left on purpose closes its stream.
     Gone(usize),
     Leader,
 }
 
-/// The table as it was published.
+/// A published table.
 #[derive(Default)]
 struct Published {
     hosts: Vec<String>,
@@ -100,14 +100,14 @@ struct Published {
 struct World {
     random: StdRng,
     weather: Weather,
-    /// Whether placement lets hosts hand over.
+    /// Whether placement allows handover.
     handover: bool,
     now: Time,
     began: Instant,
     queue: BinaryHeap<Reverse<(Time, u64)>>,
     what: HashMap<u64, Event>,
     next: u64,
-    /// `None` while there is no leader.
+    /// `None` without a leader.
     namespace: Option<Namespace>,
     term: u64,
     alarm: Option<Time>,
@@ -116,30 +116,30 @@ struct World {
     streams: BTreeMap<StreamId, usize>,
     hosts: Vec<Member>,
     calls: Vec<Call>,
-    /// Which host an actor is active on.
+    /// The host on which an actor is active.
     active: HashMap<u32, usize>,
     timers: Vec<Timer>,
-    /// Calls of one turn at once, where turns can be joined.
+    /// Maximum calls of one turn, with reentrancy.
     depth: Option<u32>,
-    /// After so long an actor is idle.
+    /// Idle timeout of actors.
     idle: Duration,
     counts: Counts,
 }
 
-/// What has happened.
+/// Event counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     calls: u64,
     turns: u64,
-    /// Actors that ended because they moved, or their host went.
+    /// Actors deactivated because they moved or their host left.
     moved: u64,
     /// Calls that joined a turn.
     joined: u64,
-    /// Calls whose turn was as deep as it may be.
+    /// Calls rejected because their turn was too deep.
     refused: u64,
-    /// Actors that ended because they were idle.
+    /// Actors deactivated because they were idle.
     rested: u64,
-    /// Timers that were due.
+    /// Timers fired.
     timers: u64,
     /// Connections to placement that broke.
     flaps: u64,
@@ -290,7 +290,7 @@ impl World {
         }
     }
 
-    /// Brings what placement wants to the hosts.
+    /// Delivers the effects of placement to the hosts.
     fn carry_out(&mut self) {
         let Some(namespace) = &mut self.namespace else {
             return;
@@ -335,7 +335,7 @@ impl World {
         let Some(namespace) = &self.namespace else { return };
         let mut hosts: Vec<_> = namespace.hosts().map(|host| host.name.clone()).collect();
         hosts.sort();
-        // Whose connection broke may be there twice.
+        // A host may be listed twice after its connection broke.
         hosts.dedup();
         let leaving = namespace.leaving().map(str::to_owned).collect();
         self.published = Rc::new(Published { hosts, leaving });
@@ -352,7 +352,7 @@ impl World {
         known.clone()
     }
 
-    /// The leader dies; another one leads soon.
+    /// The leader dies; another is elected soon.
     fn lose_leader(&mut self) {
         if self.namespace.take().is_none() {
             return;
@@ -406,7 +406,7 @@ impl World {
         self.check_timers();
         for (number, call) in self.calls.iter().enumerate() {
             assert!(call.is_over(), "call {number} is lost: {call:?}");
-            // Whose own sidecar ended has nobody to ask any more.
+            // A caller whose own sidecar ended is excluded.
             if self.weather != Weather::Rough && self.hosts[call.from].is_up {
                 assert!(!call.has_failed(), "call {number} failed: {call:?}");
             }
@@ -415,7 +415,7 @@ impl World {
 }
 
 #[test]
-fn actors_are_in_one_place_and_calls_run_once_whatever_happens() {
+fn actors_have_one_host_and_calls_run_once() {
     let seeds = seeds();
     let mut all = Counts::default();
     for seed in seeds.clone() {
@@ -429,7 +429,7 @@ fn actors_are_in_one_place_and_calls_run_once_whatever_happens() {
         });
         all.add(&outcome.unwrap_or_else(|_| panic!("seed {seed}")));
     }
-    // What is not tried proves nothing.
+    // Each feature must have occurred, or the test proves nothing.
     let number = seeds.end - seeds.start;
     let Counts {
         calls,

@@ -1,4 +1,5 @@
-//! A simulated fleet: hosts that come, go, change, stall and die, over connections with delays, by a seed.
+//! A simulated fleet: hosts join, leave, change, stall and die, over connections with delays, driven by a
+//! seed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -10,23 +11,23 @@ use super::super::*;
 
 const SEEDS: u64 = 250;
 const TIMEOUT: Duration = Duration::from_secs(8);
-/// Until then the fleet is disturbed.
+/// Faults end here.
 const TROUBLE: Duration = Duration::from_secs(60);
-/// By then it has come to rest: whoever is silent was left behind in one round, another told the others.
+/// The fleet is at rest by then: silent hosts are dropped in one dissemination, and another informs the rest.
 const REST: Duration = Duration::from_secs(60 + 60);
 
-/// What a host does, by orders it was sent.
+/// The state of a host, from its orders.
 #[derive(Debug)]
 struct Simulated {
     host: Arc<Host>,
-    /// It reads nothing and says nothing.
+    /// It neither reads nor writes.
     silent: bool,
     last: Option<(Phase, u64)>,
-    /// The version whose table it has, and that table.
+    /// Its table and the version.
     table: Option<(u64, Vec<String>)>,
     locked: bool,
     locked_since: Time,
-    /// When its orders and answers arrive, at the earliest: they keep their order.
+    /// Earliest arrival of its orders and answers, which keep their order.
     down: Time,
     up: Time,
 }
@@ -53,7 +54,7 @@ struct Fleet {
     published_version: u64,
     /// When the namespace is woken.
     alarm: Option<Time>,
-    rounds: u64,
+    disseminations: u64,
     changes: u64,
 }
 
@@ -70,7 +71,7 @@ impl Fleet {
             published: Vec::new(),
             published_version: 0,
             alarm: None,
-            rounds: 0,
+            disseminations: 0,
             changes: 0,
         }
     }
@@ -140,8 +141,8 @@ impl Fleet {
                     self.hosts.remove(&stream);
                 }
                 Effect::Finished { took } => {
-                    assert!(took <= TIMEOUT * 3, "a round took {took:?}");
-                    self.rounds += 1;
+                    assert!(took <= TIMEOUT * 3, "a dissemination took {took:?}");
+                    self.disseminations += 1;
                 }
             }
         }
@@ -154,7 +155,7 @@ impl Fleet {
         }
     }
 
-    /// A host does as told, in the order of the protocol.
+    /// A host handles an order as the protocol demands.
     fn ordered(&mut self, stream: StreamId, phase: Phase, version: u64, table: Vec<String>) {
         let (delay, now) = (self.delay(), self.now);
         let Some(host) = self.hosts.get_mut(&stream).filter(|host| !host.silent) else {
@@ -262,7 +263,7 @@ impl Fleet {
         self.at(at, Event::Message(stream, Message::Report(new)));
     }
 
-    /// Hosts that route calls do so by one table.
+    /// All hosts that route calls use the same table.
     fn check(&self) {
         let mut open = self
             .hosts
@@ -276,7 +277,7 @@ impl Fleet {
         }
     }
 
-    /// Everybody has the table of all, and nobody is locked.
+    /// All hosts have the full table, and none is locked.
     fn check_at_rest(&self) {
         let left = self.namespace.hosts().map(describe).collect::<Vec<_>>();
         let expected: Vec<String> = self
@@ -294,7 +295,7 @@ impl Fleet {
         let silent = self.hosts.values().filter(|host| host.silent).count() as u64;
         assert!(
             self.namespace.version() <= self.changes + silent + 64,
-            "{} rounds for {} changes",
+            "{} disseminations for {} changes",
             self.namespace.version(),
             self.changes
         );
@@ -306,20 +307,20 @@ fn describe(host: &Arc<Host>) -> String {
 }
 
 #[test]
-fn a_fleet_in_trouble_never_has_two_tables_and_comes_to_rest() {
-    let (mut rounds, mut changes) = (0, 0);
+fn faulty_fleet_converges_on_one_table() {
+    let (mut disseminations, mut changes) = (0, 0);
     for seed in 0..SEEDS {
         let outcome = std::panic::catch_unwind(|| {
             let fleet = Fleet::new(seed).run();
             fleet.check_at_rest();
-            (fleet.rounds, fleet.changes)
+            (fleet.disseminations, fleet.changes)
         });
-        let (some_rounds, some_changes) = outcome.unwrap_or_else(|_| panic!("seed {seed}"));
-        rounds += some_rounds;
+        let (some_disseminations, some_changes) = outcome.unwrap_or_else(|_| panic!("seed {seed}"));
+        disseminations += some_disseminations;
         changes += some_changes;
     }
     assert!(
-        rounds > SEEDS && rounds < changes,
-        "{rounds} rounds for {changes} changes"
+        disseminations > SEEDS && disseminations < changes,
+        "{disseminations} disseminations for {changes} changes"
     );
 }

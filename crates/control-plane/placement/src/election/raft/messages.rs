@@ -1,5 +1,4 @@
-//! What replicas say to each other, as protocol buffers. They are of the same version, or of two that follow each
-//! other: fields are only added.
+//! Messages between replicas, as protocol buffers. Replicas may differ by one version: fields are only added.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +11,7 @@ use openraft::{EntryPayload, Membership, SnapshotMeta, StoredMembership};
 
 use super::Types;
 
-/// A request of one replica to another.
+/// A request to another replica.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct RaftRequest {
     #[prost(oneof = "RequestKind", tags = "1, 2, 3")]
@@ -31,16 +30,16 @@ pub(super) enum RequestKind {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct RaftResponse {
-    /// The vote of who answers; for entries, only where it is higher.
+    /// The vote of the answering replica; for entries, only if it is higher.
     #[prost(message, optional, tag = "1")]
     vote: Option<Vote>,
-    /// Whether the vote is granted, or the entries are taken.
+    /// The vote is granted, or the entries are accepted.
     #[prost(bool, tag = "2")]
     granted: bool,
-    /// The last entry of who answers; for entries, the last one taken where that are not all.
+    /// The last entry of the answering replica; for entries, the last accepted one if not all were.
     #[prost(message, optional, tag = "3")]
     last: Option<LogId>,
-    /// Entries were taken up to `last`.
+    /// Entries were accepted up to `last`.
     #[prost(bool, tag = "4")]
     partial: bool,
 }
@@ -77,7 +76,7 @@ pub(super) struct Append {
     committed: Option<LogId>,
 }
 
-/// An entry of the log, which is empty or says who the members are.
+/// A log entry: empty, or the membership.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Entry {
     #[prost(message, required, tag = "1")]
@@ -100,7 +99,7 @@ pub(super) struct Candidate {
     last: Option<LogId>,
 }
 
-/// A snapshot, which has no data beside the members.
+/// A snapshot: only the membership.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Snapshot {
     #[prost(message, required, tag = "1")]
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_arrive_as_they_were() {
+    fn entries_round_trip() {
         let members: Membership<u64, EmptyNode> = Members { ids: vec![1, 2, 3] }.into();
         let payloads = [EntryPayload::Membership(members), EntryPayload::Blank];
         let entries = payloads
@@ -358,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn votes_and_snapshots_arrive_as_they_were() {
+    fn votes_and_snapshots_round_trip() {
         let request = VoteRequest::new(openraft::Vote::new(7, 3), Some(log_id(6, 1, 9)));
         let RequestKind::Vote(candidate) = through(RequestKind::Vote(request.clone().into())) else {
             panic!("another request");
@@ -384,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_arrive_as_they_were() {
+    fn answers_round_trip() {
         let answer = |answer: RaftResponse| RaftResponse::decode(answer.encode_to_vec().as_slice()).unwrap();
         for response in [
             AppendEntriesResponse::Success,

@@ -1,4 +1,4 @@
-//! Asking the other replicas.
+//! Client of the other replicas.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,20 +29,20 @@ use super::messages::{RaftRequest, RaftResponse, RequestKind};
 use super::server::METHOD;
 use crate::config::Replica;
 
-/// Time to connect to another replica.
+/// Connect timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pause before a replica that could not be reached is asked again.
+/// Pause before retrying an unreachable replica.
 const PAUSE: Duration = Duration::from_millis(300);
 
 type RequestError<E> = RPCError<u64, EmptyNode, E>;
 
-/// Where the other replicas are.
+/// The other replicas.
 pub(super) struct Peers {
     members: BTreeMap<u64, Replica>,
     identity: Option<Identity>,
 }
 
-/// One of them.
+/// One other replica.
 pub(super) struct Peer {
     channel: Option<Channel>,
     address: String,
@@ -71,10 +71,10 @@ impl RaftNetworkFactory<Types> for Peers {
     }
 }
 
-/// A connection that is made when it is used first, and again whenever it is lost.
+/// A lazy connection that reconnects when lost.
 fn channel(at: &Listen, identity: Option<&Identity>) -> Option<Channel> {
     let (host, port): (Arc<str>, u16) = (at.host.trim_matches(['[', ']']).into(), at.port);
-    // Replicas have the same identity.
+    // All replicas have the same identity.
     let tls = identity.map(|identity| identity.client_config(Expect::Exact(identity.id())));
     let scheme = if tls.is_some() { "https" } else { "http" };
     let authority = format!("{}:{port}", at.host);
@@ -166,7 +166,7 @@ impl RaftNetwork<Types> for Peer {
     }
 }
 
-/// A connection, with TLS or without.
+/// A connection with or without TLS.
 enum Connected {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),

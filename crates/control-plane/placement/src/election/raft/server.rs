@@ -1,4 +1,4 @@
-//! Answering the other replicas.
+//! Server for the other replicas.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,18 +17,17 @@ use tonic_prost::ProstCodec;
 use super::Types;
 use super::messages::{RaftRequest, RaftResponse, RequestKind};
 
-/// The one method.
+/// The only method.
 pub(super) const METHOD: &str = "/outrigger.placement.Raft/Ask";
-/// Largest request, in bytes.
+/// Maximum request size, bytes.
 const MAX_REQUEST: usize = 1 << 20;
 
 type Answering<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Answers requests.
 #[derive(Clone)]
 pub(super) struct RaftService {
     raft: Raft<Types>,
-    /// Whose requests are answered: those of this identity, or all without mTLS.
+    /// Only callers with this identity are served; without mTLS, all are.
     identity: Option<SpiffeId>,
 }
 
@@ -64,8 +63,8 @@ impl RaftService {
     }
 }
 
-/// Why a request is not answered. With `own`, the identity of this replica, others of the same are answered; without it
-/// there is no mTLS, and everybody is.
+/// Why a request is rejected. With mTLS, `own` is this replica's identity and only callers with the same one
+/// are served; without mTLS, all are.
 fn refusal(own: Option<&SpiffeId>, request: &Request<Body>) -> Option<Status> {
     if request.uri().path() != METHOD {
         return Some(Status::unimplemented(
@@ -128,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// What a replica of the identity `own` refuses a caller with.
+    /// The code with which a replica of identity `own` rejects a caller.
     fn refused(own: Option<&str>, caller: Option<Caller>, path: &'static str) -> Option<Code> {
         let own: Option<SpiffeId> = own.map(|id| id.parse().unwrap());
         let mut request = Request::new(Body::empty());
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn with_mtls_only_replicas_take_part_in_elections() {
+    fn mtls_restricts_elections_to_replicas() {
         let own = "spiffe://cluster.local/ns/dapr-system/dapr-placement";
         let workload = |id: &str| Some(Caller::Workload(id.parse().unwrap()));
         assert_eq!(refused(Some(own), workload(own), METHOD), None);

@@ -1,4 +1,4 @@
-//! The log of the group, its vote, and what was applied of it: in memory.
+//! The group's log, vote and applied state, in memory.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ use super::Types;
 type Fallible<T> = Result<T, StorageError<u64>>;
 type Members = StoredMembership<u64, EmptyNode>;
 
-/// What was proposed, in memory: it is gone with the process.
+/// The in-memory log; lost with the process.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Log(Arc<Mutex<Written>>);
 
@@ -98,7 +98,7 @@ impl RaftLogStorage<Types> for Log {
     }
 }
 
-/// What was applied: nothing but who the members are.
+/// The applied state: only the membership.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Applied {
     last: Option<LogId<u64>>,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stores_as_raft_expects() {
+    fn passes_openraft_storage_tests() {
         openraft::testing::Suite::test_all(Builder).unwrap();
     }
 }

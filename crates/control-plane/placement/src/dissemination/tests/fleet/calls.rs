@@ -1,4 +1,4 @@
-//! Calls, and their way through the fleet.
+//! Calls and their routing through the fleet.
 
 use outrigger_actors::routes::Route;
 use outrigger_actors::turns::Entry;
@@ -7,24 +7,24 @@ use super::hosts::{Cut, Wake};
 use super::turns::Id;
 use super::*;
 
-/// Between two tries of a call that did not reach its actor.
+/// Pause between attempts of a call that did not reach its actor.
 const RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Stage {
-    /// On its way, or waiting to be tried again.
+    /// In transit, or waiting for a retry.
     Travels,
     AtGate,
-    /// It waits for the next step of a round.
+    /// Waits for the next step of a dissemination.
     AtStep,
-    /// It waits for its turn, or for the actor's end.
+    /// Waits for its turn, or for the end of the actor.
     Queued,
     Runs,
     Done,
     Failed,
-    /// Its turn has as many calls as it may have.
+    /// Rejected: its turn is too deep.
     Refused,
-    /// Who made it did not wait for it any longer, and it had not begun.
+    /// The caller gave up before the call began.
     GivenUp,
 }
 
@@ -36,26 +36,26 @@ pub(super) struct Call {
     origin: Origin,
     pub(super) stage: Stage,
     pub(super) ticket: Option<Ticket>,
-    /// What was meant for an earlier step is void.
+    /// Events for an earlier step are void.
     pub(super) step: u32,
     runs: u32,
-    /// How often it was cut off when it ran at a host without handover, and by the contract is made again.
+    /// How often a host without handover interrupted it; the contract then retries the call.
     pub(super) cut: u32,
-    /// The place of its turn among those of its actor at this host: later ones have a larger one.
+    /// Sequence number of its turn among those of the actor at this host.
     pub(super) turn: u64,
-    /// The id of the turn that it was made in.
+    /// The id of the turn that made it.
     pub(super) made_in: Option<Id>,
-    /// The call that waits for it, at this step.
+    /// The waiting call, at this step.
     pub(super) parent: Option<(usize, u32)>,
     /// The call that it waits for.
     pub(super) child: Option<usize>,
-    /// The actors whose turns it is part of, and its own.
+    /// The actors of the turns that it is part of, and its own.
     pub(super) chain: Vec<u32>,
     /// Calls that it may still make.
     pub(super) makes: u32,
-    /// It takes as long as others, for which it waits, or which are part of its turn.
+    /// It takes as long as the calls that it waits for, or that are part of its turn.
     pub(super) is_long: bool,
-    /// The timer that is due with it.
+    /// The timer that fired it.
     pub(super) timer: Option<usize>,
 }
 
@@ -87,12 +87,12 @@ impl Call {
         matches!(self.stage, Done | Failed | Refused | GivenUp)
     }
 
-    /// It failed, and was not cut off because others took long.
+    /// It failed, and not because other calls took long.
     pub(super) fn has_failed(&self) -> bool {
         self.stage == Stage::Failed && !self.is_long
     }
 
-    /// Whether the host waits for it before a table may change.
+    /// Whether the host waits for it before a table changes.
     pub(super) fn holds(&self, host: usize) -> bool {
         self.at == host && matches!(self.stage, Stage::Queued | Stage::Runs)
     }
@@ -157,7 +157,7 @@ impl World {
         self.visit(call);
     }
 
-    /// It did not begin, and is tried again from where it came from.
+    /// Retries a call that did not begin, from its origin.
     pub(super) fn retry(&mut self, call: usize) {
         self.stage(call, Stage::Travels);
         self.after(RETRY, Event::Again(call));
@@ -175,7 +175,7 @@ impl World {
         self.visit(call);
     }
 
-    /// What a sidecar does with a call.
+    /// Routes a call at a sidecar.
     pub(super) fn visit(&mut self, call: usize) {
         let Call {
             actor, at, origin, ..
@@ -242,13 +242,13 @@ impl World {
         }
     }
 
-    /// Whoever made a call waits for it no longer.
+    /// The caller of a call gives up.
     pub(super) fn give_up(&mut self, call: usize) {
         if self.calls[call].is_over() {
             return;
         }
         match self.calls[call].stage {
-            // It goes on for nobody.
+            // It continues without a caller.
             Stage::Runs => self.tell_parent(call),
             _ => self.leave_turn(call, Stage::GivenUp),
         }
@@ -281,7 +281,7 @@ impl World {
         }
     }
 
-    /// Calls that wait at a host at a stage go on.
+    /// Routes the calls again that wait at a host in a stage.
     pub(super) fn revisit(&mut self, host: usize, stage: Stage) {
         for call in 0..self.calls.len() {
             if self.calls[call].at == host && self.calls[call].stage == stage {
@@ -290,7 +290,8 @@ impl World {
         }
     }
 
-    /// Calls that hold up a host have to end; those that did not begin look again. `concerned`: calls of these actors.
+    /// Cancels running calls of a host; calls that did not begin are routed again. `concerned`: calls of
+    /// these actors.
     pub(super) fn cancel(&mut self, host: usize, concerned: impl Fn(u32) -> bool) {
         let calls: Vec<_> = (0..self.calls.len())
             .filter(|call| self.calls[*call].holds(host) && concerned(self.calls[*call].actor))

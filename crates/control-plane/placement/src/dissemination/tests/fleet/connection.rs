@@ -1,19 +1,19 @@
-//! The connection of a host to placement: how it is lost, by whom, and what the host does then.
+//! The connection of a host to placement: how it is lost, and how the host reacts.
 
 use super::hosts::{Cut, SEARCH_INTERVAL, SILENCE_AT_PLACEMENT, WaitsFor};
 use super::*;
 
-/// How long calls go on when the stream to placement is lost.
+/// Drain time after the stream to placement is lost.
 const REVOKE_TIMEOUT: Duration = Duration::from_millis(500);
-/// By then, and by the time that actors take to end, all of them have.
+/// By then all actors have ended, plus the time that they take to end.
 const ENDED: Duration = Duration::from_millis(600);
-/// Placement and hosts hear of each other so often.
+/// Ping interval of placement and hosts.
 const PING: Duration = Duration::from_secs(2);
-/// A host that hears nothing for so long is on its own; placement waits longer.
+/// A host considers itself isolated after this long without a ping; placement waits longer.
 const SILENCE: Duration = Duration::from_secs(4);
 
 impl World {
-    /// A host ends its stream, and all that it did by the table.
+    /// A host closes its stream and stops everything that depends on the table.
     pub(super) fn lose(&mut self, host: usize) {
         let delay = self.delay();
         if let Some(stream) = self.hosts[host].stream {
@@ -23,8 +23,8 @@ impl World {
         self.close(host);
     }
 
-    /// The leader ended a host's stream. Who hands over goes on while there is none; a leader that is there has given its
-    /// actors away.
+    /// The leader closed a host's stream. A host with handover continues while there is no leader; a living
+    /// leader has given its actors away.
     pub(super) fn lost(&mut self, host: usize) {
         let nobody_leads = self.namespace.is_none();
         let member = &mut self.hosts[host];
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    /// A host has no stream any more: it lets no call begin, and ends those that run, and all actors.
+    /// A host has lost its stream: it starts no calls, and ends running calls and all actors.
     pub(super) fn close(&mut self, host: usize) {
         let member = &mut self.hosts[host];
         if member.is_up {
@@ -56,8 +56,8 @@ impl World {
         }
     }
 
-    /// The connection breaks, again and again. Placement notices when this host has ended its actors, or by the silence: the
-    /// host may be back before that, and is there twice then.
+    /// The connection flaps. Placement notices when this host has stopped its actors, or by the timeout: the
+    /// host may be back before and is then listed twice.
     pub(super) fn flap(&mut self, host: usize, life: u32, times: u32) {
         let member = &self.hosts[host];
         if times == 0 || member.life != life || !member.is_up || member.cut != Cut::Nobody {
@@ -74,7 +74,7 @@ impl World {
         self.after(pause, Event::Flap(host, life, times - 1));
     }
 
-    /// Neither side hears of the other any more.
+    /// Neither side receives from the other.
     pub(super) fn cut_off(&mut self, host: usize, cut: Cut) {
         if self.hosts[host].alone && self.hosts[host].stream.is_none() {
             self.hosts[host].cut = cut;

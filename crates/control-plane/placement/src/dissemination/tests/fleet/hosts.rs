@@ -1,4 +1,4 @@
-//! Hosts: what a sidecar does with orders, and how it comes and goes.
+//! Hosts: how a sidecar handles orders, joins and leaves.
 
 use outrigger_actors::dissemination::{Dissemination, Order, Step};
 use outrigger_actors::routes::{Routes, Stamp};
@@ -7,18 +7,18 @@ use outrigger_actors::shard::Shard;
 use super::calls::Stage;
 use super::*;
 
-/// How long calls go on when a table changes.
+/// Drain time of calls when a table changes.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Placement hears nothing of a host for so long before it gives its actors away.
+/// Placement gives a host's actors away after this long without a ping.
 pub(super) const SILENCE_AT_PLACEMENT: Duration = Duration::from_secs(5);
-/// Between two looks for a leader while there was none, and the time of a look that finds nobody and nothing.
+/// Pause between searches for a leader, and the timeout of a search.
 pub(super) const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
 const SEARCH_TIMEOUT: Duration = Duration::from_millis(300);
-/// A host that left passes calls on for so long.
+/// A host that left forwards calls for this long.
 const LINGER: Duration = Duration::from_millis(500);
 const RECONNECT: Duration = Duration::from_millis(500);
 
-/// Whom a host cannot reach.
+/// Peers that a host cannot reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Cut {
     Nobody,
@@ -26,7 +26,7 @@ pub(super) enum Cut {
     All,
 }
 
-/// Who is woken in a shard.
+/// Wakers of a shard.
 pub(super) enum Wake {
     /// A call, at this step.
     Call(usize, u32),
@@ -34,13 +34,13 @@ pub(super) enum Wake {
     Last(u32, u32),
 }
 
-/// What a host waits for before it answers.
+/// The work a host finishes before it answers.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum WaitsFor {
     Nothing,
-    /// Calls that run.
+    /// Running calls.
     Drain,
-    /// Actors that end; the round is answered then.
+    /// Actors that move; the dissemination is then acknowledged.
     Moves(u64),
     /// Calls, then actors: the stream is lost.
     Close,
@@ -54,7 +54,7 @@ pub(super) struct Member {
     pub(super) slow: bool,
     pub(super) cut: Cut,
     pub(super) leaving: bool,
-    /// It goes on by its last table, because there is no leader.
+    /// It keeps its last table because there is no leader.
     pub(super) alone: bool,
     pub(super) stream: Option<StreamId>,
     pub(super) dissemination: Dissemination,
@@ -65,15 +65,15 @@ pub(super) struct Member {
     last: HashMap<u32, Ticket>,
     /// Actors whose last turn has begun.
     pub(super) halting: HashSet<u32>,
-    /// Actors that were found idle, and are being ended.
+    /// Idle actors that are being deactivated.
     pub(super) idle: BTreeMap<u32, Ticket>,
-    /// When turns of actors were last asked for, or began.
+    /// When actors last had a turn begin or requested.
     pub(super) used: HashMap<u32, Time>,
-    /// When it looks for idle actors.
+    /// The next idle scan.
     pub(super) looks_at: Option<Time>,
     pub(super) waits: WaitsFor,
     pub(super) wait: u32,
-    /// When what is sent to it, and by it, arrives at the earliest.
+    /// Earliest arrival of messages to and from it.
     pub(super) down: Time,
     up: Time,
 }
@@ -272,7 +272,7 @@ impl World {
         self.look(host);
     }
 
-    /// Time is up for what a host waits for.
+    /// The drain time of a host is over.
     pub(super) fn cut(&mut self, host: usize, wait: u32) {
         let member = &self.hosts[host];
         if member.wait != wait {
@@ -292,7 +292,7 @@ impl World {
         self.look(host);
     }
 
-    /// Whether a host has what it waits for.
+    /// Checks whether a host has finished waiting.
     pub(super) fn look(&mut self, host: usize) {
         let held = !self.hosts[host].idle.is_empty() || self.calls.iter().any(|call| call.holds(host));
         let member = &mut self.hosts[host];
@@ -337,7 +337,7 @@ impl World {
         }
     }
 
-    /// The last turn of an actor begins: the app is told.
+    /// The last turn of an actor begins and the app deactivates it.
     pub(super) fn end_actor(&mut self, host: usize, life: u32, actor: u32) {
         if self.hosts[host].life != life {
             return;
@@ -374,7 +374,7 @@ impl World {
         self.say(host, Message::Report(report));
     }
 
-    /// A host that left is gone; who still waits there has to look elsewhere.
+    /// Removes a host that left; calls that wait there are routed again.
     fn stop(&mut self, host: usize) {
         self.hosts[host].is_up = false;
         for call in 0..self.calls.len() {
@@ -411,7 +411,7 @@ impl World {
         self.stop(host);
         if let Some(stream) = stream {
             self.streams.remove(&stream);
-            // Its machine says that it is gone, or is gone as well.
+            // The peer's machine reports the closed port, or is gone as well.
             let notice = if self.random.random_bool(0.5) {
                 self.delay()
             } else {

@@ -1,13 +1,13 @@
-//! Actors that are idle: hosts look for them while their gate is open, and end a few at once.
+//! Idle actors: hosts scan for them while calls are admitted, and deactivate a few at a time.
 
 use super::hosts::Member;
 use super::*;
 
-/// Actors that a host ends at once.
+/// Actors deactivated concurrently by a host.
 const AT_ONCE: usize = 2;
 
 impl Member {
-    /// When it looks for idle actors next, if it can end any.
+    /// The next idle scan of a host, if it can deactivate any.
     fn next_look(&self) -> Option<Time> {
         let looks = self.is_up && self.is_open && self.idle.len() < AT_ONCE;
         looks.then(|| self.shard.next_look()).flatten()
@@ -15,7 +15,7 @@ impl Member {
 }
 
 impl World {
-    /// Hosts look when an actor may be idle.
+    /// Schedules idle scans.
     pub(super) fn plan_looks(&mut self) {
         for host in 0..self.hosts.len() {
             let member = &self.hosts[host];
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// The app has ended an actor that was idle.
+    /// The app has deactivated an idle actor.
     pub(super) fn idle_ended(&mut self, host: usize, life: u32, actor: u32, ticket: Ticket) {
         let member = &mut self.hosts[host];
         if member.life != life || member.idle.get(&actor) != Some(&ticket) {
@@ -75,7 +75,7 @@ impl World {
         self.look(host);
     }
 
-    /// A table changes: idle actors that are being ended stay for now.
+    /// A table changes: idle actors being deactivated stay for now.
     pub(super) fn stay_idle(&mut self, host: usize) {
         for (actor, ticket) in std::mem::take(&mut self.hosts[host].idle) {
             let woken = self.hosts[host].shard.leave(&actor.to_string(), ticket, self.now);
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// Whoever was left alone for long enough has ended.
+    /// All actors idle for long enough have ended.
     pub(super) fn check_idle(&self) {
         for host in self.hosts.iter().filter(|host| host.is_up && host.is_open) {
             let left = host.shard.len();

@@ -1,5 +1,5 @@
-//! Timers: in the memory of the host that an actor registered them at, and gone with it. What is due is a call, wherever
-//! the actor lives by then.
+//! Timers, in the memory of the host at which an actor registered them, and lost with it. A due timer is a
+//! call, wherever the actor lives by then.
 
 use jiff::{SignedDuration, Timestamp};
 use outrigger_actors::recurrence::Recurrence;
@@ -12,12 +12,12 @@ pub(super) struct Timer {
     actor: u32,
     /// `None` when it is over.
     times: Option<Recurrence>,
-    /// When it has to be due, in order.
+    /// Expected due times, in order.
     expected: Vec<Time>,
     due: usize,
 }
 
-/// The time of the simulation by a clock.
+/// Simulation time as a timestamp.
 fn clock(time: Time) -> Timestamp {
     let since = SignedDuration::try_from(time).expect("a short time");
     Timestamp::UNIX_EPOCH + since
@@ -33,7 +33,7 @@ impl World {
             self.random.random_range(1..4_u64),
             self.random.random_range(1..5_u32),
         );
-        // As long as some of its repetitions, or without an end.
+        // As long as some of its repetitions, or unlimited.
         let lasts = self.random.random_range(1..20_u64);
         let ttl = if lasts < 10 {
             format!("{lasts}s")
@@ -92,14 +92,14 @@ impl World {
         self.visit(self.calls.len() - 1);
     }
 
-    /// What was due is done, or has failed: either way the next time is the one after.
+    /// A timer's call succeeded or failed: it advances either way.
     pub(super) fn timer_ran(&mut self, number: usize) {
         let timer = &mut self.timers[number];
         timer.times = timer.times.take().and_then(Recurrence::passed);
         self.plan_timer(number);
     }
 
-    /// Timers whose host is still there were due as often as they say.
+    /// Timers whose host is still up fired as requested.
     pub(super) fn check_timers(&self) {
         for (number, timer) in self.timers.iter().enumerate() {
             if self.lives(timer) {

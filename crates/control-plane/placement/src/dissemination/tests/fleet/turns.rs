@@ -1,5 +1,5 @@
-//! What must hold of turns, kept beside the engine: the order in which they were asked for, who belongs to which, and how
-//! deep they are. And the calls that are made in a turn.
+//! A model of turns, independent of the engine: request order, membership and depth; and calls made within a
+//! turn.
 
 use outrigger_actors::turns::{Entry, Reentry};
 
@@ -7,10 +7,10 @@ use super::calls::Stage;
 use super::hosts::Wake;
 use super::*;
 
-/// What calls of one turn share: the call that it began with, and how often that was cut off before.
+/// Identity of a turn: its first call, and how often that was interrupted before.
 pub(super) type Id = (usize, u32);
 
-/// Actors in a chain of calls at most.
+/// Maximum actors in a chain of calls.
 const CHAIN: usize = 5;
 /// How long a call waits for one that it made.
 const CALLER_TIMEOUT: Duration = Duration::from_secs(6);
@@ -21,7 +21,7 @@ impl World {
         made_in.unwrap_or((call, cut))
     }
 
-    /// The calls that have a place among the turns of an actor at a host.
+    /// The calls that hold or await a turn of an actor at a host.
     fn inside(&self, host: usize, actor: u32) -> impl Iterator<Item = usize> {
         (0..self.calls.len()).filter(move |&call| {
             let call = &self.calls[call];
@@ -29,7 +29,7 @@ impl World {
         })
     }
 
-    /// A call asks for its turn. `None` where that is too deep.
+    /// A call requests its turn. `None` if that is too deep.
     pub(super) fn enter(&mut self, call: usize, stays: bool) -> Option<Entry> {
         let Call { actor, at, step, .. } = self.calls[call];
         let (id, now) = (self.id(call), self.now);
@@ -83,8 +83,8 @@ impl World {
         Some(entry)
     }
 
-    /// The turn of a call begins, or the call in its turn: none that was asked for before is left, and whatever runs of the
-    /// actor belongs to it.
+    /// Checks a call's begin: no earlier request is left, and all running calls of the actor belong to the
+    /// same turn.
     pub(super) fn check_begins(&mut self, call: usize) {
         let Call { actor, at, turn, .. } = self.calls[call];
         let early = self
@@ -114,15 +114,15 @@ impl World {
         host.used.insert(actor, self.now);
     }
 
-    /// The app is told that an actor ends: no turn is under way.
+    /// Checks that no turn is running when the app deactivates an actor.
     pub(super) fn check_ends(&self, host: usize, actor: u32) {
         let mut inside = self.inside(host, actor);
         let runs = inside.find(|&call| self.calls[call].stage == Stage::Runs);
         assert!(runs.is_none(), "actor {actor} ends in the turn of call {runs:?}");
     }
 
-    /// Which actor a turn calls before it ends. Without reentrancy, and where the calls that it is part of do not wait any
-    /// more, only ones that it cannot wait for in a circle.
+    /// The actor that a turn calls before it ends. Without reentrancy, or if its callers gave up, only actors
+    /// that cannot cause a deadlock.
     pub(super) fn next_of_turn(&mut self, call: usize) -> Option<u32> {
         if self.calls[call].makes == 0 {
             return None;
@@ -146,7 +146,7 @@ impl World {
         above.step == step && above.child == Some(call) && self.is_waited_for(parent)
     }
 
-    /// A turn calls an actor, and waits for the answer.
+    /// A turn calls an actor and waits for the answer.
     pub(super) fn call_within(&mut self, parent: usize, actor: u32) {
         let number = self.calls.len();
         let (from, step) = (self.calls[parent].at, self.calls[parent].step);
@@ -165,7 +165,7 @@ impl World {
         self.visit(number);
     }
 
-    /// A call is over: who waits for it goes on.
+    /// Completes a call and resumes its caller.
     pub(super) fn is_over(&mut self, call: usize) {
         self.tell_parent(call);
         if let Some(timer) = self.calls[call].timer {
