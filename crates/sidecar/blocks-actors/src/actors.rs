@@ -1,5 +1,5 @@
-//! Virtual actors: which sidecar hosts one, whose turn it is, its state, its timers, its end. The decisions are those of
-//! `outrigger_actors`; this carries them out.
+//! Virtual actors: hosting, calls, state, timers, reminders and deactivation. `outrigger_actors` makes the
+//! decisions; this module performs the I/O.
 
 mod admission;
 mod app;
@@ -59,71 +59,71 @@ use timers::Timers;
 
 const LOG: &str = "dapr.runtime.actor";
 
-/// Bytes of a type, an id, and a name of a reminder or a timer: an actor's are kept as long as it is active. Those of an actor
-/// that has reminders are shorter still, for the scheduler.
+/// Maximum length of an actor type or id, and of a reminder or timer name, bytes: an active actor's are kept
+/// in memory. The scheduler's limit for reminders is lower.
 const MAX_NAME: usize = 1024;
 
-/// The id that the calls of a turn share.
+/// Reentrancy id, shared by the calls of a turn.
 pub const REENTRANCY_ID: HeaderName = HeaderName::from_static("dapr-reentrancy-id");
-/// Says that a call came through an API of a sidecar.
+/// Marks a call that came through the API of a sidecar.
 pub const API_CALL: HeaderName = HeaderName::from_static("dapr-api-call");
-/// Says that a call came from another sidecar.
+/// Marks a call from another sidecar.
 const REMOTE: HeaderName = HeaderName::from_static("x-dapr-remote");
-/// An actor wants no more of a reminder or timer.
+/// Set in an actor's reply to cancel a reminder or timer.
 const CANCEL: HeaderName = HeaderName::from_static("x-daprremindercancel");
 
-/// What actors are built from.
+/// The dependencies of [`Actors`].
 pub struct Dependencies {
-    /// The app that hosts, as placement and the scheduler know it.
+    /// The app's id, as placement and the scheduler know it.
     pub app_id: Arc<str>,
     /// This app's namespace.
     pub namespace: Arc<str>,
-    /// Where other sidecars reach this one, `host:port`.
+    /// Address of this sidecar's internal server, `host:port`.
     pub address: String,
-    /// Whether there is a placement service.
+    /// Whether a placement service is configured.
     pub placement: bool,
-    /// Whether actors are handed over to their new hosts, where placement and all other sidecars do so.
+    /// Whether actors are handed over, if placement and all other sidecars support it.
     pub handover: bool,
-    /// Whether a namespace is missing that has to be there.
+    /// Whether a required namespace is missing.
     pub namespace_missing: bool,
-    /// The app beside us; `None` without app port.
+    /// The app; `None` without an app port.
     pub app: Option<Arc<AppChannel>>,
     /// The other sidecars.
     pub peers: Arc<Peers>,
     /// Policies and metrics.
     pub resilience: Arc<Resilience>,
-    /// State stores.
+    /// The state stores.
     pub state: Arc<State>,
-    /// Knows which of them is that of actors.
+    /// Names the actor state store.
     pub components: Arc<Components>,
-    /// Keeps reminders.
+    /// Stores reminders.
     pub scheduler: Arc<Scheduler>,
-    /// Starts spans of timers and reminders that are due.
+    /// Starts spans of due timers and reminders.
     pub tracer: Tracer,
-    /// Whether state may have a time to live.
+    /// Whether state may have a TTL.
     pub state_ttl: bool,
-    /// Largest message of a peer and largest answer of an app, bytes.
+    /// Maximum message of a peer and maximum response of an app, bytes.
     pub max_message: usize,
 }
 
-/// The actors of this app, and the way to those of others.
+/// The actors of this app, and routing to those of others.
 pub struct Actors {
     with: Dependencies,
     metrics: ActorMetrics,
     admission: Admission,
     routes: ArcSwap<Routes>,
-    /// The same, for who waits for the next step of a round.
+    /// The same, for calls that wait for the next step of a dissemination.
     steps: channel::Sender<Arc<Routes>>,
-    /// What is hosted now is made from these.
+    /// The source of `hosted`.
     known_types: Mutex<Types>,
     hosted: ArcSwap<Hosted>,
-    /// Whether it is known what the app hosts.
+    /// Whether the app's actor types are known.
     app_known: channel::Sender<bool>,
-    /// Names of the hosted types; `None` until there is anything to tell.
+    /// Names of the hosted types; `None` before the first report.
     types: channel::Sender<Option<Arc<[String]>>>,
-    /// What placement told all others.
+    /// The types that the current placement table lists.
     announced: channel::Sender<Arc<[String]>>,
-    looks: Arc<IdleScan>,
+    idle_scan: Arc<IdleScan>,
     is_connected: AtomicBool,
     timers: Timers,
     store: OnceLock<String>,
@@ -131,7 +131,7 @@ pub struct Actors {
 }
 
 impl Actors {
-    /// Actors that nobody is told of yet.
+    /// Actors without types, not yet reported to placement.
     pub fn new(with: Dependencies) -> Self {
         let metrics = ActorMetrics::new(&with.resilience.metrics.all().registry);
         let routes = Arc::new(Routes::new(&with.address));
@@ -145,7 +145,7 @@ impl Actors {
             app_known: channel::Sender::new(false),
             types: channel::Sender::new(None),
             announced: channel::Sender::default(),
-            looks: Arc::default(),
+            idle_scan: Arc::default(),
             is_connected: AtomicBool::new(false),
             timers: Timers::default(),
             store: OnceLock::new(),
@@ -154,7 +154,7 @@ impl Actors {
         }
     }
 
-    /// Whether there can be actors at all.
+    /// Checks whether this sidecar can use actors.
     fn check_possible(&self) -> Result<(), ActorError> {
         if !self.with.placement {
             return Err(ActorError::NoPlacement);
@@ -168,10 +168,10 @@ impl Actors {
         Ok(())
     }
 
-    /// Whether actors can be called, and have a store for their state.
+    /// Checks whether actors can be called and have a state store.
     ///
     /// # Errors
-    /// [`ActorError`]: why not.
+    /// [`ActorError`] if not.
     pub fn check_available(&self) -> Result<(), ActorError> {
         self.check_possible()?;
         self.store(ActorError::StateSave).map(|_| ())
@@ -190,14 +190,14 @@ impl Actors {
         Ok(self.hosted.load_full())
     }
 
-    /// A step of a round: what calls go by from now on.
+    /// Publishes the routes of a dissemination step.
     fn step(&self, routes: Routes) {
         let routes = Arc::new(routes);
         self.routes.store(Arc::clone(&routes));
         self.steps.send_replace(routes);
     }
 
-    /// Changes what is hosted here.
+    /// Changes the hosted types.
     fn change_types(&self, change: impl FnOnce(&mut Types)) {
         let mut known = self.known_types.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut known);
@@ -208,7 +208,7 @@ impl Actors {
         self.types.send_replace(names);
     }
 
-    /// Says what the app hosts.
+    /// Registers the app's actor types.
     pub fn register(&self, settings: &Settings) {
         for warning in &settings.warnings {
             tracing::warn!(target: LOG, "{warning}");
@@ -223,7 +223,7 @@ impl Actors {
             if reserved {
                 tracing::warn!(
                     target: LOG,
-                    "the app hosts the actor type {name}, which is reserved: it is ignored"
+                    "ignoring actor type {name} of the app: the name is reserved"
                 );
             }
             !reserved
@@ -233,7 +233,7 @@ impl Actors {
                 name,
                 *settings,
                 self.metrics.of(name),
-                &self.looks,
+                &self.idle_scan,
             ))
         };
         let types = of_app.map(make).collect();
@@ -244,8 +244,9 @@ impl Actors {
         self.app_known.send_replace(true);
     }
 
-    /// The app cannot be called any more: its actors end, and it hosts none. Until they have ended, its types are kept, so
-    /// that a table which gives them to others is not answered before.
+    /// Deactivates the app's actors and unregisters its types, because the app cannot be called any longer.
+    /// The types stay known until their actors have ended, so that a table which reassigns them is not
+    /// acknowledged earlier.
     pub async fn unregister(&self) {
         tracing::info!(target: LOG, "Unregistering hosted actors");
         let mut going = Vec::new();
@@ -259,7 +260,7 @@ impl Actors {
         self.change_types(|known| known.forget(&going));
     }
 
-    /// Takes reminders that are due from now on.
+    /// Starts receiving due reminders.
     pub fn take_reminders(self: &Arc<Self>) {
         let due = Arc::new(reminders::ReminderReceiver(Arc::downgrade(self)));
         self.with.scheduler.deliver_reminders_to(due);
@@ -268,7 +269,7 @@ impl Actors {
         }
     }
 
-    /// What the metadata API says.
+    /// The actor part of the metadata API.
     pub fn status(&self) -> proto::ActorRuntime {
         use proto::actor_runtime::ActorRuntimeStatus as Status;
         const DISCONNECTED: &str = "placement: disconnected";
@@ -305,7 +306,7 @@ impl Actors {
     }
 }
 
-/// Checks the names of an actor that an app asks for.
+/// Validates an actor that an app addresses.
 fn check_for_app(kind: &str, id: &str) -> Result<(), ActorError> {
     if internal::is_reserved(kind) {
         return Err(ActorError::Reserved(kind.to_owned()));
@@ -313,7 +314,8 @@ fn check_for_app(kind: &str, id: &str) -> Result<(), ActorError> {
     check(kind, id)
 }
 
-/// Checks the names of an actor, which become parts of a path. Ids of executors, which no path has, may be made of two.
+/// Validates an actor's type and id, which become parts of a path. Executor ids, which are in no path, may
+/// consist of two parts.
 fn check(kind: &str, id: &str) -> Result<(), ActorError> {
     check_name("actorType", kind)?;
     let (id, task) = match is_executor(kind) {
@@ -328,7 +330,7 @@ fn check_name(what: &str, name: &str) -> Result<(), ActorError> {
     if name.len() > MAX_NAME {
         let length = name.len();
         return Err(ActorError::Illegal(format!(
-            "invalid {what}: it has {length} bytes, and may have {MAX_NAME}"
+            "invalid {what}: {length} bytes, the maximum is {MAX_NAME}"
         )));
     }
     validate_name(name).map_err(|error| ActorError::Illegal(format!("invalid {what}: {error}")))

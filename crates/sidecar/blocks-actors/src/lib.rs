@@ -1,4 +1,4 @@
-//! The blocks whose work has its place in the cluster: actors, and workflows, which are actors of the sidecar itself.
+//! Actors, and workflows as internal actors.
 
 pub mod actors;
 pub mod workflow;

@@ -1,5 +1,5 @@
-//! Lets calls begin while the table of placement stands, and ends those that run when it changes. A call takes no lock:
-//! it counts itself in the shard of its actor.
+//! Admits calls while the placement table is valid and cancels them when it changes. A call takes no lock: it
+//! increments the counter of its actor's shard.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,45 +10,45 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
 
-/// Calls of different shards do not meet.
+/// Number of shards; calls of different shards do not contend.
 pub(super) const SHARDS: usize = 16;
 
-/// Between two signs of life of this process.
+/// Interval of the process heartbeat.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
-/// A process that was suspended for longer ends what runs before it does anything else: placement gives its actors to others 3 s
-/// after the first ping without an answer.
+/// A process that was suspended for longer cancels all calls first: placement reassigns its actors 3 s after
+/// the first unanswered ping.
 const MAX_SUSPENSION: Duration = Duration::from_millis(2_500);
 
-/// Whether calls may begin.
+/// Admits or rejects calls.
 pub(super) struct Admission {
     current: ArcSwap<Period>,
     is_open: watch::Sender<bool>,
     heartbeat: Arc<Heartbeat>,
-    /// The process was suspended: nothing begins before its actors have ended.
+    /// The process was suspended: no call starts before its actors have ended.
     suspended: watch::Sender<bool>,
 }
 
-/// When the process was last seen to go on.
+/// Detects a suspension of the process.
 struct Heartbeat {
     made: Instant,
-    /// Milliseconds after `made`; 0 while nobody watches.
+    /// Milliseconds after `made`; 0 while [`Admission::watch`] is not running.
     last_seen: AtomicU64,
 }
 
 impl Heartbeat {
-    /// By the clock of the machine, which goes on while the process is suspended.
+    /// By the machine's clock, which continues while the process is suspended.
     fn millis(&self) -> u64 {
         u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Whether the process was suspended until now.
-    fn has_stopped(&self) -> bool {
+    /// Whether the process has just been suspended.
+    fn was_suspended(&self) -> bool {
         let last_seen = self.last_seen.load(Ordering::SeqCst);
         last_seen > 0 && u128::from(self.millis().saturating_sub(last_seen)) > MAX_SUSPENSION.as_millis()
     }
 }
 
-/// Nobody watches any more.
+/// Stops the heartbeat check when dropped.
 struct Unwatched<'a>(&'a AtomicU64);
 
 impl Drop for Unwatched<'_> {
@@ -57,13 +57,13 @@ impl Drop for Unwatched<'_> {
     }
 }
 
-/// The time from one opening of the admission to its closing.
+/// The interval between opening and closing admission.
 struct Period {
     shards: [CallShard; SHARDS],
     closed: AtomicBool,
-    /// How many want calls of some actors to end.
+    /// Number of [`Evicting`] guards.
     evicts: AtomicUsize,
-    /// A call ended after the admission was closed.
+    /// Notified when a call ends after admission was closed.
     ended: Notify,
     heartbeat: Arc<Heartbeat>,
 }
@@ -72,7 +72,7 @@ struct Period {
 struct CallShard {
     calls: AtomicUsize,
     cancelled: AtomicBool,
-    /// Calls have to see whether they are to end.
+    /// Notified when calls must check for cancellation.
     recheck: Notify,
 }
 
@@ -108,30 +108,31 @@ impl Period {
     }
 }
 
-/// The right of a call to run; the admission waits for its end.
+/// Guard of a call in flight; a dissemination waits until it is dropped.
 pub(super) struct InFlight {
     period: Arc<Period>,
     shard: usize,
 }
 
 impl InFlight {
-    /// Completes when the call has to end, because it held up the others for too long.
+    /// Completes when the call must end: it exceeded the drain time.
     pub(super) async fn cancelled(&self) {
         self.cancelled_or(|| false).await;
     }
 
-    /// Whether [`InFlight::cancelled`] completes at once.
+    /// Whether [`InFlight::cancelled`] would complete at once.
     pub(super) fn is_cancelled(&self) -> bool {
         let shard = &self.period.shards[self.shard];
-        shard.cancelled.load(Ordering::SeqCst) || self.period.heartbeat.has_stopped()
+        shard.cancelled.load(Ordering::SeqCst) || self.period.heartbeat.was_suspended()
     }
 
-    /// Whether calls have to ask if they are to end: there is an [`Evicting`].
+    /// Whether calls must check for eviction: there is an [`Evicting`].
     pub(super) fn is_asked(&self) -> bool {
         self.period.evicts.load(Ordering::SeqCst) > 0
     }
 
-    /// As [`InFlight::cancelled`], or when `evicted` says so, which is asked while there is an [`Evicting`].
+    /// As [`InFlight::cancelled`], or when `evicted` returns true, which is checked while there is an
+    /// [`Evicting`].
     pub(super) async fn cancelled_or(&self, evicted: impl Fn() -> bool) {
         let shard = &self.period.shards[self.shard];
         loop {
@@ -140,8 +141,8 @@ impl InFlight {
             if self.is_cancelled() || (self.is_asked() && evicted()) {
                 return;
             }
-            // Whatever else the call waits for may be there when the process goes on.
-            let has_stopped = poll_fn(|cx| match self.period.heartbeat.has_stopped() {
+            // Checked first: after a suspension, everything the call waits for may be ready at once.
+            let has_stopped = poll_fn(|cx| match self.period.heartbeat.was_suspended() {
                 true => Poll::Ready(true),
                 false => look.as_mut().poll(cx).map(|()| false),
             });
@@ -163,16 +164,16 @@ impl Drop for InFlight {
     }
 }
 
-/// The calls that ran when the admission was closed.
+/// The calls in flight when admission was closed.
 pub(super) struct Draining(Arc<Period>);
 
 impl Draining {
-    /// The way to end what runs longer than they do.
+    /// Revokes work that outlasts these calls.
     pub(super) fn revocation(&self) -> Revocation {
         Revocation(Arc::clone(&self.0))
     }
 
-    /// Lets them go on for `time`, and ends those that are left.
+    /// Waits up to `time` for the calls to end, then cancels the rest.
     pub(super) async fn end(self, time: Duration) {
         let period = self.0;
         if !time.is_zero() && tokio::time::timeout(time, period.empty()).await.is_ok() {
@@ -183,7 +184,7 @@ impl Draining {
     }
 }
 
-/// Calls ask whether they have to end.
+/// While this exists, calls check for eviction.
 pub(super) struct Evicting(Arc<Period>);
 
 impl Drop for Evicting {
@@ -192,18 +193,18 @@ impl Drop for Evicting {
     }
 }
 
-/// What belongs to the time before the admission was closed.
+/// Revokes everything admitted before admission was closed.
 pub(super) struct Revocation(Arc<Period>);
 
 impl Revocation {
-    /// Ends all of it that runs, and at once what begins in it from now on, as parts of calls and the end of actors do.
+    /// Cancels all running work of the period, including parts of calls and deactivations that start later.
     pub(super) fn revoke(&self) {
         self.0.cancel();
     }
 }
 
 impl Admission {
-    /// An admission that is closed.
+    /// Closed until [`Admission::open`].
     pub(super) fn new() -> Self {
         let heartbeat = Arc::new(Heartbeat {
             made: Instant::now(),
@@ -217,7 +218,7 @@ impl Admission {
         }
     }
 
-    /// Sees that the process goes on, for as long as this is polled.
+    /// Runs the heartbeat while polled.
     pub(super) async fn watch(&self) {
         let _unwatched = Unwatched(&self.heartbeat.last_seen);
         loop {
@@ -228,39 +229,39 @@ impl Admission {
         }
     }
 
-    /// Closes the admission for good where the process was suspended, and ends what runs: whoever comes first notices.
+    /// If the process was suspended, closes admission and cancels all calls; every entry point checks this.
     fn check_suspended(&self) {
-        if self.heartbeat.has_stopped() {
+        if self.heartbeat.was_suspended() {
             self.suspended.send_replace(true);
             self.close().0.cancel();
         }
     }
 
-    /// Completes when the process is found to have been suspended.
+    /// Completes when a suspension of the process is detected.
     pub(super) async fn suspended(&self) {
         let mut suspended = self.suspended.subscribe();
-        // The sender is there as long as this.
+        // `self` owns the sender.
         let _seen = suspended.wait_for(|still| *still).await;
     }
 
-    /// What was here when the process was suspended has ended: the admission may be opened again.
+    /// Allows opening again: everything from before the suspension has ended.
     pub(super) fn resume(&self) {
         self.suspended.send_replace(false);
     }
 
-    /// Waits until calls may begin, and begins one.
+    /// Waits for admission of a call.
     pub(super) async fn admit(&self, shard: usize) -> InFlight {
         loop {
             if let Some(guard) = self.try_admit(shard) {
                 return guard;
             }
             let mut opened = self.is_open.subscribe();
-            // The admission is there as long as anybody who waits.
+            // `self` owns the sender.
             let _gone = opened.wait_for(|open| *open).await;
         }
     }
 
-    /// Begins a call if that may be now.
+    /// Admits a call unless admission is closed.
     pub(super) fn try_admit(&self, shard: usize) -> Option<InFlight> {
         let guard = self.count(shard);
         (!guard.period.closed.load(Ordering::SeqCst)).then_some(guard)
@@ -274,12 +275,12 @@ impl Admission {
         InFlight { period, shard }
     }
 
-    /// Begins a part of a call that runs already, whether the admission is open or not: what ends that ends this.
+    /// Registers a part of a running call, even if admission is closed: it is cancelled with the call.
     pub(super) fn admit_nested(&self, shard: usize) -> InFlight {
         self.count(shard)
     }
 
-    /// Lets no call begin. What runs is the caller's to end.
+    /// Stops admission; the caller drains the calls in flight.
     pub(super) fn close(&self) -> Draining {
         let period = self.current.load_full();
         period.closed.store(true, Ordering::SeqCst);
@@ -287,12 +288,11 @@ impl Admission {
         Draining(period)
     }
 
-    /// Whether calls may begin.
     pub(super) fn is_open(&self) -> bool {
         !self.current.load().closed.load(Ordering::SeqCst)
     }
 
-    /// Makes calls ask whether they have to end, now and as long as this is there.
+    /// Makes calls check for eviction, now and while the guard exists.
     pub(super) fn evict(&self) -> Evicting {
         let period = self.current.load_full();
         period.evicts.fetch_add(1, Ordering::SeqCst);
@@ -303,23 +303,23 @@ impl Admission {
         Evicting(period)
     }
 
-    /// Completes when the admission is closed: what is only watched does not hold up a new table.
+    /// Completes when admission closes: watches do not delay a new table.
     pub(super) fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut is_open = self.is_open.subscribe();
         async move {
-            // Without an admission nothing is watched either.
+            // The sender is gone: nothing is left to watch.
             let _closed = is_open.wait_for(|open| !*open).await;
         }
     }
 
-    /// Lets calls begin again behind [`Admission::close`], where nothing was ended.
+    /// Undoes [`Admission::close`] if no call was cancelled.
     pub(super) fn reopen(&self) {
         self.current.load().closed.store(false, Ordering::SeqCst);
         self.is_open.send_replace(true);
         self.stay_closed();
     }
 
-    /// Lets calls begin.
+    /// Admits calls.
     pub(super) fn open(&self) {
         if self.is_open() {
             return;
@@ -329,7 +329,7 @@ impl Admission {
         self.stay_closed();
     }
 
-    /// What opens the admission may not know yet that the process was suspended.
+    /// Closes again after a suspension that the opener may not know of.
     fn stay_closed(&self) {
         if *self.suspended.borrow() {
             self.close().0.cancel();
@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_here_when_the_process_stood_still_has_ended() {
+    async fn suspension_cancels_all_calls() {
         let admission = Admission::new();
         admission.open();
         let ran = admission.admit(0).await;
@@ -354,13 +354,13 @@ mod tests {
         let mut ends = std::pin::pin!(ran.cancelled());
         assert!(ends.as_mut().now_or_never().is_none());
         std::thread::sleep(MAX_SUSPENSION + Duration::from_millis(10));
-        // Before anybody has looked at the clock.
+        // Before the heartbeat has noticed.
         assert!(ends.now_or_never().is_some());
         let part = admission.admit_nested(0);
         assert!(part.cancelled().now_or_never().is_some());
         assert!(ran.cancelled().now_or_never().is_some());
         assert!(admission.admit(1).now_or_never().is_none());
-        // An order that was on its way.
+        // A late order.
         admission.open();
         assert!(admission.admit(1).now_or_never().is_none());
         assert!(admission.suspended().now_or_never().is_some());
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_closed_gate_waits_for_what_runs_and_ends_what_takes_too_long() {
+    async fn close_drains_then_cancels_calls() {
         let admission = Admission::new();
         assert!(admission.admit(0).now_or_never().is_none());
         admission.open();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_ends_in_time_is_not_ended() {
+    async fn calls_within_drain_time_complete() {
         let admission = Admission::new();
         admission.open();
         let guard = admission.admit(0).await;
@@ -414,12 +414,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn behind_the_fence_no_part_of_a_call_goes_on_or_begins() {
+    async fn revocation_cancels_nested_calls() {
         let admission = Admission::new();
         admission.open();
         let draining = admission.close();
         let revocation = draining.revocation();
-        // Nothing runs that has to be ended.
+        // No call is in flight.
         draining.end(Duration::from_secs(2)).await;
         let part = admission.admit_nested(0);
         assert!(part.cancelled().now_or_never().is_none());
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_begins_when_the_gate_opens() {
+    async fn opening_admits_waiting_calls() {
         let admission = Arc::new(Admission::new());
         let waiting = tokio::spawn({
             let admission = Arc::clone(&admission);

@@ -1,4 +1,4 @@
-//! Calls of actors on the app that hosts them.
+//! Calls to the app for its actors.
 
 use std::pin::pin;
 
@@ -21,10 +21,10 @@ use serde_json::value::RawValue;
 use super::call::Message;
 use super::{ActorError, Actors, CANCEL, REENTRANCY_ID};
 
-/// `google.protobuf.BytesValue`: the JSON of timers and reminders.
+/// `google.protobuf.BytesValue`: JSON of timers and reminders.
 pub(super) const BYTES_VALUE: &str = "type.googleapis.com/google.protobuf.BytesValue";
 
-/// What the app is told of a timer that is due.
+/// Body of a timer call.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TimerBody<'a> {
@@ -35,7 +35,7 @@ struct TimerBody<'a> {
     period: &'a str,
 }
 
-/// What the app is told of a reminder that is due.
+/// Body of a reminder call.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ReminderBody<'a> {
@@ -46,8 +46,8 @@ struct ReminderBody<'a> {
 }
 
 impl Actors {
-    /// Calls the app in an actor's turn, within the time that the policy of its type leaves. `reentry` is the id that was
-    /// made for the turn.
+    /// Calls the app in an actor's turn, within the policy's timeout. `reentry`: the reentrancy id generated
+    /// for the turn.
     pub(super) async fn call_app(
         &self,
         message: &Message<'_>,
@@ -79,14 +79,14 @@ impl Actors {
             .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())))
     }
 
-    /// The app's reply, its body whole; anything but success is an error.
+    /// The app's response with its whole body; anything but success is an error.
     async fn app_reply(&self, call: Call) -> Result<Reply, ActorError> {
         let method = call.method.clone();
         let reply = self.app_head(call).await?;
         self.success(reply, method).await
     }
 
-    /// The app's reply as soon as its head is here.
+    /// The app's response, once its head has arrived.
     async fn app_head(&self, call: Call) -> Result<Reply, ActorError> {
         let app = self.with.app.as_ref();
         let app = app.ok_or_else(|| ActorError::Invoke(AppError::NoChannel.to_string()))?;
@@ -94,7 +94,7 @@ impl Actors {
         reply.map_err(|error| ActorError::Invoke(error.to_string()))
     }
 
-    /// Reads the body of a reply that says success.
+    /// Reads the body of a successful response.
     async fn success(&self, mut reply: Reply, method: String) -> Result<Reply, ActorError> {
         let body = std::mem::take(&mut reply.body);
         let body = body.collect_up_to(self.with.max_message).await;
@@ -105,7 +105,7 @@ impl Actors {
         Ok(reply)
     }
 
-    /// Tells the app that an actor is not active any more.
+    /// Deactivates an actor in the app.
     pub(super) async fn deactivate_in_app(&self, kind: &str, id: &str) -> Result<(), ActorError> {
         let mut call = Call::own(
             Method::DELETE,
@@ -117,12 +117,12 @@ impl Actors {
         call.content_type = Some(HeaderValue::from_static("application/x-protobuf"));
         let method = call.method.clone();
         let reply = self.app_head(call).await?;
-        // The body is not read: an app that does not end it does not hold up the end of the actor.
+        // The body is not read, so an app that never finishes it does not delay the deactivation.
         check(&reply.status, method, b"")
     }
 }
 
-/// The error that a reply stands for, with its `body` as text.
+/// The error for a response status; `body` is its text.
 fn check(status: &AppStatus, method: String, body: &[u8]) -> Result<(), ActorError> {
     let (code, text) = match status {
         AppStatus::Http(200) | AppStatus::Grpc { code: 0, .. } => return Ok(()),
@@ -135,7 +135,7 @@ fn check(status: &AppStatus, method: String, body: &[u8]) -> Result<(), ActorErr
     Err(ActorError::Invoke(error))
 }
 
-/// Whether an actor's reply says that it wants no more of this timer or reminder.
+/// Whether an actor's response cancels its timer or reminder.
 pub(super) fn is_cancelled(reply: &Reply) -> bool {
     let cancel = reply.headers.get(CANCEL).and_then(|value| value.to_str().ok());
     cancel.is_some_and(truthy)
@@ -171,7 +171,7 @@ async fn request(message: &Message<'_>, reentry: Option<&str>) -> Result<Call, A
     Ok(call)
 }
 
-/// The call of the app for a timer or reminder that is due; large data are decoded on threads for heavy work.
+/// Builds the app call for a due timer or reminder. Large data are decoded on the offload threads.
 async fn due_call(reminder: &Reminder) -> Result<Call, ActorError> {
     let size = reminder.data.as_ref().map_or(0, |data| data.value.len());
     if size <= INLINE {
@@ -193,7 +193,7 @@ fn due(reminder: &Reminder) -> Result<Call, ActorError> {
     } = reminder;
     let unreadable = |error: &dyn std::fmt::Display| {
         ActorError::Invoke(format!(
-            "the data of {name} of actor {actor_type}||{actor_id} cannot be read: {error}"
+            "cannot decode the data of {name} of actor {actor_type}||{actor_id}: {error}"
         ))
     };
     let data = match &reminder.data {
@@ -224,16 +224,16 @@ fn due(reminder: &Reminder) -> Result<Call, ActorError> {
         };
         ("remind", serde_json::to_vec(&body))
     };
-    // Texts and JSON can always be written.
+    // Serialization of strings and JSON cannot fail.
     let body = Bytes::from(body.unwrap_or_default());
     let method = format!("actors/{actor_type}/{actor_id}/method/{place}/{name}");
     let (metadata, trace) = (HeaderMap::new(), Parent::default());
     Ok(Call::own(Method::PUT, method, metadata, body.into(), trace))
 }
 
-/// The JSON of data: the bytes of a `BytesValue` are JSON already.
+/// Data as JSON; a `BytesValue` contains JSON already.
 pub(super) fn json(any: &prost_types::Any) -> Result<Vec<u8>, prost::DecodeError> {
-    // The message of bytes is one of prost's own.
+    // prost has its own message type for bytes.
     if any.type_url.ends_with("google.protobuf.BytesValue") {
         return <Vec<u8> as prost::Message>::decode(any.value.as_slice());
     }
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_data_are_read_on_another_thread() {
+    async fn offloads_large_data() {
         for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
             let json = format!("\"{}\"", "x".repeat(size - 2));
             let reminder = Reminder {

@@ -1,4 +1,4 @@
-//! The way of a call to an actor, wherever it lives.
+//! Routing of calls to actors.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use super::host::{Hosted, TurnRequest};
 use super::internal::is_reserved;
 use super::{ActorError, Actors, REENTRANCY_ID, check, check_for_app};
 
-/// How long a call of another sidecar waits here while calls may not begin: longer than it takes to elect another leader of
-/// placement. A host that is cut off from placement learns last that the actor is another's by now; the other sidecar
-/// knows, or waits itself.
+/// How long a peer's call waits while calls are not admitted: longer than the election of a placement leader.
+/// A host that is cut off from placement is the last to learn that an actor moved; the calling sidecar knows
+/// or waits itself.
 const PEERS_WAIT: Duration = Duration::from_secs(10);
 
-/// A call of an actor's method; its body is here whole, so that it can be made again.
+/// A call of an actor method; the body is buffered so that it can be retried.
 #[derive(Clone, Debug, Default)]
 pub struct ActorCall {
     /// Actor type.
@@ -42,7 +42,7 @@ pub struct ActorCall {
     pub content_type: Option<HeaderValue>,
     /// The caller's headers.
     pub metadata: HeaderMap,
-    /// Whether they are gRPC metadata.
+    /// Whether `metadata` is gRPC metadata.
     pub from_grpc: bool,
     /// The payload.
     pub body: Bytes,
@@ -50,15 +50,15 @@ pub struct ActorCall {
     pub trace: Parent,
 }
 
-/// Something for an actor.
+/// A message for an actor.
 pub(super) enum Message<'a> {
     Call(&'a ActorCall),
-    /// A timer or a reminder is due, in this span. Whether the actor may have begun with it.
+    /// A due timer or reminder, its span, and whether the actor may have started it.
     Due(&'a Reminder, &'a Parent, &'a DeliveryStarted),
 }
 
 impl Message<'_> {
-    /// The actor begins with it, or another host is asked.
+    /// Records that the actor starts handling it or another host is called.
     pub(super) fn begins(&self) {
         if let Self::Due(.., begun) = self {
             begun.set();
@@ -87,22 +87,22 @@ impl Message<'_> {
     }
 }
 
-/// What became of a call of an actor that lives in this sidecar.
+/// The outcome of a call to an actor of this sidecar.
 #[expect(
     clippy::large_enum_variant,
-    reason = "taken apart as soon as it is made, and most are the large one"
+    reason = "matched at once, and mostly the large variant"
 )]
 enum CallOutcome {
     Done(Reply),
-    /// The actor has ended here.
+    /// The actor has been deactivated here.
     Ended,
-    /// The call did not begin, and has to look up again where the actor lives.
+    /// The call did not begin and must be routed again.
     Retry,
 }
 
 impl Actors {
-    /// Calls a method of an actor for an app, under the retries and the breaker of the actor's type. What the app says is `Ok`
-    /// if it is 200, or its own failure.
+    /// Calls an actor method for an app, under the policy of the actor type. `Ok` is a 200 response or the
+    /// app's own error response.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -129,8 +129,8 @@ impl Actors {
             .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())))
     }
 
-    /// The same for this sidecar's own parts, without the policies of the type: what workflows say to each other is retried
-    /// by them.
+    /// As [`Actors::invoke`] for the sidecar's own callers, without the type's policy: workflows retry their
+    /// calls themselves.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -139,15 +139,15 @@ impl Actors {
         self.send(&Message::Call(call)).await
     }
 
-    /// Sends to an actor, without the policies of its type: what is due has retries of its own.
+    /// Sends a message without the type's policy: timers and reminders have their own retries.
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
         self.known(message.kind()).await?;
         self.found(message, false).await
     }
 
-    /// Sends to an actor wherever it is. If its host does not have it yet, the built-in retries look for it again, unless a
-    /// policy of its type does. A new table ends a pause early with an attempt that uses up no retry, so that the start of
-    /// a fleet does not use them up.
+    /// Routes a message to its actor. If the host does not have the actor yet, the built-in retries apply,
+    /// unless the type has a policy. A new table interrupts a pause with an attempt that does not count as a
+    /// retry, so that the startup of a fleet does not use them up.
     async fn found(&self, message: &Message<'_>, has_policy: bool) -> Result<Reply, ActorError> {
         let resilience = &self.with.resilience;
         let builtin = (!has_policy).then(|| {
@@ -156,14 +156,14 @@ impl Actors {
         });
         let mut run = Run::start(builtin, Key::NONE, &resilience.metrics);
         let mut steps = self.steps.subscribe();
-        // Set for an attempt that a new table began before the pause of a retry was over.
+        // Set for an attempt that a new table started before the pause was over.
         let mut pause_end = None;
         loop {
             if pause_end.is_none() {
                 run.before()
                     .map_err(|refused| ActorError::Invoke(refused.to_string()))?;
             }
-            // The future of a call to the app is large.
+            // Boxed: the future of an app call is large.
             let result = Box::pin(self.once(message, Origin::Own, &mut steps)).await;
             let next = match (outcome(&result), pause_end) {
                 (Outcome::Failure { .. }, Some(end)) => end,
@@ -180,7 +180,7 @@ impl Actors {
         }
     }
 
-    /// Waits until calls may begin, and begins one of this actor.
+    /// Waits for admission of a call to this actor.
     pub(super) async fn admit_call(&self, kind: &str, id: &str) -> Result<InFlight, ActorError> {
         let shard = self.shard_of(kind, id);
         tokio::select! {
@@ -189,7 +189,7 @@ impl Actors {
         }
     }
 
-    /// The same for a call of another sidecar.
+    /// As [`Actors::admit_call`] for a peer's call, with a timeout.
     pub(super) async fn admit_from_peer(&self, kind: &str, id: &str) -> Result<InFlight, ActorError> {
         if let Some(guard) = self.admission.try_admit(self.shard_of(kind, id)) {
             return Ok(guard);
@@ -205,7 +205,7 @@ impl Actors {
             .map_or(0, |kind| kind.shard_of(id))
     }
 
-    /// `steps` has changed afterwards if there is a newer table than the one that the call went by.
+    /// Routes a message once. Afterwards `steps` has changed if there is a newer table than the one used.
     async fn once(
         &self,
         message: &Message<'_>,
@@ -251,7 +251,7 @@ impl Actors {
         }
     }
 
-    /// Waits for the next step of the round.
+    /// Waits for the next step of the dissemination.
     pub(super) async fn next_step(&self, steps: &mut Receiver<Arc<Routes>>) -> Result<(), ActorError> {
         tokio::select! {
             _changed = steps.changed() => Ok(()),
@@ -259,7 +259,7 @@ impl Actors {
         }
     }
 
-    /// The address of the sidecar that an actor belongs to by the table; `None` where nobody is known to host its type.
+    /// The address of the sidecar that hosts an actor by the table; `None` if no host has its type.
     pub fn host_of(&self, kind: &str, id: &str) -> Option<String> {
         let routes = self.routes.load();
         match routes.route(Origin::Own, kind, id) {
@@ -269,14 +269,14 @@ impl Actors {
         }
     }
 
-    /// Another sidecar sends to an actor that it takes for this one's, or that lived there.
+    /// Handles a message from another sidecar, whose table says that the actor lives or lived here.
     pub(super) async fn received(&self, message: &Message<'_>, origin: Origin) -> Result<Reply, ActorError> {
         self.known(message.kind()).await?;
         self.once(message, origin, &mut self.steps.subscribe()).await
     }
 
-    /// An actor that lives here, for as long as the guard stands. Where it is not `owned` any more, what belongs to a turn
-    /// that runs is part of it, and all else waits for the actor's end.
+    /// Calls an actor on this sidecar while its guard is held. If the actor is not `owned` any longer, only
+    /// messages of the running turn join it; all others wait for its deactivation.
     async fn call_admitted(
         &self,
         guard: InFlight,
@@ -301,8 +301,8 @@ impl Actors {
         let turn_request = turn_request.within(&guard);
         let evicted = || {
             let begun = turn_request.begun.load(Ordering::SeqCst);
-            // Who only waits for the end of an actor that nobody else has yet finds nothing new by looking again.
-            kind.is_some_and(|kind| (begun || (owned && !kind.is_going())) && kind.is_evicted(id))
+            // A call that waits for the deactivation is not rerouted while no other host has the actor.
+            kind.is_some_and(|kind| (begun || (owned && !kind.is_retiring())) && kind.is_evicted(id))
         };
         let local = pin!(self.call_local(&hosted, message, &turn_request));
         tokio::select! {
@@ -315,15 +315,15 @@ impl Actors {
         }
     }
 
-    /// A turn was cut off after it had begun. By the contract the call is made again, also where the app has done it. Where
-    /// actors are handed over, only who called decides that, as when a connection breaks; reminders come until they
-    /// succeed, and actors of the sidecar know what they have done.
+    /// The error of a turn that was interrupted after it had begun. The contract retries the call even if the
+    /// app has executed it. With handover only the caller decides that, as for a broken connection; reminders
+    /// are redelivered, and internal actors are idempotent.
     fn interrupted(&self, message: &Message<'_>) -> ActorError {
         match message {
             Message::Call(call) if self.with.handover && !is_reserved(&call.kind) => {
                 ActorError::Invoke(format!(
-                    "the turn of actor {}||{} was cut off, because its host gives the actor up and it took longer than \
-                     drainOngoingCallTimeout: it may have been done; call again if it can be done twice",
+                    "the call of actor {}||{} was interrupted: the actor moves and the call exceeded \
+                     drainOngoingCallTimeout; the app may have executed it, so retry only if it is idempotent",
                     call.kind, call.id
                 ))
             }
@@ -331,22 +331,22 @@ impl Actors {
         }
     }
 
-    /// An actor of this sidecar: waits for its turn, and calls the app, or the actor itself. `None` when it has ended.
+    /// Waits for a turn and calls the app or the internal actor. `None` if the actor has been deactivated.
     async fn call_local(
         &self,
         hosted: &Hosted,
         message: &Message<'_>,
         turn_request: &TurnRequest<'_>,
     ) -> Result<Option<Reply>, ActorError> {
-        // The table may be of a time when another set of types was hosted.
+        // The table may predate the current set of types.
         let Some(kind) = hosted.with_actors(message.kind()) else {
             return match (turn_request.is_local)() {
                 true => Err(no_address(message.kind(), message.id())),
                 false => Ok(None),
             };
         };
-        // By a table that does not know yet that the type goes, there is nobody else to ask.
-        let ended = || match kind.is_going() && (turn_request.is_local)() {
+        // If the table does not know yet that the type is being unregistered, there is no other host.
+        let ended = || match kind.is_retiring() && (turn_request.is_local)() {
             true => Err(no_address(message.kind(), message.id())),
             false => Ok(None),
         };
@@ -376,7 +376,7 @@ pub(super) fn no_address(kind: &str, id: &str) -> ActorError {
     }
 }
 
-/// How an attempt counts: only what looked in the wrong place is worth another one.
+/// Classifies an attempt: only a routing error is retried.
 pub(super) fn outcome<T>(result: &Result<T, ActorError>) -> Outcome {
     match result {
         Ok(_) => Outcome::Success,

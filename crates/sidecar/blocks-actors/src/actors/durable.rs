@@ -1,4 +1,4 @@
-//! Reminders that the sidecar sets for its own actors, with data as they are, and for types of other apps too.
+//! Reminders of the sidecar's own actors, with uninterpreted data, also for types of other apps.
 
 use outrigger_runtime::scheduler::SchedulerError;
 use outrigger_wire::scheduler::v1::Job;
@@ -6,7 +6,7 @@ use outrigger_wire::scheduler::v1::Job;
 use super::Actors;
 
 impl Actors {
-    /// Sets a reminder, in the place of one of its name.
+    /// Sets a reminder, replacing one of the same name.
     ///
     /// # Errors
     /// [`SchedulerError`].
@@ -23,7 +23,7 @@ impl Actors {
             .await
     }
 
-    /// Deletes a reminder; that there is none is fine.
+    /// Deletes a reminder; succeeds if there is none.
     ///
     /// # Errors
     /// [`SchedulerError`].
@@ -32,7 +32,7 @@ impl Actors {
         scheduler.delete(name, scheduler.of_actor(kind, id)).await
     }
 
-    /// Deletes all reminders of an actor; `prefix`: of all actors whose ids begin so.
+    /// Deletes all reminders of an actor; `prefix`: of all actors whose ids have the prefix `id`.
     ///
     /// # Errors
     /// [`SchedulerError`].

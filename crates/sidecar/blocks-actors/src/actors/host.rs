@@ -1,4 +1,4 @@
-//! The actors of the app beside this sidecar: their turns, and their end.
+//! The hosted actors: turns and deactivation.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -18,38 +18,38 @@ use super::metrics::TypeMetrics;
 
 type Waker = oneshot::Sender<()>;
 
-/// The types that are hosted here.
+/// The hosted actor types.
 #[derive(Default)]
 pub(super) struct Hosted {
-    /// With those that go.
+    /// Includes types that are being unregistered.
     types: HashMap<Arc<str>, Arc<HostedType>>,
-    /// The names of those that stay, sorted.
+    /// The names of the registered types, sorted.
     pub(super) names: Arc<[String]>,
-    /// How long calls may go on when actors move.
+    /// Drain time of calls when actors move.
     pub(super) drain: Duration,
 }
 
-/// Where the types come from.
+/// The sources of the hosted types.
 #[derive(Default)]
 pub(super) struct Types {
-    /// Those of the app; `None` until it is known what it hosts.
+    /// Types of the app; `None` until they are known.
     pub(super) app: Option<Vec<Arc<HostedType>>>,
-    /// Those that are hosted no more, until their actors have ended.
+    /// Unregistered types whose actors have not ended.
     pub(super) going: Vec<Arc<HostedType>>,
-    /// Those of the sidecar, by name.
+    /// Internal types by name.
     pub(super) internal: HashMap<String, Arc<HostedType>>,
-    /// How long calls may go on when actors move.
+    /// Drain time of calls when actors move.
     pub(super) drain: Duration,
 }
 
 impl Types {
-    /// These are hosted no more; what is left of their actors is known until [`Types::forget`].
+    /// Unregisters these types; their remaining actors stay known until [`Types::forget`].
     pub(super) fn retire(&mut self, kinds: &[Arc<HostedType>]) {
-        kinds.iter().for_each(|kind| kind.goes());
+        kinds.iter().for_each(|kind| kind.retire());
         self.going.extend(kinds.iter().cloned());
     }
 
-    /// All actors of these have ended.
+    /// Forgets types whose actors have all ended.
     pub(super) fn forget(&mut self, kinds: &[Arc<HostedType>]) {
         self.going
             .retain(|kind| !kinds.iter().any(|gone| Arc::ptr_eq(kind, gone)));
@@ -57,7 +57,7 @@ impl Types {
 }
 
 impl Hosted {
-    /// Of the types that there are now.
+    /// The current types.
     pub(super) fn new(known: &Types) -> Self {
         let stay = known.app.iter().flatten().chain(known.internal.values());
         let mut names: Vec<_> = stay.clone().map(|kind| kind.name.to_string()).collect();
@@ -74,33 +74,33 @@ impl Hosted {
         }
     }
 
-    /// The type of this name.
+    /// The registered type of this name.
     pub(super) fn get(&self, kind: &str) -> Option<&Arc<HostedType>> {
-        self.with_actors(kind).filter(|kind| !kind.is_going())
+        self.with_actors(kind).filter(|kind| !kind.is_retiring())
     }
 
-    /// The type of this name, also where only what is left of its actors is here.
+    /// The type of this name, also if it is being unregistered.
     pub(super) fn with_actors(&self, kind: &str) -> Option<&Arc<HostedType>> {
         self.types.get(kind)
     }
 
-    /// All types that have actors here.
+    /// All types, including those being unregistered.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<HostedType>> {
         self.types.values()
     }
 
-    /// The types that stay, in the order of their names.
+    /// The registered types, sorted by name.
     pub(super) fn types(&self) -> impl Iterator<Item = &Arc<HostedType>> {
         self.names.iter().filter_map(|name| self.types.get(name.as_str()))
     }
 }
 
-/// When idle actors are looked for.
+/// Schedules scans for idle actors.
 pub(super) struct IdleScan {
     began: Instant,
-    /// Milliseconds since the beginning; the next look.
+    /// The next scan, milliseconds after `began`.
     next: AtomicU64,
-    /// The next look is earlier than it was.
+    /// Notified when the next scan becomes earlier.
     pub(super) earlier: Notify,
 }
 
@@ -127,49 +127,48 @@ impl IdleScan {
         }
     }
 
-    /// Takes the time of the next look; who looks asks again.
+    /// The time of the next scan; the scanner schedules the one after.
     pub(super) fn take(&self) -> Option<Instant> {
         let next = self.next.load(Ordering::Relaxed);
         (next != u64::MAX).then(|| self.began + Duration::from_millis(next))
     }
 
-    /// A look begins: all who want another one ask for it.
+    /// Starts a scan, during which shards schedule their next one.
     pub(super) fn begin(&self) {
         self.next.store(u64::MAX, Ordering::Relaxed);
     }
 }
 
-/// The actors of one type.
+/// The hosted actors of one type.
 pub(super) struct HostedType {
     pub(super) name: Arc<str>,
     pub(super) settings: TypeSettings,
     pub(super) metrics: TypeMetrics,
-    /// Their code, where it is not the app's.
+    /// The implementation of an internal type.
     pub(super) internal: Option<Internal>,
     shards: [Mutex<Shard<Waker>>; SHARDS],
-    /// No turn begins any more: the actors end.
-    is_going: AtomicBool,
-    looks: Arc<IdleScan>,
+    /// No actor is activated any more: the type is being unregistered.
+    is_retiring: AtomicBool,
+    idle_scan: Arc<IdleScan>,
     hasher: RandomState,
 }
 
-/// A call's part in a turn, until it is dropped.
+/// A call's part in a turn, until dropped.
 pub(super) struct Turn<'a> {
     kind: &'a HostedType,
     id: &'a str,
     ticket: Option<Ticket>,
-    /// It is the last one: the actor ends with it.
+    /// The last turn: the actor ends with it.
     is_last: bool,
 }
 
-/// How a call asks for its turn, and whether it got it.
+/// A call's request for a turn, and whether it has got one.
 pub(super) struct TurnRequest<'a> {
-    /// Whether the actor is this sidecar's; asked in the moment in which the call takes its turn, so that none begins
-    /// behind the last.
+    /// Whether the actor belongs to this sidecar; evaluated when the call takes its turn, so that none
+    /// follows the last turn.
     pub(super) is_local: &'a (dyn Fn() -> bool + Sync),
-    /// By which the call may have to end while it waits.
+    /// The guard that may cancel the call while it waits.
     guard: Option<&'a InFlight>,
-    /// The turn has begun.
     pub(super) begun: AtomicBool,
 }
 
@@ -182,7 +181,7 @@ impl<'a> TurnRequest<'a> {
         }
     }
 
-    /// The same for a call that ends when its guard does, and takes no turn behind that.
+    /// Ties the request to a guard: a cancelled call gets no turn.
     pub(super) fn within(self, guard: &'a InFlight) -> Self {
         Self {
             guard: Some(guard),
@@ -192,12 +191,12 @@ impl<'a> TurnRequest<'a> {
 }
 
 impl HostedType {
-    /// A type of the app.
+    /// An app's type.
     pub(super) fn new(
         name: &str,
         settings: TypeSettings,
         metrics: TypeMetrics,
-        looks: &Arc<IdleScan>,
+        idle_scan: &Arc<IdleScan>,
     ) -> Self {
         Self {
             name: name.into(),
@@ -205,45 +204,44 @@ impl HostedType {
             metrics,
             internal: None,
             shards: std::array::from_fn(|_| Mutex::new(Shard::new(settings.idle))),
-            is_going: AtomicBool::new(false),
-            looks: Arc::clone(looks),
+            is_retiring: AtomicBool::new(false),
+            idle_scan: Arc::clone(idle_scan),
             hasher: RandomState::new(),
         }
     }
 
-    /// A type of the sidecar.
+    /// An internal type.
     pub(super) fn internal(
         name: &str,
         internal: Internal,
         metrics: TypeMetrics,
-        looks: &Arc<IdleScan>,
+        idle_scan: &Arc<IdleScan>,
     ) -> Self {
-        let made = Self::new(name, internal.settings(), metrics, looks);
+        let made = Self::new(name, internal.settings(), metrics, idle_scan);
         Self {
             internal: Some(internal),
             ..made
         }
     }
 
-    /// Ends the calls of a type of the sidecar; those of an app end by themselves.
+    /// Cancels the calls of an internal type; calls of an app's type end by themselves.
     pub(super) fn end(&self) {
         if let Some(internal) = &self.internal {
             internal.end();
         }
     }
 
-    /// From now on no actor becomes active, and only calls of a turn that runs begin. Whoever looks for active actors
-    /// behind this finds all that there will be.
-    pub(super) fn goes(&self) {
-        self.is_going.store(true, Ordering::SeqCst);
+    /// Stops activation: from now on only calls of a running turn start, and a listing of active actors is
+    /// complete.
+    pub(super) fn retire(&self) {
+        self.is_retiring.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the type is hosted no more.
-    pub(super) fn is_going(&self) -> bool {
-        self.is_going.load(Ordering::SeqCst)
+    /// Whether the type is being unregistered.
+    pub(super) fn is_retiring(&self) -> bool {
+        self.is_retiring.load(Ordering::SeqCst)
     }
 
-    /// The shard of an actor.
     pub(super) fn shard_of(&self, id: &str) -> usize {
         usize::try_from(self.hasher.hash_one(id) % SHARDS as u64).unwrap_or_default()
     }
@@ -252,8 +250,8 @@ impl HostedType {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the actor's turn, or joins the one that has this id. `None` when the actor has ended here, or never was:
-    /// it is another sidecar's.
+    /// Waits for a turn of the actor, or joins the one with this reentrancy id. `None` if the actor was
+    /// deactivated here or belongs to another sidecar.
     pub(super) async fn turn<'a>(
         &'a self,
         id: &'a str,
@@ -265,9 +263,9 @@ impl HostedType {
         let reentry = reentry.map(|(id, depth)| Reentry { id, depth });
         let entry = {
             let mut shard = self.shard(self.shard_of(id));
-            let stays = !self.is_going() && (turn_request.is_local)();
-            let entry = shard.enter(id, reentry, stays, self.looks.now(), || waker)?;
-            self.looks.ask(shard.next_look());
+            let stays = !self.is_retiring() && (turn_request.is_local)();
+            let entry = shard.enter(id, reentry, stays, self.idle_scan.now(), || waker)?;
+            self.idle_scan.ask(shard.next_look());
             entry
         };
         let turn = match entry {
@@ -295,21 +293,21 @@ impl HostedType {
         let turn = self.taken_turn(id, ticket);
         if !begins {
             let _pending = self.metrics.pending();
-            // Only who leaves gives up its waker, and this has not.
+            // Only `leave` drops the waker, and this ticket has not left.
             let _begun = woken.await;
         }
         turn
     }
 
-    /// A turn that has come, unless its call has to end: nothing is begun only to be cut off, and whoever waits behind it
-    /// gives up likewise. `None` when the actor has ended here.
+    /// Gives up a turn if its call has been cancelled: it would only be interrupted. Calls queued behind it
+    /// do the same. `None` if the actor was deactivated here.
     async fn unless_cut<'a>(&self, turn: Turn<'a>, turn_request: &TurnRequest<'_>) -> Option<Turn<'a>> {
         let Some(guard) = turn_request.guard else {
             return Some(turn);
         };
         if guard.is_cancelled() {
             drop(turn);
-            // Who made the call sees that too, and looks again. The actor may stay: nobody waits for its end.
+            // The call's future sees the cancellation too and is routed again. The actor may stay active.
             return std::future::pending().await;
         }
         let id = turn.id;
@@ -321,13 +319,13 @@ impl HostedType {
         Some(turn)
     }
 
-    /// A turn of an active actor that nobody has or waits for.
+    /// Takes a turn of an active actor whose queue is empty.
     pub(super) fn free_turn<'a>(&'a self, id: &'a str) -> Option<Turn<'a>> {
         let ticket = self.shard(self.shard_of(id)).enter_free(id)?;
         Some(self.taken_turn(id, ticket))
     }
 
-    /// Waits for the last turn of an active actor, behind which no other begins. `None` when it ended meanwhile.
+    /// Waits for the last turn of an active actor; no turn follows it. `None` if the actor has ended.
     pub(super) async fn last<'a>(&'a self, id: &'a str) -> Option<Turn<'a>> {
         let (waker, woken) = oneshot::channel();
         let last = self.shard(self.shard_of(id)).last(id, || waker);
@@ -344,51 +342,51 @@ impl HostedType {
         Some(turn)
     }
 
-    /// Waits until an actor that ends here has ended.
+    /// Waits until an actor has ended here.
     pub(super) async fn wait_until_ended(&self, id: &str) {
         let (waker, woken) = oneshot::channel();
         let entry = self
             .shard(self.shard_of(id))
-            .enter(id, None, false, self.looks.now(), || waker);
+            .enter(id, None, false, self.idle_scan.now(), || waker);
         if entry == Ok(Entry::Ends) {
             let _ended = woken.await;
         }
     }
 
-    /// The calls of an actor that run have to end.
+    /// Marks the running calls of an actor for cancellation.
     pub(super) fn evict(&self, id: &str) {
         self.shard(self.shard_of(id)).evict(id);
     }
 
-    /// Whether the calls of an actor that run have to end.
+    /// Whether the running calls of an actor must end.
     pub(super) fn is_evicted(&self, id: &str) -> bool {
         self.shard(self.shard_of(id)).is_evicted(id)
     }
 
-    /// Whether an actor is being ended: its last turn has begun.
+    /// Whether an actor's last turn has begun.
     pub(super) fn is_in_last(&self, id: &str) -> bool {
         self.shard(self.shard_of(id)).is_in_last(id)
     }
 
-    /// The actors of a shard that are idle, `most` of them, each in a turn that nobody waits for.
+    /// Takes up to `most` idle actors of a shard, each with a turn.
     pub(super) fn take_idle(&self, index: usize, most: usize) -> Vec<(Arc<str>, Ticket)> {
         let mut shard = self.shard(index);
-        let idle = shard.take_idle(self.looks.now(), most);
-        self.looks.ask(shard.next_look());
+        let idle = shard.take_idle(self.idle_scan.now(), most);
+        self.idle_scan.ask(shard.next_look());
         idle
     }
 
-    /// Whether an actor of a shard may be idle by now.
+    /// Whether a shard may have idle actors by now.
     pub(super) fn has_idle(&self, index: usize) -> bool {
         let next = self.shard(index).next_look();
-        let due = next.is_some_and(|next| next <= self.looks.now());
+        let due = next.is_some_and(|next| next <= self.idle_scan.now());
         if !due {
-            self.looks.ask(next);
+            self.idle_scan.ask(next);
         }
         due
     }
 
-    /// A turn that was taken by [`HostedType::take_idle`].
+    /// The turn of a ticket from [`HostedType::take_idle`].
     pub(super) fn taken_turn<'a>(&'a self, id: &'a str, ticket: Ticket) -> Turn<'a> {
         Turn {
             kind: self,
@@ -398,17 +396,16 @@ impl HostedType {
         }
     }
 
-    /// Whether an actor is active.
     pub(super) fn is_active(&self, id: &str) -> bool {
         self.shard(self.shard_of(id)).is_active(id)
     }
 
-    /// How many are active.
+    /// Number of active actors.
     pub(super) fn count(&self) -> usize {
         (0..SHARDS).map(|index| self.shard(index).len()).sum()
     }
 
-    /// The active actors that are wanted.
+    /// The active actors that match.
     pub(super) fn ids(&self, wanted: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
         let all = (0..SHARDS).flat_map(|index| self.shard(index).ids());
         all.filter(|id| wanted(id)).collect()
@@ -416,27 +413,27 @@ impl HostedType {
 }
 
 impl Turn<'_> {
-    /// Ends the turn, and with it the actor's activity, unless others wait for their turn.
+    /// Ends the turn and deactivates the actor, unless calls are queued.
     pub(super) fn deactivated(mut self) {
         self.end(Shard::deactivated);
     }
 
-    /// Ends the turn of an actor that was idle and stays active.
+    /// Ends the turn of an idle actor that stays active.
     pub(super) fn keep_active(mut self) {
         self.end(Shard::keep_active);
     }
 
     fn end(&mut self, how: impl FnOnce(&mut Shard<Waker>, &str, Ticket, Duration) -> Vec<Waker>) {
         let Some(ticket) = self.ticket.take() else { return };
-        let now = self.kind.looks.now();
+        let now = self.kind.idle_scan.now();
         let woken = {
             let mut shard = self.kind.shard(self.kind.shard_of(self.id));
             let woken = how(&mut shard, self.id, ticket, now);
-            self.kind.looks.ask(shard.next_look());
+            self.kind.idle_scan.ask(shard.next_look());
             woken
         };
         for waker in woken {
-            // Who gave up leaves by itself.
+            // A waiter that gave up leaves by itself.
             let _gone = waker.send(());
         }
     }

@@ -1,5 +1,6 @@
-//! Actors whose code is the sidecar's own: they live in types that no app names, need no app, and take part in placement,
-//! turns and reminders as an app's actors do. They say themselves when they are done, and whether they need memory while idle.
+//! Internal actors, implemented by the sidecar. Apps cannot name their types. They need no app, and take part
+//! in placement, turns and reminders like an app's actors. They decide when they are done, and whether they
+//! stay in memory while idle.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,35 +21,34 @@ use super::call::Message;
 use super::host::{HostedType, Turn, TurnRequest};
 use super::{ActorCall, ActorError, Actors, LOG};
 
-/// How the names of the types begin that no app may host.
+/// Prefix of types that apps cannot host.
 pub const RESERVED: &str = "dapr.internal.";
-/// What internal actors are asked and answer in.
+/// Content type of internal actors.
 pub const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
 
-/// What an internal actor tells those who watch it, one after the other.
+/// Updates of an internal actor for a watcher.
 pub type Watched = BoxStream<'static, Result<Any, Status>>;
 
-/// The actors of one internal type, by their ids. A call has the turn of its actor, and ends early (it is dropped) when
-/// the actor moves or the type is unregistered.
+/// The actors of one internal type. A call holds the turn of its actor, and is cancelled (dropped) if the
+/// actor moves or the type is unregistered.
 ///
-/// The statuses that methods fail with reach the caller as they are, wherever the actor lives.
+/// Status errors of the methods reach the caller unchanged, wherever the actor lives.
 pub trait InternalActors: Send + Sync {
-    /// Calls a method; what comes back is the payload of the answer.
+    /// Calls a method; returns the response payload.
     fn invoke<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>>;
 
-    /// A call comes, and waits for the turn of its actor from now on. What comes back has the turn instead of
-    /// [`InternalActors::invoke`], and is dropped when the call has ended, however it ends.
+    /// Called when a call arrives and starts to wait for its turn. The returned value handles the call in
+    /// place of [`InternalActors::invoke`], and is dropped when the call ends in any way.
     fn arrive<'a>(&'a self, _call: &'a ActorCall) -> Option<Box<dyn QueuedCall + 'a>> {
         None
     }
 
-    /// Something other than a call that arrives waits for the turn of an actor from now on, until what comes back is
-    /// dropped.
+    /// Called when another message starts to wait for a turn, until the returned value is dropped.
     fn wait<'a>(&'a self, _id: &'a str) -> Option<Box<dyn Send + 'a>> {
         None
     }
 
-    /// A reminder is due; one that fails comes again.
+    /// Handles a due reminder; a failed one is redelivered.
     fn remind<'a>(
         &'a self,
         id: &'a str,
@@ -56,7 +56,7 @@ pub trait InternalActors: Send + Sync {
         data: Option<&'a Any>,
     ) -> BoxFuture<'a, Result<(), Status>>;
 
-    /// Begins to watch an actor. What is told comes without the actor's turn, and ends when the actor moves.
+    /// Starts to watch an actor. Updates are sent outside of its turns, and end when the actor moves.
     fn watch<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Watched, Status>> {
         Box::pin(async move {
             Err(Status::unimplemented(format!(
@@ -66,44 +66,45 @@ pub trait InternalActors: Send + Sync {
         })
     }
 
-    /// The actor ends here: it moved, its type was unregistered, or the sidecar ends. It has its turn for the last time.
+    /// Ends the actor here, in its last turn: it moved, its type was unregistered, or the sidecar is shutting
+    /// down.
     fn halt<'a>(&'a self, id: &'a str) -> BoxFuture<'a, ()>;
 
-    /// Whether an actor has anything to stay in memory for, asked at the end of each of its turns.
+    /// Whether the actor needs to stay in memory; checked at the end of each turn.
     fn is_kept(&self, id: &str) -> bool;
 
-    /// How long after its last turn began an actor is idle; it never is by default.
+    /// Idle timeout, from the start of the last turn; never by default.
     fn idle_after(&self) -> Duration {
         Duration::MAX
     }
 
-    /// An actor is idle, and has a turn that nobody waits for: whether it is active no more. One that stays is asked again
-    /// when as much time has passed.
+    /// Called for an idle actor in its own turn: whether to deactivate it. An actor that stays is asked again
+    /// after the idle timeout.
     fn on_idle(&self, _id: &str) -> bool {
         true
     }
 
-    /// Whether reminders wait for the turn of their actor. Those that do not go on while actors move.
+    /// Whether reminders wait for a turn. Those that do not continue while actors move.
     fn reminders_take_turns(&self) -> bool {
         true
     }
 }
 
-/// A call that is known to its actor before it has the turn.
+/// A call known to its actor before it has a turn.
 pub trait QueuedCall: Send + Sync {
-    /// Its turn has come; what comes back is the payload of the answer.
+    /// Handles the call in its turn; returns the response payload.
     fn in_turn(&self) -> BoxFuture<'_, Result<Bytes, Status>>;
 
-    /// Completes when it was answered in the turn of another; its own is not needed then.
+    /// Completes if another turn answered the call, which then needs no turn.
     fn answered(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
         Box::pin(std::future::pending())
     }
 }
 
-/// What an internal type has beside the turns of its actors.
+/// An internal type.
 pub(super) struct Internal {
     actors: Arc<dyn InternalActors>,
-    /// The type is not hosted any more.
+    /// The type is unregistered.
     ended: CancellationToken,
 }
 
@@ -115,7 +116,8 @@ impl Internal {
         }
     }
 
-    /// Calls an actor in its turn, until its type is unregistered. `None` when the actor is not here any more.
+    /// Calls an actor in its turn, until the type is unregistered. `None` if the actor is not here any
+    /// longer.
     pub(super) async fn send(
         &self,
         kind: &HostedType,
@@ -156,7 +158,7 @@ impl Internal {
                     let handled = handled.await;
                     match leaving {
                         Some(leaving) => drop(leaving),
-                        // What was to be done is done: nothing is left to be active for.
+                        // The reminder is done: the actor need not stay active.
                         None if handled.is_ok() => {
                             let turn = kind.turn(id, None, turn_request).await?;
                             turn.into_iter().for_each(Turn::deactivated);
@@ -176,12 +178,12 @@ impl Internal {
         if turn_request.begun.load(Ordering::SeqCst) || (turn_request.is_local)() {
             return Err(unhosted(kind, id));
         }
-        // By the table it is another host's by now, which may have it when it has ended here.
+        // The table names another host, which may have the actor once it has ended here.
         kind.wait_until_ended(id).await;
         Ok(None)
     }
 
-    /// Watches an actor, until its type is unregistered.
+    /// Watches an actor until the type is unregistered.
     pub(super) async fn watch(
         &self,
         kind: &HostedType,
@@ -204,7 +206,7 @@ impl Internal {
         Ok(Watching { updates, ended })
     }
 
-    /// Waits for a turn of an actor; `None` when the actor is not here any more.
+    /// Waits for a turn; `None` if the actor is not here any longer.
     async fn turn<'a>(
         &'a self,
         kind: &'a HostedType,
@@ -216,8 +218,7 @@ impl Internal {
         Ok(turn.map(|turn| self.leaving(turn, id)))
     }
 
-    /// The answer to a call that has arrived: in its own turn, or in that of another. `None` when the actor is not here any
-    /// more.
+    /// Answers a queued call, in its own turn or in another. `None` if the actor is not here any longer.
     async fn arrived(
         &self,
         kind: &HostedType,
@@ -227,7 +228,7 @@ impl Internal {
     ) -> Result<Option<Result<Bytes, Status>>, ActorError> {
         let answered = tokio::select! {
             biased;
-            // First: who has an answer is not sent on to another host.
+            // First: an answered call must not be forwarded to another host.
             answer = arrived.answered() => answer,
             turn = kind.turn(id, None, turn_request) => {
                 let Some(turn) = turn? else { return Ok(None) };
@@ -250,12 +251,11 @@ impl Internal {
         }
     }
 
-    /// Ends an actor in its last turn.
     pub(super) async fn halt(&self, id: &str) {
         self.actors.halt(id).await;
     }
 
-    /// Ends the turn of an actor that was found idle: it is active no more, unless it says that it stays.
+    /// Ends the turn of an idle actor, and deactivates it unless it stays.
     pub(super) fn on_idle(&self, id: &str, turn: Turn<'_>) {
         match self.actors.on_idle(id) {
             true => turn.deactivated(),
@@ -263,19 +263,18 @@ impl Internal {
         }
     }
 
-    /// Ends all calls of the type.
+    /// Cancels all calls of the type.
     pub(super) fn end(&self) {
         self.ended.cancel();
     }
 
-    /// Whether a message is for an actor without waiting for it, and without holding up a new table.
+    /// Whether a message needs no turn and does not delay a new table.
     pub(super) fn is_free(&self, message: &Message<'_>) -> bool {
         matches!(message, Message::Due(..)) && !self.actors.reminders_take_turns()
     }
 }
 
-/// A turn at whose end the actor is asked whether it stays, however the turn ends: who is cut off would stay until it is
-/// found idle.
+/// A turn that deactivates the actor at its end, also when cancelled, unless the actor wants to stay.
 struct Leaving<'a> {
     actors: &'a dyn InternalActors,
     turn: Option<Turn<'a>>,
@@ -292,7 +291,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// What an actor tells, until its type is unregistered.
+/// Updates of an actor, until the type is unregistered.
 pub(super) struct Watching {
     pub(super) updates: Watched,
     pub(super) ended: CancellationToken,
@@ -305,16 +304,17 @@ fn unhosted(kind: &HostedType, id: &str) -> ActorError {
     }
 }
 
-/// Whether a type is no app's.
+/// Whether a type is internal.
 pub fn is_reserved(kind: &str) -> bool {
     kind.starts_with(RESERVED)
 }
 
 impl Actors {
-    /// Hosts internal types from now on, beside those of the app. Placement and the schedulers hear of it by themselves.
+    /// Registers internal types, in addition to the app's. Placement and the schedulers are informed
+    /// automatically.
     ///
     /// # Errors
-    /// [`ActorError`] where there is no placement, no state store of actors, or the sidecar ends.
+    /// [`ActorError`] if there is no placement or no actor state store, or during shutdown.
     pub fn register_internal(
         &self,
         types: impl IntoIterator<Item = (String, Arc<dyn InternalActors>)>,
@@ -332,7 +332,7 @@ impl Actors {
                     actors,
                     ended: self.ended.child_token(),
                 };
-                let hosted = HostedType::internal(&name, internal, self.metrics.of(&name), &self.looks);
+                let hosted = HostedType::internal(&name, internal, self.metrics.of(&name), &self.idle_scan);
                 if let Some(old) = known.internal.insert(name, Arc::new(hosted)) {
                     old.end();
                 }
@@ -340,8 +340,8 @@ impl Actors {
         });
     }
 
-    /// Hosts internal types no more: calls of them end, and all their actors. Until these have ended, their types are kept as
-    /// those of an app are.
+    /// Unregisters internal types: cancels their calls and ends their actors. The types stay known until
+    /// then, as an app's types do.
     pub async fn unregister_internal(&self, names: &[String]) {
         let mut going = Vec::new();
         self.change_types(|known| {

@@ -1,4 +1,4 @@
-//! The end of actors: those that are idle, those that move, and all of them.
+//! Deactivation of actors: idle ones, moved ones, and all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,32 +12,32 @@ use super::host::{HostedType, Turn};
 use super::placement::until;
 use super::{ActorError, Actors, LOG};
 
-/// Actors that are deactivated at once.
+/// Maximum concurrent deactivations.
 const AT_ONCE: usize = 64;
-/// Between two looks for idle actors at least.
+/// Minimum pause between scans for idle actors.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long an actor that moves may take to end, after which placement goes on without this sidecar; and an app to answer
-/// that it has ended an idle one, after which that counts as ended.
+/// How long an actor that moves may take to end, after which the sidecar proceeds without it. Also how long
+/// an app may take to confirm the deactivation of an idle actor.
 const DEACTIVATION_TIMEOUT: Duration = Duration::from_secs(8);
 
 impl Actors {
-    /// Deactivates the actors that are idle, for as long as the sidecar runs.
+    /// Deactivates idle actors while the sidecar runs.
     pub(super) async fn end_idle(&self) {
         let mut types = self.types.subscribe();
-        // An actor whose app does not answer holds up no other, up to [`AT_ONCE`] of them. Who would be one more is not
-        // taken yet, and can be called.
+        // An unresponsive app delays no other actor, up to [`AT_ONCE`] of them. Actors beyond that are not
+        // taken yet and stay callable.
         let mut ending = FuturesUnordered::new();
         loop {
             types.mark_unchanged();
             let hosted = self.hosted.load_full();
-            let looks = &self.looks;
+            let idle_scan = &self.idle_scan;
             tokio::select! {
-                () = until(looks.take()) => {}
-                () = looks.earlier.notified() => continue,
+                () = until(idle_scan.take()) => {}
+                () = idle_scan.earlier.notified() => continue,
                 _ = types.changed() => continue,
                 Some(()) = ending.next() => continue,
             }
-            looks.begin();
+            idle_scan.begin();
             for kind in hosted.types() {
                 for shard in 0..SHARDS {
                     if !kind.has_idle(shard) {
@@ -46,10 +46,10 @@ impl Actors {
                     while kind.internal.is_none() && ending.len() >= AT_ONCE {
                         ending.next().await;
                     }
-                    // While actors are spread anew nobody is found idle: who moves ends anyway.
-                    let guard = Arc::new(meanwhile(&mut ending, self.admission.admit(shard)).await);
+                    // No idle scan during a dissemination: actors that move are ended anyway.
+                    let guard = Arc::new(drive_until(&mut ending, self.admission.admit(shard)).await);
                     let most = match kind.internal {
-                        // These take no time.
+                        // Internal actors are ended without I/O.
                         Some(_) => usize::MAX,
                         None => AT_ONCE.saturating_sub(ending.len()),
                     };
@@ -62,7 +62,7 @@ impl Actors {
                     }
                 }
             }
-            meanwhile(&mut ending, sleep(PAUSE)).await;
+            drive_until(&mut ending, sleep(PAUSE)).await;
         }
     }
 
@@ -70,7 +70,7 @@ impl Actors {
         let turn = kind.taken_turn(&id, ticket);
         tokio::select! {
             biased;
-            // It stays active, and may be idle again.
+            // It stays active, and may become idle again.
             () = guard.cancelled() => {}
             () = self.deactivate(&kind, &id, turn) => {}
         }
@@ -103,7 +103,7 @@ impl Actors {
         turn.deactivated();
     }
 
-    /// Ends the active actors that are named by `wanted`, by type and id.
+    /// Ends the active actors for which `wanted` (type, id) holds.
     pub(super) async fn halt(&self, types: &[Arc<HostedType>], wanted: impl Fn(&str, &str) -> bool) {
         let all = types.iter().flat_map(|kind| {
             let ids = kind.ids(|id| wanted(&kind.name, id));
@@ -126,8 +126,8 @@ impl Actors {
         halted.await;
     }
 
-    /// Ends the actors that are another sidecar's by the table of now, while the others go on. Calls of theirs that take
-    /// longer than `drain` are cut off.
+    /// Ends the actors that the table assigns to other sidecars, while the rest keep running. Their calls are
+    /// cancelled after `drain`.
     pub(super) async fn hand_over(&self, drain: Duration) {
         let (routes, hosted) = (self.routes.load_full(), self.hosted.load_full());
         let types: Vec<_> = hosted.all().cloned().collect();
@@ -135,7 +135,7 @@ impl Actors {
             .await;
     }
 
-    /// Ends the active actors that are named by `wanted`. Calls of theirs that take longer than `drain` are cut off.
+    /// Ends the active actors for which `wanted` holds. Their calls are cancelled after `drain`.
     pub(super) async fn end_within(
         &self,
         drain: Duration,
@@ -158,12 +158,11 @@ impl Actors {
         }
     }
 
-    /// Whether any actor is active here.
     pub(super) fn has_active(&self) -> bool {
         self.hosted.load().all().any(|kind| kind.count() > 0)
     }
 
-    /// Ends those of all actors here that are named by `wanted`.
+    /// Ends all active actors of this sidecar for which `wanted` holds.
     pub(super) async fn halt_here(&self, wanted: impl Fn(&str, &str) -> bool) {
         let hosted = self.hosted.load_full();
         let types: Vec<_> = hosted.all().cloned().collect();
@@ -178,8 +177,8 @@ impl Actors {
     }
 }
 
-/// Waits for something while others go on.
-async fn meanwhile<T>(
+/// Awaits a future while driving others.
+async fn drive_until<T>(
     others: &mut FuturesUnordered<impl Future<Output = ()>>,
     awaited: impl Future<Output = T>,
 ) -> T {

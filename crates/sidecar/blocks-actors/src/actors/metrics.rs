@@ -1,8 +1,8 @@
-//! What is counted about actors.
+//! Metrics of actors.
 
 use outrigger_telemetry::metrics::{Counter, Family, Gauge, Registry};
 
-/// The families, `dapr_runtime_actor_*`.
+/// The `dapr_runtime_actor_*` families.
 pub(super) struct ActorMetrics {
     rebalanced: Family<Counter, 1>,
     deactivated: Family<Counter, 1>,
@@ -25,7 +25,7 @@ pub(super) struct TypeMetrics {
     reminders_fired: [Counter; 2],
 }
 
-/// A call that waits for its turn, until it is dropped.
+/// Counts a call that waits for its turn, until dropped.
 pub(super) struct Pending<'a>(&'a Gauge);
 
 impl Drop for Pending<'_> {

@@ -1,5 +1,5 @@
-//! Finds reminders that versions of Dapr before 1.16 kept in the state store. As with Dapr 1.17 nobody delivers them: the log
-//! says so.
+//! Finds reminders that Dapr before 1.16 kept in the state store. As with Dapr 1.17 they are not delivered; a
+//! log line says so.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use serde::de::IgnoredAny;
 use super::{ActorError, Actors};
 
 const LOG: &str = "dapr.runtime.actors.reminders";
-/// Begins a list that is not JSON but protobuf.
+/// Prefix of a list in protobuf instead of JSON.
 const PROTOBUF: &[u8] = b"\0pb";
-/// Between two attempts where a store cannot be asked, or there is none.
+/// Pause between attempts while there is no readable store.
 const RETRY: Duration = Duration::from_secs(30);
-/// Partitions that are read at once.
+/// Partitions read concurrently.
 const AT_ONCE: u32 = 64;
-/// Partitions of a type that are looked at. More are not read: each look costs the store something at every start.
+/// Maximum partitions read of a type: the reads load the store at every start.
 const MAX_PARTITIONS: u32 = 1024;
 
-/// What was stored of a type whose reminders are in partitions.
+/// The record of a type with partitioned reminders.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct TypeRecord {
@@ -37,25 +37,25 @@ struct Partitions {
     partition_count: u32,
 }
 
-/// Whether there are reminders in a list. One that cannot be read may have some.
+/// Whether a list has reminders; true if it cannot be decoded.
 fn has_some(list: &[u8]) -> bool {
     match list.strip_prefix(PROTOBUF) {
         Some(list) => !list.is_empty(),
         None if list.is_empty() => false,
-        // `null` is a list without any.
+        // `null` is an empty list.
         None => serde_json::from_slice::<Option<Vec<IgnoredAny>>>(list)
             .map_or(true, |list| list.is_some_and(|list| !list.is_empty())),
     }
 }
 
 impl Actors {
-    /// Looks for old reminders of each type once, when its host is first known to the fleet; does not end.
+    /// Checks each type once, when placement first announces it; never returns.
     pub(super) async fn report_old_reminders(&self) {
         let mut announced = self.announced.subscribe();
         let (mut looked, mut asked) = (HashSet::new(), HashSet::new());
         loop {
             let names = announced.borrow_and_update().clone();
-            // Without one there is nothing to find, and one may come.
+            // Without a store there is nothing to find; one may be loaded later.
             if let Ok(store) = &self.store(ActorError::StateGet) {
                 for kind in names.iter() {
                     if !looked.contains(kind) && report(store, kind, asked.insert(kind.clone())).await {
@@ -76,16 +76,16 @@ impl Actors {
     }
 }
 
-/// Whether the store could be asked.
+/// Returns whether the store could be read.
 async fn report(store: &Store, kind: &str, is_first: bool) -> bool {
     let found = find(store, kind).await;
     match &found {
         Ok(None) => {}
         Ok(Some(key)) => tracing::warn!(
             target: LOG,
-            "the state store {} has reminders of the actor type {kind} under the key {key:?}, which are not delivered: Dapr kept \
-             them there before 1.16, and since then only the scheduler has any. Unless Dapr 1.15 has run with this store and \
-             a scheduler since, which copies them, run it once or set them anew; then delete the key",
+            "the state store {} has reminders of the actor type {kind} under the key {key:?}, which are not delivered: since \
+             Dapr 1.16 only the scheduler stores reminders. Unless Dapr 1.15 has copied them to a scheduler, run it once \
+             with this store and a scheduler, or register them again; then delete the key",
             store.name()
         ),
         Err(error) if is_first => tracing::warn!(
@@ -103,7 +103,7 @@ async fn report(store: &Store, kind: &str, is_first: bool) -> bool {
     found.is_ok()
 }
 
-/// The first key that has reminders of a type.
+/// The first key with reminders of a type.
 async fn find(store: &Store, kind: &str) -> Result<Option<String>, Cause> {
     let whole = ["actors", kind].join(SEPARATOR);
     let record = [whole.as_str(), "metadata"].join(SEPARATOR);
@@ -115,7 +115,7 @@ async fn find(store: &Store, kind: &str) -> Result<Option<String>, Cause> {
     if list.is_some_and(|list| has_some(&list.data)) {
         return Ok(Some(whole));
     }
-    // What is no such record is another's.
+    // Any other record has another meaning.
     let record = record.and_then(|record| serde_json::from_slice::<TypeRecord>(&record.data).ok());
     let TypeRecord { id, reminders } = record.unwrap_or_default();
     let last = reminders.partition_count.min(MAX_PARTITIONS);
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_that_cannot_be_read_may_have_reminders() {
+    fn undecodable_list_may_have_reminders() {
         for (list, some) in [
             (&b""[..], false),
             (b"[]", false),

@@ -1,4 +1,4 @@
-//! The time without a leader of placement: who may go on by the last table, and until when.
+//! Time without a placement leader: which hosts keep their actors, and until when.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,39 +9,39 @@ use tonic::{Code, Status};
 
 use super::{Actors, LOG};
 
-/// Between two looks for a leader while there is none.
+/// Pause between searches for a leader during an outage.
 pub(super) const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
-/// The time of a look at all replicas.
+/// Time limit of a search across all replicas.
 pub(super) const SEARCH_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Between two questions to a replica that breaks connections off.
+/// Pause before asking a replica again that closed the connection.
 const BROKEN_OFF: Duration = Duration::from_millis(20);
 
-/// A stream that is to be made again.
+/// A lost stream, to be reopened.
 pub(super) struct LostStream {
     pub(super) cause: String,
-    /// There had been an order.
+    /// The stream had received an order.
     pub(super) served: bool,
-    /// What was asked is no leader: nothing listens there, or a replica that does not lead.
+    /// The replica does not lead, or nothing listens at its address.
     pub(super) nobody_leads: bool,
-    /// The table of this stream stands, and a leader that ended it may be gone.
+    /// The table of this stream stays valid, and the leader that closed the stream may be gone.
     pub(super) may_outlast: bool,
 }
 
-/// The time without a leader, for a host whose table stands. As long as each replica says that it does not lead, or nothing
-/// listens in its place, nobody can give its actors away. A leader that comes begins with a pause, in which every host that
-/// reaches it comes to it, and one that does not has ended its actors: [`SEARCH_INTERVAL`], [`SEARCH_TIMEOUT`] and
-/// `REVOKE_TIMEOUT` together are shorter than the pause.
+/// A time without a leader, at a host whose table stays valid. While every replica says that it does not
+/// lead, or nothing listens at its address, no leader can reassign the actors. A new leader starts with a
+/// pause, in which hosts that reach it report. A host that does not reach it has ended its actors by then,
+/// because [`SEARCH_INTERVAL`], [`SEARCH_TIMEOUT`] and `REVOKE_TIMEOUT` together are shorter than the pause.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Outage {
-    /// Replicas that were asked since the last pause.
+    /// Replicas asked since the last pause.
     pub(super) asked: usize,
-    /// There was a time at which nobody led: who leads later is another one than before.
+    /// All replicas have denied leading: a later leader is a new one.
     pub(super) is_proven: bool,
 }
 
 impl Outage {
-    /// One more of `all` does not lead.
+    /// Another of `all` replicas does not lead.
     fn next(self, all: usize) -> Self {
         let asked = self.asked + 1;
         match asked >= all {
@@ -53,14 +53,14 @@ impl Outage {
         }
     }
 
-    /// Whether all have been asked.
+    /// Whether all replicas have been asked.
     pub(super) fn is_pausing(self) -> bool {
         self.asked == 0 && self.is_proven
     }
 }
 
-/// Asks a replica whether it leads, until it says so or `limit` has passed. A process that is about to end still takes
-/// connections and breaks them off, which says nothing yet.
+/// Asks a replica whether it leads, until it answers or `limit` has passed. A process that is shutting down
+/// still accepts connections and closes them, which proves nothing.
 pub(super) async fn look<T, F>(limit: Duration, mut open: impl FnMut() -> F) -> Result<T, Unopened>
 where
     F: Future<Output = Result<T, Unopened>>,
@@ -79,7 +79,7 @@ where
 }
 
 impl Actors {
-    /// A stream was lost. Where hosts hand over, it may be that there is no leader any more; otherwise all actors end.
+    /// Handles a lost stream. With handover there may be no leader any longer; otherwise all actors end.
     pub(super) async fn begin_outage(&self, lost: &LostStream) -> Option<Outage> {
         if self.with.handover && lost.may_outlast {
             self.is_connected.store(false, Ordering::Release);
@@ -90,13 +90,13 @@ impl Actors {
         None
     }
 
-    /// Looked for a leader where it may be.
+    /// Handles the result of a search for the leader.
     pub(super) async fn looked(&self, outage: Outage, lost: &LostStream, tour: usize) -> Option<Outage> {
         let next = lost.nobody_leads.then(|| outage.next(tour));
         match &next {
             None => self.close().await,
             Some(next) if next.is_proven && !outage.is_proven => {
-                tracing::warn!(target: LOG, "no placement replica is the leader: actors stay where they are");
+                tracing::warn!(target: LOG, "no placement replica is the leader: actors keep their hosts");
                 self.admission.reopen();
             }
             Some(_) => {}
@@ -105,11 +105,11 @@ impl Actors {
     }
 }
 
-/// What is to be said of a stream that could not be opened, or is of no use any more.
+/// Why a stream could not be opened, or is lost.
 pub(super) struct Unopened {
     pub(super) cause: String,
     pub(super) nobody_leads: bool,
-    /// The other side or its machine ended the connection, and did not fall silent or turn this host away.
+    /// The peer or its machine closed the connection, without a timeout or a rejection.
     pub(super) is_ended: bool,
 }
 
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_replica_that_is_ending_is_asked_again() {
+    async fn asks_stopping_replica_again() {
         let mut asked = 0;
         let looked = look(SEARCH_TIMEOUT, || {
             asked += 1;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_stays_in_doubt_is_told_in_time() {
+    async fn reports_unproven_outage_in_time() {
         let began = Instant::now();
         let looked = look(SEARCH_TIMEOUT, || {
             ready(unopened(&Status::unavailable("connection reset")))

@@ -1,4 +1,4 @@
-//! The stream to placement: says what this sidecar hosts, and follows the table through its rounds.
+//! The stream to placement: reports the hosted types and follows disseminations.
 
 mod session;
 
@@ -23,45 +23,45 @@ use super::replicas::{Replica, Replicas};
 use super::{Actors, LOG};
 use session::{Handing, Session, handed};
 
-/// Time to open a connection, TLS included.
+/// Connect timeout, including TLS.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Between two tries.
+/// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long the first report waits until it is known what the app hosts.
+/// How long the first report waits for the app's actor types.
 const FIRST_REPORT: Duration = Duration::from_secs(1);
-/// How long calls that run may go on when the stream to placement is lost: with the time after which its silence is noticed
-/// (`PLACEMENT_PING`) less than the 5 s after which placement gives actors to others.
+/// Drain time of calls when the stream to placement is lost. Together with `PLACEMENT_PING`, which detects a
+/// silent stream, less than the 5 s after which placement reassigns the actors.
 const REVOKE_TIMEOUT: Duration = Duration::from_millis(500);
-/// What sidecars call themselves; nobody looks at it any more.
+/// API level of sidecars; no longer evaluated.
 const API_LEVEL: u32 = 20;
-/// Largest table, bytes.
+/// Maximum table, bytes.
 const MAX_TABLE: usize = 64 << 20;
 
-/// How placement is reached.
+/// How to reach placement.
 pub struct Placement {
     /// `host:port` of each replica.
     pub addresses: Vec<String>,
-    /// Whether the first address stands for all replicas, by its name.
+    /// Whether the first address is a name that resolves to all replicas.
     pub by_name: bool,
-    /// Who this is, and who placement has to be; `None` without mTLS.
+    /// This sidecar's identity and placement's; `None` without mTLS.
     pub identity: Option<(Identity, SpiffeId)>,
     /// Met with the first table.
     pub ready: Condition,
 }
 
-/// The end of actors that goes on behind [`REVOKE_TIMEOUT`].
+/// The end of actors that outlasts [`REVOKE_TIMEOUT`].
 type Ending<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Why a stream ended.
 enum End<'a> {
-    /// The sidecar ends. `None`: its actors have ended, or it had no stream.
+    /// The sidecar shuts down. `None`: its actors have ended, or it had no stream.
     Stopped(Option<Ending<'a>>),
-    /// It is to be made again.
+    /// Reopen the stream.
     Lost(LostStream),
 }
 
 impl Actors {
-    /// Follows placement, looks after idle actors, and when told to stop ends all actors. Completes then.
+    /// Follows placement and deactivates idle actors; when stopped, ends all actors and returns.
     pub async fn run(self: Arc<Self>, placement: Placement, stop: CancellationToken) {
         let mut handing = None;
         let followed = async {
@@ -86,7 +86,7 @@ impl Actors {
         self.timers.ended().await;
     }
 
-    /// Until told to stop. What still ends then, and what is being handed over, is the caller's to wait for.
+    /// Follows placement until stopped. The caller awaits the returned end of actors and pending handovers.
     async fn follow<'a>(
         &'a self,
         placement: &Placement,
@@ -106,7 +106,7 @@ impl Actors {
             let end = tokio::select! {
                 biased;
                 () = self.admission.suspended() => End::Lost(LostStream {
-                    cause: "this process was suspended, and its actors may have other hosts by now".to_owned(),
+                    cause: "this process was suspended and its actors may have moved".to_owned(),
                     served: true,
                     nobody_leads: false,
                     may_outlast: false,
@@ -148,7 +148,7 @@ impl Actors {
             }
             let pause = match &outage {
                 Some(outage) if outage.is_pausing() => SEARCH_INTERVAL,
-                None if !lost.served && replicas.has_gone_round() => PAUSE,
+                None if !lost.served && replicas.all_asked() => PAUSE,
                 _ => continue,
             };
             tokio::select! {
@@ -158,15 +158,15 @@ impl Actors {
         }
     }
 
-    /// Lets no call begin, ends those that run, and all actors. Others take over at any time, so that behind [`REVOKE_TIMEOUT`] no
-    /// call and no app that is told of an actor's end writes state, however long it takes.
+    /// Closes admission, cancels calls and ends all actors. Other hosts may take over at any time, so after
+    /// [`REVOKE_TIMEOUT`] no call and no deactivation writes state, however long it runs.
     pub(super) async fn close(&self) {
         if let Some(ending) = self.revoke_all().await {
             ending.await;
         }
     }
 
-    /// The same until others may take over; what comes back is what still ends then.
+    /// As [`Actors::close`], until other hosts may take over; returns the remaining work.
     async fn revoke_all(&self) -> Option<Ending<'_>> {
         self.is_connected.store(false, Ordering::Release);
         let drain = self.drain_time().min(REVOKE_TIMEOUT);
@@ -221,7 +221,7 @@ impl Actors {
                 let reports = (reports, reported);
                 let mut session = Session::new(self, &placement.ready, reports, outage.copied(), handing);
                 match session.run(&mut orders, stop).await {
-                    // Placement gives the actors to others when the stream ends: it is kept until then.
+                    // Placement reassigns the actors when the stream ends: it is kept until then.
                     Ok(()) => End::Stopped(self.revoke_all().await),
                     Err(broken) => End::Lost(session.lost(broken)),
                 }
@@ -229,7 +229,7 @@ impl Actors {
         }
     }
 
-    /// A stream of a replica, with the first report on its way.
+    /// Opens a stream to a replica and sends the first report.
     async fn open_stream(
         &self,
         placement: &Placement,
@@ -240,7 +240,7 @@ impl Actors {
         let channel = placement.channel(replica);
         let mut client = PlacementClient::new(channel).max_decoding_message_size(MAX_TABLE);
         let reported = self.types.borrow().clone().unwrap_or_default();
-        // There is room: nothing was sent yet.
+        // The channel is empty, so this cannot fail.
         let _sent = reports.try_send(self.report(&reported, self.with.handover && !is_outage));
         let opened = client.report_dapr_status(tokio_stream_of(outgoing)).await;
         Ok(Stream {
@@ -274,7 +274,7 @@ impl Actors {
     }
 }
 
-/// A receiver as the stream that generated clients send.
+/// A receiver as a stream for generated clients.
 fn tokio_stream_of<T: Send + 'static>(receiver: mpsc::Receiver<T>) -> impl futures::Stream<Item = T> + Send {
     futures::stream::unfold(receiver, |mut receiver| async move {
         let item = receiver.recv().await?;
@@ -297,11 +297,11 @@ impl Placement {
     }
 }
 
-/// A stream that was opened.
+/// An open stream.
 struct Stream {
     reports: mpsc::Sender<wire::Host>,
     orders: Streaming<wire::PlacementOrder>,
-    /// What the first report says is hosted here.
+    /// The hosted types of the first report.
     reported: Arc<[String]>,
 }
 

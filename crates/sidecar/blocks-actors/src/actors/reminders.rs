@@ -1,4 +1,4 @@
-//! Reminders: kept by the scheduler, which says when they are due, to whoever hosts their type.
+//! Reminders, stored by the scheduler, which delivers due ones to a host of their type.
 
 use std::sync::Weak;
 
@@ -18,31 +18,31 @@ use super::{ActorError, Actors, check_for_app, check_name, spans};
 
 const LOG: &str = "dapr.runtime.actors.reminders";
 
-/// Why a reminder was not stored, read or deleted.
+/// Why a reminder operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReminderError {
-    /// Its type is hosted elsewhere, or nowhere.
+    /// This sidecar does not host the type.
     #[error("operations on actor reminders are only possible on hosted actor types")]
     NotHosted,
-    /// There is one of its name, and it is to stay.
+    /// A reminder of this name exists and must not be overwritten.
     #[error("actor reminder already exists: {0}")]
     Exists(String),
     /// There is none of this name.
     #[error("actor reminder not found: {0}")]
     NotFound(String),
-    /// It was not stored.
+    /// Storing failed.
     #[error("error creating actor reminder: {0}")]
     Create(ReminderCause),
-    /// It was not read.
+    /// Reading failed.
     #[error("error getting actor reminder: {0}")]
     Get(ReminderCause),
-    /// It was not deleted.
+    /// Deleting failed.
     #[error("error deleting actor reminder: {0}")]
     Delete(ReminderCause),
 }
 
 impl ReminderError {
-    /// What is lacking and the remedy, which the contract's text does not name.
+    /// The remedy, which the contract's text does not name.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Create(cause) | Self::Get(cause) | Self::Delete(cause) => match cause {
@@ -54,16 +54,16 @@ impl ReminderError {
     }
 }
 
-/// Why a call about a reminder failed.
+/// The cause of a failed reminder operation.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReminderCause {
-    /// There is no scheduler. The text is the contract's, from the first letter to the last.
+    /// No scheduler is configured. The text is the contract's, verbatim.
     #[error("{frame}scheduler clients are disabled")]
     NoScheduler {
-        /// What the contract puts before it.
+        /// The contract's prefix.
         frame: &'static str,
     },
-    /// Any other.
+    /// Any other cause.
     #[error("{0}")]
     Other(String),
 }
@@ -80,30 +80,30 @@ impl From<SchedulerError> for ReminderCause {
     }
 }
 
-/// A reminder as an app asks for it.
+/// An app's reminder request.
 #[derive(Clone, Debug, Default)]
 pub struct ReminderRequest {
     /// Actor type.
     pub kind: String,
     /// Actor id.
     pub id: String,
-    /// Its name; of the reminders of one actor.
+    /// Name of the reminder, unique for its actor.
     pub name: String,
-    /// When it is due first; empty = now.
+    /// First due time; empty is now.
     pub due_time: String,
-    /// The time between two; empty = once.
+    /// Period; empty is once.
     pub period: String,
-    /// When it ends; empty = never.
+    /// Time to live; empty is unlimited.
     pub ttl: String,
-    /// JSON that the app is told; empty = none.
+    /// JSON for the app; empty is none.
     pub data: Vec<u8>,
-    /// Whether it takes the place of one with its name.
+    /// Whether to overwrite a reminder of the same name.
     pub overwrite: bool,
-    /// What becomes of a failure.
+    /// What to do if a delivery fails.
     pub failure_policy: Option<JobFailurePolicy>,
 }
 
-/// A reminder as the scheduler has it.
+/// A reminder stored by the scheduler.
 #[derive(Clone, Debug, Default)]
 pub struct KnownReminder {
     /// Name of the reminder, unique for its actor.
@@ -120,7 +120,7 @@ impl KnownReminder {
     /// Its data as JSON.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// If the data cannot be decoded.
     pub fn json(&self) -> Result<Option<Vec<u8>>, String> {
         let data = self.job.data.as_ref().map(json).transpose();
         let data = data.map_err(|error| error.to_string())?;
@@ -129,7 +129,7 @@ impl KnownReminder {
 }
 
 impl Actors {
-    /// Reminders are only for types that are hosted here.
+    /// Checks that this sidecar hosts the type.
     async fn check_hosted(&self, kind: &str) -> Result<(), ActorError> {
         let hosted = self.known(kind).await?;
         match hosted.get(kind) {
@@ -181,7 +181,7 @@ impl Actors {
         })
     }
 
-    /// Deletes a reminder; that there is none is fine.
+    /// Deletes a reminder; succeeds if there is none.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -221,13 +221,13 @@ impl Actors {
         scheduler.delete_all(whose, false).await.map_err(not_deleted)
     }
 
-    /// Tells the scheduler which types are hosted here, whenever placement has a new table.
+    /// Announces the hosted types to the scheduler after each new placement table.
     pub(super) async fn announce(&self) {
         let mut announced = self.announced.subscribe();
         loop {
             let names = announced.borrow_and_update().to_vec();
             self.with.scheduler.take_reminders_of(names);
-            // The sender is there as long as this.
+            // `self` owns the sender.
             if announced.changed().await.is_err() {
                 return;
             }
@@ -239,7 +239,7 @@ fn not_deleted(error: SchedulerError) -> ActorError {
     ReminderError::Delete(error.into()).into()
 }
 
-/// The contract's text for a single reminder has the cause in a frame.
+/// Adds the contract's prefix for a single reminder.
 fn framed(cause: ReminderCause) -> ReminderCause {
     const FRAME: &str = "api error: code = Internal desc = failed to get job due to: ";
     match cause {
@@ -272,7 +272,7 @@ fn job(request: &ReminderRequest) -> Result<Job, TimeError> {
     })
 }
 
-/// JSON as timers and reminders carry it.
+/// Wraps JSON as timers and reminders carry it.
 pub(super) fn data(json: &Vec<u8>) -> Option<Any> {
     (!json.is_empty()).then(|| Any {
         type_url: BYTES_VALUE.to_owned(),
@@ -280,7 +280,7 @@ pub(super) fn data(json: &Vec<u8>) -> Option<Any> {
     })
 }
 
-/// Takes reminders that are due to their actors, for as long as there are any.
+/// Passes due reminders to their actors while these exist.
 pub(super) struct ReminderReceiver(pub(super) Weak<Actors>);
 
 impl Receiver for ReminderReceiver {

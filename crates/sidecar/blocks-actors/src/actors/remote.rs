@@ -1,4 +1,4 @@
-//! Calls of actors that live beside other sidecars.
+//! Calls to actors of other sidecars.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +22,14 @@ use super::{ActorCall, ActorError, Actors, CANCEL};
 const CALL_ACTOR: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActor";
 const CALL_ACTOR_REMINDER: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorReminder";
 
-/// What is said of a timer or reminder that its actor wants no more of.
+/// The response for a timer or reminder that its actor has cancelled.
 pub(super) const CANCELLED: &str = "reminder has been canceled";
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-/// Proves to the new host of an actor that it has ended at its old one. Only sidecars that hand actors over send it.
+/// Proves to an actor's new host that the actor has ended on its old host. Sent only with handover.
 pub(super) const HANDED: HeaderName = HeaderName::from_static("outrigger-handed-over");
 
-/// Names that Dapr looks for in this spelling alone.
+/// Names that Dapr matches case-sensitively.
 const SPELLED: [(&str, &str); 7] = [
     ("dapr-reentrancy-id", "Dapr-Reentrancy-Id"),
     ("dapr-api-call", "Dapr-API-Call"),
@@ -40,7 +40,7 @@ const SPELLED: [(&str, &str); 7] = [
     ("purgeretentioncall", "PurgeRetentionCall"),
 ];
 
-/// Spells the names of metadata as Dapr looks for them.
+/// Spells metadata names as Dapr expects.
 pub(super) fn spell(metadata: &mut HashMap<String, ListStringValue>) {
     for (lower, spelled) in SPELLED {
         if let Some(values) = metadata.remove(lower) {
@@ -50,7 +50,7 @@ pub(super) fn spell(metadata: &mut HashMap<String, ListStringValue>) {
 }
 
 impl Actors {
-    /// Sends to an actor at another host. `stamp`: it has ended here.
+    /// Sends to an actor on another host. `stamp`: it has ended here.
     pub(super) async fn call_remote(
         &self,
         host: &Host,
@@ -69,7 +69,7 @@ impl Actors {
         let target = (&*host.app_id, &*self.with.namespace);
         let handed = stamp.and_then(|stamp| HeaderValue::try_from(stamp.to_string()).ok());
         let limit = self.with.max_message;
-        // The connection broke when the call may have begun.
+        // The connection broke after the call may have started.
         let cut = &AtomicBool::new(false);
         let unknown = |error: PeerError| failed(Status::unavailable(error.to_string()));
         let sent = self
@@ -102,8 +102,8 @@ impl Actors {
                 let error = ActorError::Peer(failed.error);
                 let of_app = matches!(message, Message::Call(call) if !is_reserved(&call.kind));
                 let begun = of_app && cut.load(Ordering::Relaxed);
-                // What an app may have done is not done again unless the caller asks for it. Reminders come until they
-                // succeed, and actors of the sidecar know what they have done.
+                // A call that the app may have executed is not retried unless the caller does so. Reminders
+                // are redelivered, and internal actors are idempotent.
                 return Err(match begun {
                     true => ActorError::Invoke(error.to_string()),
                     false => error,
@@ -124,12 +124,12 @@ pub(super) fn failed(error: Status) -> Failed<Status> {
     }
 }
 
-/// A reply without anything.
+/// An empty reply.
 pub(super) fn empty() -> Reply {
     Reply::new(AppStatus::Http(200), outrigger_transport::body::Body::Empty)
 }
 
-/// The reply of an actor that wants no more of a timer or reminder.
+/// The reply of an actor that cancels a timer or reminder.
 fn cancelled() -> Reply {
     let mut reply = empty();
     reply.headers.insert(CANCEL, HeaderValue::from_static("true"));
@@ -138,7 +138,7 @@ fn cancelled() -> Reply {
 
 pub(super) fn request(call: &ActorCall) -> outrigger_wire::internals::v1::InternalInvokeRequest {
     let mut metadata = call.metadata.clone();
-    // Whoever gets it would take it for a header of the call to the app.
+    // The receiver would treat it as a header of the app call.
     metadata.remove(http::header::CONTENT_LENGTH);
     let head = RequestHead {
         method: call.method.clone(),
@@ -165,7 +165,7 @@ fn reply(message: Bytes) -> Result<Reply, Status> {
     let (head, data) =
         ResponseHead::from_message(message, &Limits::default()).map_err(|error| malformed(&error))?;
     let status = match u16::try_from(head.status_code) {
-        // No answer ends with it (RFC 9110, section 15.2).
+        // An interim status ends no response (RFC 9110, section 15.2).
         Ok(code @ 100..200) => return Err(malformed(&format_args!("status {code} is an interim one"))),
         Ok(code) if code >= 100 => AppStatus::Http(code),
         _ => AppStatus::Grpc {

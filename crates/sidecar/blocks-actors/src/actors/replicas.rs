@@ -1,4 +1,4 @@
-//! Which replica of placement is asked next.
+//! Selection of the placement replica to ask next.
 
 use std::net::SocketAddr;
 
@@ -6,34 +6,34 @@ use tokio::time::timeout;
 
 use super::outage::{Outage, SEARCH_TIMEOUT};
 
-/// The replicas of placement: those that are listed, or those that one name stands for at the time.
+/// The placement replicas: listed addresses, or the addresses that one name resolves to.
 pub(super) struct Replicas<'p> {
     listed: &'p [String],
     by_name: bool,
-    /// How often one was asked.
+    /// Number of requests so far.
     turn: usize,
-    /// Behind a name: who was asked last.
+    /// By name: the last address asked.
     last: Option<SocketAddr>,
-    /// Behind a name, in an outage: those that are to be asked.
+    /// By name, during an outage: addresses to ask.
     known: Vec<Known>,
 }
 
 struct Known {
     address: SocketAddr,
-    /// It said in this outage that it does not lead, or nothing listened there.
+    /// It denied leading in this outage, or nothing listened there.
     denied: bool,
 }
 
-/// One that is asked.
+/// The replica to ask.
 pub(super) struct Replica<'p> {
     /// `host:port` to connect to.
     pub(super) address: String,
-    /// `host:port` as it is listed.
+    /// `host:port` as listed.
     pub(super) listed: &'p str,
 }
 
 impl<'p> Replicas<'p> {
-    /// `by_name`: the first address stands for all.
+    /// `by_name`: the first address resolves to all replicas.
     pub(super) fn new(listed: &'p [String], by_name: bool) -> Self {
         Self {
             listed,
@@ -44,7 +44,7 @@ impl<'p> Replicas<'p> {
         }
     }
 
-    /// How many are asked until all were.
+    /// Requests until all replicas have been asked.
     pub(super) fn tour(&self) -> usize {
         match self.by_name {
             true => self.known.len().max(1),
@@ -52,15 +52,16 @@ impl<'p> Replicas<'p> {
         }
     }
 
-    /// Whether it is time for a pause, where there is no outage: all were asked. Of those behind a name one at a time is.
-    pub(super) fn has_gone_round(&self) -> bool {
+    /// Whether to pause, outside of an outage: all listed replicas have been asked. By name, one address is
+    /// asked per pause.
+    pub(super) fn all_asked(&self) -> bool {
         self.by_name || self.turn.is_multiple_of(self.tour())
     }
 
-    /// Whose turn it is.
+    /// Selects the next replica.
     ///
     /// # Errors
-    /// No address is known, or what the name stands for cannot be found out.
+    /// If there is no address or the name cannot be resolved.
     pub(super) async fn next(&mut self, outage: Option<&Outage>) -> Result<Replica<'p>, String> {
         let turn = self.turn;
         self.turn += 1;
@@ -76,7 +77,7 @@ impl<'p> Replicas<'p> {
         Ok(Replica { address, listed })
     }
 
-    /// One of those behind a name.
+    /// Selects an address of the name.
     async fn behind(
         &mut self,
         name: &str,
@@ -100,7 +101,7 @@ impl<'p> Replicas<'p> {
         asked.ok_or_else(|| format!("{name} has no addresses"))
     }
 
-    /// The stream of the one that was asked last is lost: it is asked first.
+    /// The stream of the last replica was lost: it is asked first.
     pub(super) fn begin_outage(&mut self) {
         self.known.clear();
         if let Some(leader) = self.last {
@@ -115,8 +116,8 @@ impl<'p> Replicas<'p> {
         }
     }
 
-    /// The name stands for these now. One that it stood for before, the last leader above all, may lead until it has said that
-    /// it does not.
+    /// Updates the resolved addresses. An earlier address, in particular the last leader's, is kept until it
+    /// has denied leading.
     fn renew(&mut self, found: &[SocketAddr]) {
         self.known
             .retain(|known| !known.denied || found.contains(&known.address));
@@ -125,7 +126,7 @@ impl<'p> Replicas<'p> {
         }
     }
 
-    /// The one that was asked does not lead.
+    /// The replica just asked does not lead.
     pub(super) fn denied(&mut self, outage: &Outage) {
         if let Some(known) = self.known.get_mut(outage.asked) {
             known.denied = true;
@@ -133,7 +134,7 @@ impl<'p> Replicas<'p> {
     }
 }
 
-/// All addresses that a name stands for now.
+/// All addresses of a name.
 async fn resolved(name: &str) -> Result<Vec<SocketAddr>, String> {
     let found = tokio::net::lookup_host(name).await;
     Ok(found.map_err(|error| format!("{name}: {error}"))?.collect())
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn all_behind_a_name_are_asked_and_the_leader_that_was_lost_first() {
+    fn asks_all_addresses_lost_leader_first() {
         let mut replicas = without(2);
         replicas.renew(&pods(&[1, 2, 3]));
         assert_eq!((to_ask(&replicas), replicas.tour()), (vec![2, 1, 3], 3));
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_the_name_is_asked_until_it_has_said_that_it_does_not_lead() {
+    fn asks_removed_address_until_denied() {
         let mut replicas = without(2);
         replicas.renew(&pods(&[1, 3]));
         assert_eq!(to_ask(&replicas), [2, 1, 3], "it may lead");
@@ -200,21 +201,21 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_in_an_outage_is_forgotten_with_it() {
+    fn new_outage_forgets_denials() {
         let mut replicas = without(2);
         replicas.renew(&pods(&[1, 2, 3]));
         for (number, asked) in [0, 1, 2].map(asked).iter().enumerate() {
             replicas.denied(asked);
             replicas.last = Some(replicas.known[number].address);
         }
-        // 3 leads then, and is lost.
+        // 3 leads by then and is lost.
         replicas.begin_outage();
         replicas.renew(&pods(&[1]));
         assert_eq!(to_ask(&replicas), [3, 1]);
     }
 
     #[tokio::test]
-    async fn listed_ones_are_asked_in_turn() {
+    async fn asks_listed_replicas_in_turn() {
         let listed = ["a:1", "b:1"].map(str::to_owned);
         let mut replicas = Replicas::new(&listed, false);
         for address in ["a:1", "b:1", "a:1"] {

@@ -1,4 +1,4 @@
-//! What other sidecars ask of the actors here.
+//! The internal API for other sidecars.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
@@ -20,13 +20,13 @@ use super::{ActorCall, ActorError, Actors, REMOTE, check, check_name, spans};
 
 /// A call of another sidecar.
 pub struct Served<'a> {
-    /// Who calls; `None` without mTLS.
+    /// The caller's identity; `None` without mTLS.
     pub peer: Option<&'a SpiffeId>,
     /// gRPC metadata.
     pub headers: &'a HeaderMap,
     /// Starts spans.
     pub tracer: &'a Tracer,
-    /// The request, encoded.
+    /// The encoded request.
     pub message: Bytes,
 }
 
@@ -34,7 +34,7 @@ impl Actors {
     /// `CallActor`.
     ///
     /// # Errors
-    /// The status that the other sidecar is told.
+    /// The status for the calling sidecar.
     pub async fn serve_call(&self, served: Served<'_>) -> Result<InternalInvokeResponse, Status> {
         self.admit(served.peer)?;
         let origin = origin(served.headers);
@@ -52,14 +52,14 @@ impl Actors {
         response(result.map_err(|error| status(&error))?, self.with.max_message).await
     }
 
-    /// `CallActorReminder`: a timer or a reminder is due.
+    /// `CallActorReminder`: a due timer or reminder.
     ///
     /// # Errors
-    /// The status that the other sidecar is told.
+    /// The status for the calling sidecar.
     pub async fn serve_reminder(&self, served: Served<'_>) -> Result<(), Status> {
         self.admit(served.peer)?;
         let reminder = Reminder::decode(served.message)
-            .map_err(|error| Status::invalid_argument(format!("the reminder cannot be read: {error}")))?;
+            .map_err(|error| Status::invalid_argument(format!("cannot decode the reminder: {error}")))?;
         check(&reminder.actor_type, &reminder.actor_id).map_err(|error| status(&error))?;
         check_name("name", &reminder.name).map_err(|error| status(&error))?;
         let origin = origin(served.headers);
@@ -75,12 +75,12 @@ impl Actors {
         }
     }
 
-    /// Tables of placement are of one namespace: nobody outside has reason to call.
+    /// Rejects callers of other namespaces: a placement table covers one namespace.
     pub(super) fn admit(&self, peer: Option<&SpiffeId>) -> Result<(), Status> {
         match peer {
             Some(peer) if *peer.namespace() != *self.with.namespace => {
                 Err(Status::permission_denied(format!(
-                    "actors of namespace {} are not called from namespace {}",
+                    "actors of namespace {} cannot be called from namespace {}",
                     self.with.namespace,
                     peer.namespace()
                 )))
@@ -89,9 +89,9 @@ impl Actors {
         }
     }
 
-    /// A call as another sidecar made it, without a span. Who makes it is whom the certificate names. Only a sidecar of the
-    /// same app that hands a call over is believed who made it: that it has from a certificate itself, and its own name
-    /// would give a stranger's call the app's.
+    /// Decodes a call of another sidecar, without a span. The caller is the certificate's. Only a sidecar of
+    /// the same app that forwards a call may name another caller: it has verified that caller, and its own
+    /// identity would give a foreign call the app's rights.
     pub(super) fn call_of(
         &self,
         peer: Option<&SpiffeId>,
@@ -142,7 +142,7 @@ fn call_of(message: InternalInvokeRequest) -> Result<ActorCall, Status> {
     })
 }
 
-/// A failure as the other sidecar is told.
+/// The status of a failure for the calling sidecar.
 pub(super) fn status(error: &ActorError) -> Status {
     let code = match error {
         ActorError::NoPlacement | ActorError::Ended => Code::Unavailable,
@@ -152,7 +152,8 @@ pub(super) fn status(error: &ActorError) -> Status {
         ActorError::Peer(status) | ActorError::Cut(status) | ActorError::Internal(status) => {
             return status.clone();
         }
-        // What callers, Dapr's too, look elsewhere for: by their table this host has the type.
+        // A code that makes callers, Dapr's too, look the actor up again: by their table this host has the
+        // type.
         ActorError::NoAddress { .. } => {
             return Status::internal(format!("error invoke actor method: {}", ActorError::Moved));
         }

@@ -1,4 +1,4 @@
-//! The spans of timers and reminders that are due.
+//! Spans of due timers and reminders.
 
 use outrigger_runtime::call::Reply;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Status, Tracer};
@@ -7,7 +7,7 @@ use outrigger_wire::internals::v1::Reminder;
 use super::ActorError;
 use super::internal::is_reserved;
 
-/// A timer or reminder on its way to its actor: here a trace begins. Actors of the sidecar have spans of their own.
+/// Starts a trace for a due timer or reminder. Internal actors have their own spans.
 pub(super) fn due(tracer: &Tracer, reminder: &Reminder) -> Span {
     if is_reserved(&reminder.actor_type) {
         return Span::none();
@@ -19,7 +19,7 @@ pub(super) fn due(tracer: &Tracer, reminder: &Reminder) -> Span {
     )
 }
 
-/// One that another sidecar passes on.
+/// The span of one that another sidecar forwarded.
 pub(super) fn passed_on(tracer: &Tracer, reminder: &Reminder, parent: &Parent) -> Span {
     if is_reserved(&reminder.actor_type) {
         return Span::none();
@@ -50,7 +50,7 @@ fn named(mut span: Span, what: &str, reminder: &Reminder) -> Span {
     span
 }
 
-/// Says whether it came to its actor.
+/// Records whether it reached its actor.
 pub(super) fn note(span: &mut Span, sent: &Result<Reply, ActorError>) {
     if let Err(error) = sent {
         span.set_status(Status::Error(error.to_string()));

@@ -1,4 +1,4 @@
-//! The state of actors, in the one store that is theirs.
+//! Actor state, in the actor state store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,46 +12,46 @@ use outrigger_component::{Kind, Pairs};
 
 use super::{ActorError, Actors, check, check_for_app};
 
-/// Values that are asked of a store at once.
+/// Values read per request to a store.
 const READ_AT_ONCE: usize = 1000;
 
-/// A change of an actor's state.
+/// A change of one key of an actor's state.
 #[derive(Clone, Debug)]
 pub struct StateOperation {
     /// Key within the actor's state.
     pub key: String,
-    /// What happens to it.
+    /// The operation.
     pub step: StateStep,
-    /// Version that is expected.
+    /// Expected version.
     pub etag: Option<String>,
-    /// Without a version, it is only written where there is nothing.
+    /// Without a version: write only if the key is absent.
     pub only_new: bool,
     /// For the store.
     pub metadata: Pairs,
 }
 
-/// What happens to a key.
+/// The operation on a key.
 #[derive(Clone, Debug)]
 pub enum StateStep {
-    /// It gets a value.
+    /// Set a value.
     Upsert(Value),
     /// It is removed.
     Delete,
-    /// What the contract does not know.
+    /// An unknown operation type.
     Unknown(String),
-    /// Nothing that can be read; the text says why.
+    /// A malformed operation; the text says why.
     Malformed(String),
 }
 
 impl Actors {
-    /// A value, or `None` when absent. An app may read its own workflows: `dapr workflow history` does so.
+    /// Reads a value; `None` if absent. Apps may read their own workflows, as `dapr workflow history` does.
     ///
     /// # Errors
     /// [`ActorError`].
     pub async fn state(&self, kind: &str, id: &str, key: &str) -> Result<Option<Item>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
-        // Calls that run may need their state until they end.
+        // Running calls may need their state until they end.
         let guard = match hosted.with_actors(kind) {
             Some(kind) if kind.is_active(id) => self.admission.admit_nested(kind.shard_of(id)),
             _ => self.admit_call(kind, id).await?,
@@ -68,7 +68,7 @@ impl Actors {
         }
     }
 
-    /// All changes or none, for an app.
+    /// Changes an actor's state in one transaction, for an app.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -83,7 +83,7 @@ impl Actors {
         self.change_own_state(kind, id, operations).await
     }
 
-    /// The same for this sidecar's own actors, whose operations are as many as they are.
+    /// As [`Actors::change_state`] for internal actors, without a limit on operations.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -96,8 +96,8 @@ impl Actors {
         self.change(kind, id, operations, None).await.map(drop)
     }
 
-    /// As [`Actors::change_own_state`], and the ETag that `key` has afterwards, one of the keys that are written. A store that
-    /// cannot tell is asked for it.
+    /// As [`Actors::change_own_state`]; returns the new ETag of `key`, which must be among the written keys.
+    /// If the store does not return ETags, the key is read.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -127,8 +127,7 @@ impl Actors {
         let active = hosted.with_actors(kind).filter(|kind| kind.is_active(id));
         let active = active.ok_or(ActorError::NotActive)?;
         let guard = self.admission.admit_nested(active.shard_of(id));
-        // What the app writes when it is told of the actor's end is there before another host has the actor. A turn that is
-        // cut off writes no more.
+        // Writes of the app during deactivation complete before another host has the actor. A cancelled turn cannot write.
         let is_told = active.is_in_last(id);
         let store = self.store(ActorError::StateSave)?;
         let partition = self.partition(kind, id);
@@ -141,7 +140,7 @@ impl Actors {
         let metadata = Pairs::from([("partitionKey".to_owned(), partition)]);
         let saved = store.transact_whole(operations, metadata, etag_of.as_deref());
         tokio::select! {
-            // Another host may have the actor by then: a store that is quick does not make that right.
+            // Checked first: another host may have the actor by then, even if the store is fast.
             biased;
             () = guard.cancelled_or(|| !is_told && active.is_evicted(id)) => {
                 Err(ActorError::StateSave(ActorError::Disseminating.to_string()))
@@ -153,7 +152,7 @@ impl Actors {
         }
     }
 
-    /// Several values, read at once; absent ones are left out.
+    /// Reads several values at once; absent keys are omitted.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -192,7 +191,7 @@ impl Actors {
         Ok(values)
     }
 
-    /// The most operations that one change of an actor's state may have.
+    /// Maximum operations of one state transaction.
     ///
     /// # Errors
     /// [`ActorError`] without a state store of actors.
@@ -205,10 +204,10 @@ impl Actors {
             .max(2))
     }
 
-    /// Removes values of an actor that need not be active here, as many at once as the store takes.
+    /// Removes values of an actor, active here or not, in batches of the store's maximum size.
     ///
     /// # Errors
-    /// [`ActorError`]; some may have been removed.
+    /// [`ActorError`]; some values may have been removed.
     pub async fn remove_state(&self, kind: &str, id: &str, keys: Vec<String>) -> Result<(), ActorError> {
         check(kind, id)?;
         self.known(kind).await?;
@@ -240,10 +239,10 @@ impl Actors {
         Ok(())
     }
 
-    /// The stored keys that end in `key`, of a type's actors whose ids begin with `prefix`.
+    /// The stored keys that end in `key`, of a type's actors whose ids start with `prefix`.
     ///
     /// # Errors
-    /// [`ActorError`]; a store that cannot list keys says so.
+    /// [`ActorError`], also if the store cannot list keys.
     pub async fn actor_ids_with(
         &self,
         kind: &str,
@@ -335,7 +334,7 @@ impl Actors {
         })
     }
 
-    /// The store of actors. `unfit` is the error where it cannot be one: what was to be done with it failed.
+    /// The actor state store. `unfit` builds the error if the store is unsuitable.
     pub(super) fn store(&self, unfit: fn(String) -> ActorError) -> Result<Arc<Store>, ActorError> {
         let name = match self.store.get() {
             Some(name) => name,
@@ -360,8 +359,8 @@ impl Actors {
 }
 
 /// # Errors
-/// [`ActorError::Illegal`], where the names of an actor would take too much memory in each of so many operations, which have
-/// them in their key and in their metadata.
+/// [`ActorError::Illegal`] if the names of the actor, repeated in key and metadata of each operation, would
+/// take too much memory.
 fn check_size(partition: &str, operations: usize) -> Result<(), ActorError> {
     if is_small(2 * partition.len(), operations) {
         return Ok(());
@@ -378,7 +377,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_an_actor_count_for_each_operation_twice() {
+    fn names_count_twice_per_operation() {
         let partition = "x".repeat(512);
         assert!(check_size(&partition, 64 << 10).is_ok());
         let refused = check_size(&partition, (64 << 10) + 1).unwrap_err();

@@ -1,4 +1,4 @@
-//! The names of actors, and types that are hosted no more while their actors end.
+//! Actor names, and unregistered types whose actors are still ending.
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -24,12 +24,12 @@ use super::serve::status;
 use super::*;
 
 pub(super) const KIND: &str = "dapr.internal.default.shop.workflow";
-/// A type whose name an app may use.
+/// A type name open to apps.
 pub(super) const OPEN_KIND: &str = "cart";
 pub(super) const HERE: &str = "10.0.0.1:50002";
 pub(super) const THERE: &str = "10.0.0.2:50002";
 
-/// Actors that end when they may.
+/// Actors that end when allowed.
 pub(super) struct Lasting {
     ending: Notify,
     pub(super) may_end: Semaphore,
@@ -72,7 +72,7 @@ fn tables(address: &str) -> Tables {
     Tables::new(kinds, 10).unwrap()
 }
 
-/// Of a sidecar without an app, whose own all actors are.
+/// Actors of a sidecar without an app.
 pub(super) fn actors() -> Actors {
     let resilience = Arc::new(Resilience::new(
         Resiliency::build(&[], "shop").0,
@@ -129,10 +129,10 @@ pub(super) fn names(actors: &Actors) -> Vec<String> {
     names.unwrap_or_default().to_vec()
 }
 
-/// Until the actors of a type of the sidecar have ended, a table that gives them to others is not answered, and whoever
-/// calls them waits for that or is told that they are not here.
+/// A table that moves an internal type is not acknowledged until its actors have ended; callers wait for that
+/// or are rejected.
 #[tokio::test]
-async fn an_internal_type_is_kept_until_its_actors_have_ended() {
+async fn keeps_internal_type_until_actors_end() {
     let actors = Arc::new(actors());
     let lasting = lasting();
     actors.host_internal([(KIND.to_owned(), lasting.clone() as Arc<dyn InternalActors>)]);
@@ -159,7 +159,7 @@ async fn an_internal_type_is_kept_until_its_actors_have_ended() {
         matches!(refused, Err(ActorError::NoAddress { .. })),
         "{refused:?}"
     );
-    // To another sidecar, whose table is older, it has moved: it asks again.
+    // For a sidecar with an older table the actor has moved, so it routes again.
     let told = ActorError::Peer(status(&refused.unwrap_err()));
     assert!(told.is_about_place(), "{told}");
     let other = ActorCall {
@@ -179,7 +179,7 @@ async fn an_internal_type_is_kept_until_its_actors_have_ended() {
     let routes = actors.routes.load_full();
     let mut answering = Box::pin(actors.halt_here(|kind, id| !routes.owns(kind, id)));
     assert!(answering.as_mut().now_or_never().is_none());
-    // Who hands the actor over waits for its end too.
+    // The old host waits for the end too.
     let hosted = actors.hosted.load_full();
     let turn_request = TurnRequest::new(&|| false);
     let kind = hosted.with_actors(KIND).unwrap();
@@ -197,9 +197,9 @@ async fn an_internal_type_is_kept_until_its_actors_have_ended() {
     assert_eq!(actors.hosted.load().all().count(), 0);
 }
 
-/// Calls of an actor that moves take no turn when they are to end: they go on where it begins when it has ended here.
+/// Calls of a moving actor take no turn once cancelled; they continue on the new host.
 #[tokio::test]
-async fn who_waits_for_a_turn_of_an_actor_whose_calls_are_cut_off_waits_for_its_end() {
+async fn waiting_call_of_moving_actor_takes_no_turn() {
     let actors = actors();
     actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
     let hosted = actors.hosted.load_full();
@@ -223,7 +223,7 @@ async fn who_waits_for_a_turn_of_an_actor_whose_calls_are_cut_off_waits_for_its_
 }
 
 #[tokio::test]
-async fn who_waits_to_read_state_is_told_that_the_sidecar_ends() {
+async fn shutdown_rejects_waiting_state_reads() {
     let actors = actors();
     actors.admission.close();
     let mut read = std::pin::pin!(actors.state(KIND, "a", "k"));
@@ -233,7 +233,7 @@ async fn who_waits_to_read_state_is_told_that_the_sidecar_ends() {
 }
 
 #[test]
-fn ids_are_short_and_only_those_of_executors_may_be_made_of_two_names() {
+fn validates_actor_ids() {
     const EXECUTOR: &str = "dapr.internal.default.shop.executor";
     const WORKFLOW: &str = "dapr.internal.default.shop.workflow";
     assert!(check(WORKFLOW, "a").is_ok() && check(EXECUTOR, "a").is_ok());
@@ -253,7 +253,7 @@ fn ids_are_short_and_only_those_of_executors_may_be_made_of_two_names() {
 }
 
 #[tokio::test]
-async fn an_app_can_only_read_state_of_types_of_the_sidecar() {
+async fn apps_only_read_internal_state() {
     let actors = Arc::new(actors());
     actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
     let call = ActorCall {
@@ -294,7 +294,7 @@ async fn an_app_can_only_read_state_of_types_of_the_sidecar() {
     assert!(matches!(read, Err(ActorError::NoStore)), "{read:?}");
 }
 
-/// A call whose actor nobody has by the table of now, and what became of it after which time.
+/// Calls an actor without a host, and returns the result with its duration.
 async fn call_while(
     actors: &Actors,
     tables_come: impl Future<Output = ()>,
@@ -314,7 +314,7 @@ async fn call_while(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_looked_in_a_wrong_place_goes_on_with_the_next_table() {
+async fn new_table_retries_misrouted_call() {
     let actors = actors();
     actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
     actors.step(actors.routes.load().replaced(Tables::default()));
@@ -327,9 +327,9 @@ async fn a_call_that_looked_in_a_wrong_place_goes_on_with_the_next_table() {
     assert_eq!(took, std::time::Duration::ZERO);
 }
 
-/// However many tables come meanwhile, as where a fleet starts.
+/// Independent of the number of new tables, as at the startup of a fleet.
 #[tokio::test(start_paused = true)]
-async fn a_call_of_a_type_that_nobody_hosts_fails_after_five_seconds() {
+async fn call_without_host_fails_after_five_seconds() {
     let actors = actors();
     actors.step(actors.routes.load().replaced(Tables::default()));
     let others = async {

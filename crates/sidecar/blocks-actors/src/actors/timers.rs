@@ -1,4 +1,4 @@
-//! Timers: in the memory of the sidecar that they were registered with, and gone with it.
+//! Timers, held in the memory of the sidecar at which they were registered, and lost with it.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -16,34 +16,34 @@ use super::call::Message;
 use super::reminders::data;
 use super::{ActorError, Actors, LOG, check_for_app, check_name, spans};
 
-/// The part of the memory budget that timers may hold, one in so many.
+/// Divisor: the share of the memory budget for timers.
 const MEMORY_PART: usize = 4;
-/// Bytes that a timer takes beside its names and its data.
+/// Overhead of a timer besides its names and data, bytes.
 const OVERHEAD: usize = 512;
 
-/// A timer as an app asks for it.
+/// An app's timer request.
 #[derive(Clone, Debug, Default)]
 pub struct TimerRequest {
     /// Actor type.
     pub kind: String,
     /// Actor id.
     pub id: String,
-    /// Its name; of the timers of one actor.
+    /// Name of the timer, unique for its actor.
     pub name: String,
-    /// When it is due first.
+    /// First due time.
     pub due_time: String,
-    /// The time between two.
+    /// Period.
     pub period: String,
-    /// When it ends.
+    /// Time to live.
     pub ttl: String,
-    /// What the app is to call; told to it as it is.
+    /// Opaque callback name, passed to the app.
     pub callback: String,
-    /// JSON that the app is told; empty = none.
+    /// JSON for the app; empty is none.
     pub data: Vec<u8>,
 }
 
 impl TimerRequest {
-    /// Bytes that it takes while it runs: its names twice, and its data.
+    /// Bytes held by a running timer: its names twice, and its data.
     fn memory(&self) -> usize {
         let names = self.kind.len() + self.id.len() + self.name.len();
         let times = self.due_time.len() + self.period.len() + self.ttl.len();
@@ -53,7 +53,7 @@ impl TimerRequest {
 
 type Key = (String, String, String);
 
-/// The timers that run.
+/// The running timers.
 pub(super) struct Timers {
     running: Mutex<Running>,
     memory: Arc<Payloads>,
@@ -68,15 +68,15 @@ impl Default for Timers {
 
 #[derive(Default)]
 struct Running {
-    /// By their names.
+    /// By name.
     timers: HashMap<Key, RunningTimer>,
-    /// Of the next one: tells those of one name apart.
+    /// Number of the next timer; distinguishes timers of the same name.
     number: u64,
 }
 
 struct RunningTimer {
     number: u64,
-    /// Keeps it from being due again.
+    /// Cancelled to stop the timer.
     stop: CancellationToken,
     memory: HeldPayload,
 }
@@ -94,7 +94,7 @@ impl Timers {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a timer into the place of one with its name; whether there was one.
+    /// Adds a timer, replacing one of the same name. Returns its number, and whether it replaced one.
     fn put(&self, key: Key, bytes: usize, stop: CancellationToken) -> Result<(u64, bool), ActorError> {
         let mut running = self.running();
         let known = running.timers.contains_key(&key);
@@ -107,8 +107,8 @@ impl Timers {
         };
         let memory = memory.ok_or_else(|| {
             ActorError::Timer(format!(
-                "the timers of this sidecar hold as many bytes as they may, {}: give them less data, unregister those \
-                 that are not needed, or raise {}",
+                "the timers of this sidecar have reached the limit of {} bytes: reduce their data, unregister unused ones, \
+                 or raise {}",
                 self.memory.most(),
                 budget::VARIABLE
             ))
@@ -122,13 +122,13 @@ impl Timers {
         Ok((number, known))
     }
 
-    /// Completes when no timer runs any more, once all were told to end.
+    /// Completes when no timer is running, after all were stopped.
     pub(super) async fn ended(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Takes a timer out; whether there was one. `number`: only this one of its name.
+    /// Removes a timer; returns whether it existed. `number`: only this timer of the name.
     fn take(&self, key: &Key, number: Option<u64>) -> bool {
         let mut running = self.running();
         let is_meant = |known: &RunningTimer| number.is_none_or(|number| number == known.number);
@@ -143,7 +143,7 @@ impl Timers {
 }
 
 impl Actors {
-    /// Registers a timer, in the place of one with its name.
+    /// Registers a timer, replacing one of the same name.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -174,7 +174,7 @@ impl Actors {
         let (timers, gauge) = (Arc::clone(self), kind.metrics.timers.clone());
         self.timers.tasks.spawn(async move {
             let ran = timers.run_timer(times, &request, &stop);
-            // One that was taken out, or replaced, is not found by its number.
+            // A removed or replaced timer is not found by its number.
             if timers.ended.run_until_cancelled(ran).await.is_some() && timers.timers.take(&key, Some(number))
             {
                 gauge.add(-1);
@@ -183,7 +183,7 @@ impl Actors {
         Ok(())
     }
 
-    /// Ends a timer, if there is one of this name.
+    /// Unregisters a timer; succeeds if there is none.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -200,8 +200,8 @@ impl Actors {
         Ok(())
     }
 
-    /// Runs a timer until its last tick, or until `stop`. A tick that the actor has begun with then goes on: its turn is the
-    /// actor's, and the actor itself may have ended the timer in it.
+    /// Runs a timer until its last tick or until `stop`. A tick that the actor has started runs to its end,
+    /// because the actor itself may unregister the timer in that turn.
     async fn run_timer(&self, times: Recurrence, request: &TimerRequest, stop: &CancellationToken) {
         let reminder = Reminder {
             actor_id: request.id.clone(),
@@ -270,7 +270,7 @@ mod tests {
     use crate::actors::tests::{OPEN_KIND, actors};
     use crate::actors::{ActorCall, InternalActors};
 
-    /// Actors whose timer ends in the turn of its first tick: it is unregistered, or registered anew to be due once more.
+    /// Actors that end their timer in its first turn: unregistered, or registered again for one more tick.
     struct Ticking {
         actors: OnceLock<Weak<Actors>>,
         is_renewed: bool,
@@ -340,9 +340,9 @@ mod tests {
         ticking
     }
 
-    /// Invariant: a timer that ends in its own turn has that turn to its end, nothing else in it, and no other.
+    /// Invariant: a timer that ends in its own turn completes that turn, and has no other.
     #[tokio::test(start_paused = true)]
-    async fn a_timer_that_ends_in_its_own_turn_is_answered_and_due_no_more() {
+    async fn timer_may_end_in_its_turn() {
         for (is_renewed, turns) in [(false, 1), (true, 2)] {
             let actors = Arc::new(actors());
             let ticking = ticking(&actors, is_renewed);
@@ -358,9 +358,10 @@ mod tests {
         }
     }
 
-    /// Invariant: timers hold so many bytes together, whatever their number, and one that ends makes room.
+    /// Invariant: the memory of all timers is bounded, whatever their number, and an ended timer frees its
+    /// share.
     #[tokio::test(start_paused = true)]
-    async fn timers_beyond_their_memory_are_refused() {
+    async fn rejects_timers_beyond_memory_limit() {
         let timer = |name: &str| TimerRequest {
             due_time: "1h".to_owned(),
             data: vec![b'1'; 1000],
@@ -373,7 +374,7 @@ mod tests {
         for name in ["1", "2", "3"] {
             actors.register_timer(timer(name)).await.unwrap();
         }
-        // In place of one that is known.
+        // In place of one of the same name.
         actors.register_timer(timer("3")).await.unwrap();
         let larger = TimerRequest {
             data: vec![b'1'; 1001],
@@ -388,9 +389,9 @@ mod tests {
         assert_eq!(actors.timers.running().timers.len(), 3);
     }
 
-    /// Invariant: a tick that waits for its turn when its timer is unregistered does not come.
+    /// Invariant: a tick that waits for its turn is dropped when its timer is unregistered.
     #[tokio::test(start_paused = true)]
-    async fn a_tick_that_waits_ends_with_its_timer() {
+    async fn unregistering_drops_waiting_tick() {
         let actors = Arc::new(actors());
         let ticking = ticking(&actors, false);
         let call = ActorCall {

@@ -1,4 +1,4 @@
-//! Watching internal actors, wherever they live: one question, and what the actor tells from then on.
+//! Watching internal actors: one request, then the actor's updates.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,11 +28,11 @@ use super::{ActorCall, ActorError, Actors, check};
 
 const CALL_ACTOR_STREAM: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorStream";
 
-/// What an actor tells; the last may say why it tells no more.
+/// Updates of an actor; the last one may be the error that ended them.
 pub type ActorStream = BoxStream<'static, Result<Any, ActorError>>;
 
 impl Actors {
-    /// Watches an internal actor. What is told ends with an error about its place when the actor moves: watch it again.
+    /// Watches an internal actor. If the actor moves, the updates end with a routing error: watch again.
     ///
     /// # Errors
     /// [`ActorError`]; `Unimplemented` for an app's actor.
@@ -50,8 +50,8 @@ impl Actors {
             .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())))
     }
 
-    /// The same, where what is told once must not get lost unseen: nothing is tried again here, and [`ActorError::Cut`]
-    /// says that a connection broke which may have carried something.
+    /// As [`Actors::watch`], for updates that must not be lost: nothing is retried here, and
+    /// [`ActorError::Cut`] says that a broken connection may have carried an update.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -77,17 +77,17 @@ impl Actors {
         }
     }
 
-    /// An actor that lives here. Who watches does not hold up a new table, but ends with it.
+    /// Watches an actor of this sidecar. A watch does not delay a new table, but ends with it.
     async fn watch_here(&self, guard: InFlight, call: &ActorCall) -> Result<ActorStream, ActorError> {
         let closed = self.admission.closed();
         let mut steps = self.steps.subscribe();
         let (name, id) = (call.kind.clone(), call.id.clone());
         let moved = async move {
-            // Without actors nothing is watched either.
+            // The sender is gone: nothing is left to watch.
             let _moved = steps.wait_for(|routes| !routes.owns(&name, &id)).await;
         };
         let hosted = self.hosted.load_full();
-        // The table is older than that: who watches may look again.
+        // The table predates the types; the watcher may look the actor up again.
         let kind = hosted.get(&call.kind).ok_or(ActorError::Moved)?;
         let Some(internal) = &kind.internal else {
             let text = "actors of apps cannot be watched";
@@ -126,7 +126,7 @@ impl Actors {
         let frame = grpc::frame(&request(call));
         let target = (&*host.app_id, &*self.with.namespace);
         let unknown = |error: PeerError| failed(Status::unavailable(error.to_string()));
-        // The connection broke when the actor may have told something.
+        // The connection broke after the actor may have sent an update.
         let cut = &AtomicBool::new(false);
         let opened = self
             .with
@@ -167,7 +167,7 @@ impl Actors {
     /// `CallActorStream`: another sidecar watches an actor here.
     ///
     /// # Errors
-    /// The status that the other sidecar is told.
+    /// The status for the calling sidecar.
     pub async fn serve_watch(
         &self,
         served: Served<'_>,
@@ -215,7 +215,7 @@ fn response(any: Any) -> InternalInvokeResponse {
     }
 }
 
-/// How the contract has an executor tell that its work was cancelled: as what it tells, not as the end of the call.
+/// A cancelled executor, as the contract has it: an update, not the end of the stream.
 fn refusal(status: &Status) -> InternalInvokeResponse {
     InternalInvokeResponse {
         status: Some(CallStatus {
@@ -227,7 +227,7 @@ fn refusal(status: &Status) -> InternalInvokeResponse {
     }
 }
 
-/// What an actor at another sidecar told. Codes below those of HTTP are gRPC's.
+/// The payload of a peer's update. Codes below those of HTTP are gRPC's.
 fn payload(response: InternalInvokeResponse) -> Result<Any, ActorError> {
     let status = response.status.unwrap_or_default();
     match status.code {
@@ -236,14 +236,14 @@ fn payload(response: InternalInvokeResponse) -> Result<Any, ActorError> {
     }
 }
 
-/// The answers of a peer, as they arrive.
+/// Reads a peer's messages as they arrive.
 struct Messages {
     body: Body,
     frames: FrameReader,
 }
 
 impl Messages {
-    /// The next; `None` at the regular end.
+    /// The next message; `None` at the regular end.
     async fn next(&mut self) -> Result<Option<Any>, ActorError> {
         let malformed = |error: &dyn std::fmt::Display| {
             ActorError::Peer(Status::internal(format!("malformed answer of the peer: {error}")))
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_cancelled_is_told_as_the_contract_has_it() {
+    fn reports_cancellation_as_contract() {
         let cancelled = refusal(&Status::aborted("cancelled"));
         assert_eq!(cancelled.status.as_ref().unwrap().code, 10);
         let ActorError::Internal(status) = payload(cancelled).unwrap_err() else {
@@ -292,7 +292,7 @@ mod tests {
             value: vec![1],
         };
         assert_eq!(payload(response(any.clone())).unwrap(), any);
-        // Executors of Dapr say 0, workflows 200.
+        // Dapr's executors send 0, its workflows 200.
         let mut ok = response(any.clone());
         ok.status.as_mut().unwrap().code = 0;
         assert_eq!(payload(ok).unwrap(), any);

@@ -176,7 +176,7 @@ async fn actors_are_not_called_from_other_namespaces() {
     for path in [CALL_ACTOR, CALL_ACTOR_REMINDER, CALL_ACTOR_STREAM] {
         let outcome = grpc::unary_over(&mut peer, path, &[], &actor_call(&[])).await;
         assert_eq!(outcome.status.code(), Code::PermissionDenied, "{path}");
-        let expected = "actors of namespace default are not called from namespace other";
+        let expected = "actors of namespace default cannot be called from namespace other";
         assert_eq!(outcome.status.message(), expected, "{path}");
     }
     assert_eq!(app.calls(), before);
@@ -188,7 +188,7 @@ async fn an_actor_whose_id_is_too_long_is_never_active() {
     let (_placement, app, host, _client) = actors(&net).await;
     let before = app.calls();
     let id = "i".repeat(1025);
-    let expected = "invalid request: invalid actorId: it has 1025 bytes, and may have 1024";
+    let expected = "invalid request: invalid actorId: 1025 bytes, the maximum is 1024";
     let path = format!("/v1.0/actors/T/{id}/method/m");
     let message = host.ask(post(&path, "")).await.error(400, "ERR_BAD_REQUEST");
     assert_eq!(message, expected);

@@ -15,7 +15,7 @@ use crate::actors::admission::SHARDS;
 use crate::actors::host::IdleScan;
 use crate::actors::metrics::ActorMetrics;
 
-/// Actors that never answer, and whose turns leave something behind.
+/// Actors that never answer and leave work behind.
 #[derive(Default)]
 struct Slow {
     left: Mutex<HashSet<String>>,
@@ -74,7 +74,7 @@ impl InternalActors for Slow {
     }
 }
 
-/// Actors whose calls are answered in the turn of another once that is told.
+/// Actors whose calls are answered in another call's turn, once notified.
 #[derive(Default)]
 struct Answering(tokio::sync::Notify);
 
@@ -116,15 +116,15 @@ impl InternalActors for Answering {
 }
 
 #[tokio::test]
-async fn a_call_that_was_answered_in_the_turn_of_another_needs_none() {
+async fn answered_call_needs_no_turn() {
     let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
     let actors = Arc::new(Answering::default());
     let internal = Internal {
         actors: actors.clone(),
         ended: CancellationToken::new(),
     };
-    let looks = Arc::<IdleScan>::default();
-    let kind = HostedType::internal("answering", internal, metrics.of("answering"), &looks);
+    let idle_scan = Arc::<IdleScan>::default();
+    let kind = HostedType::internal("answering", internal, metrics.of("answering"), &idle_scan);
     let internal = kind.internal.as_ref().unwrap();
     let turn_request = TurnRequest::new(&|| true);
     let call = ActorCall {
@@ -150,7 +150,7 @@ async fn a_call_that_was_answered_in_the_turn_of_another_needs_none() {
     );
 }
 
-/// Actors that stay for as long as they are needed.
+/// Actors that stay while they are needed.
 struct Needed(AtomicBool);
 
 impl InternalActors for Needed {
@@ -180,18 +180,18 @@ impl InternalActors for Needed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_idle_is_asked_and_asked_again_when_as_much_time_has_passed() {
+async fn asks_idle_actors_again_after_timeout() {
     let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
     let actors = Arc::new(Needed(AtomicBool::new(true)));
     let internal = Internal {
         actors: actors.clone(),
         ended: CancellationToken::new(),
     };
-    let looks = Arc::<IdleScan>::default();
-    let kind = HostedType::internal("needed", internal, metrics.of("needed"), &looks);
+    let idle_scan = Arc::<IdleScan>::default();
+    let kind = HostedType::internal("needed", internal, metrics.of("needed"), &idle_scan);
     let turn_request = TurnRequest::new(&|| true);
     drop(kind.turn("a", None, &turn_request).await.unwrap().unwrap());
-    // How many were idle, and how many are active when they have been asked.
+    // Number of idle and of active actors after a scan.
     let after = async |seconds| {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         let idle: Vec<_> = (0..SHARDS)
@@ -213,7 +213,7 @@ async fn who_is_idle_is_asked_and_asked_again_when_as_much_time_has_passed() {
 }
 
 #[tokio::test]
-async fn who_is_cut_off_in_a_turn_stays_only_if_there_is_something_to_stay_for() {
+async fn cancelled_turn_keeps_needed_actors_only() {
     let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
     for keeps in [false, true] {
         let actors = Arc::new(Slow {
@@ -224,8 +224,8 @@ async fn who_is_cut_off_in_a_turn_stays_only_if_there_is_something_to_stay_for()
             actors: actors.clone(),
             ended: CancellationToken::new(),
         };
-        let looks = Arc::<IdleScan>::default();
-        let kind = HostedType::internal("slow", internal, metrics.of("slow"), &looks);
+        let idle_scan = Arc::<IdleScan>::default();
+        let kind = HostedType::internal("slow", internal, metrics.of("slow"), &idle_scan);
         let internal = kind.internal.as_ref().unwrap();
         let turn_request = TurnRequest::new(&|| true);
         let (call, reminder) = (
@@ -246,7 +246,7 @@ async fn who_is_cut_off_in_a_turn_stays_only_if_there_is_something_to_stay_for()
             Message::Call(&call),
             Message::Due(&reminder, &Parent::default(), &DeliveryStarted::default()),
         ] {
-            // It is dropped after it was polled once.
+            // Polled once, then dropped.
             assert!(
                 internal
                     .send(&kind, &message, &turn_request)

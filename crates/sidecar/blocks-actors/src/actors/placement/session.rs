@@ -1,4 +1,4 @@
-//! One stream to placement: its orders, and what is reported meanwhile.
+//! One stream to placement: orders and reports.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -23,47 +23,48 @@ use super::super::Actors;
 use super::super::outage::{LostStream, Outage, Unopened};
 use super::until;
 
-/// How long a sidecar that ends waits for a round, and for each step of one, in which its actors become others'.
+/// How long a sidecar that shuts down waits for the dissemination that moves its actors, and for each step of
+/// it.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Orders that are kept while actors end; those behind them stay with placement.
-const KEPT_ORDERS: usize = 16;
-/// How long a sidecar that ends passes calls on when its actors are others': to callers the word comes a little later.
-const LINGER: Duration = Duration::from_millis(500);
+/// Orders queued while actors end; further ones stay in the stream.
+const MAX_QUEUED_ORDERS: usize = 16;
+/// How long a sidecar that shuts down forwards calls after its actors have moved: callers learn that a little
+/// later.
+const FORWARD_TIME: Duration = Duration::from_millis(500);
 
-/// The end of actors that move; comes to the round to answer `UPDATE` with.
+/// The end of moving actors; resolves to the version to answer `UPDATE` with.
 pub(super) type Handing<'a> = Option<Pin<Box<dyn Future<Output = u64> + Send + 'a>>>;
 
-/// One stream.
 pub(super) struct Session<'s, 'a> {
     actors: &'a Actors,
     ready: &'s Condition,
     reports: mpsc::Sender<wire::Host>,
     dissemination: Dissemination,
-    /// The last order was of a round in which only what moves stops.
+    /// The last order belongs to a dissemination with handover.
     hands_over_now: bool,
-    /// A leader begins with a pause: this host may go on while there is none.
+    /// The leader starts with a pause: this host may keep its actors while there is none.
     settles: bool,
     draining: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
-    /// It outlasts the stream: what has begun to end goes on to.
+    /// Outlasts the stream: actors that have begun to end finish.
     handing: &'s mut Handing<'a>,
-    /// What ends does so in a round in which everybody stops. What placement says meanwhile waits in `kept`; that the stream
-    /// ended is seen at once.
+    /// `handing` belongs to a dissemination without handover. Orders wait in `queued`; the end
+    /// of the stream is handled at once.
     all_stop: bool,
-    kept: VecDeque<wire::PlacementOrder>,
+    queued: VecDeque<wire::PlacementOrder>,
     reported: Arc<[String]>,
-    /// There was an order.
+    /// An order has arrived.
     served: bool,
-    /// There was no leader before this stream, and actors may have gone on.
+    /// There was no leader before this stream, and actors may have kept running.
     outage: Option<Outage>,
-    /// The sidecar ends: it hosts nothing any more, and goes when all know that, or at this time, but not before what it
-    /// hands over has ended.
+    /// The sidecar is shutting down and hosts nothing. It returns when all hosts know, or at this time, but
+    /// not before its handover is done.
     leaving: Option<Instant>,
-    /// No round came until then: it goes when the calls that run have ended.
+    /// No dissemination came in time: return when running calls have ended.
     leaves_alone: bool,
 }
 
 impl<'s, 'a> Session<'s, 'a> {
-    /// A stream whose first report, on its way, says what is hosted here; `outage`: there was no leader before it.
+    /// A stream whose first report has been sent; `outage`: there was no leader before it.
     pub(super) fn new(
         actors: &'a Actors,
         ready: &'s Condition,
@@ -81,7 +82,7 @@ impl<'s, 'a> Session<'s, 'a> {
             draining: None,
             handing,
             all_stop: false,
-            kept: VecDeque::new(),
+            queued: VecDeque::new(),
             reported,
             served: false,
             outage,
@@ -92,10 +93,10 @@ impl<'s, 'a> Session<'s, 'a> {
 }
 
 impl Session<'_, '_> {
-    /// Follows orders until the sidecar may end.
+    /// Follows orders until the sidecar may exit.
     ///
     /// # Errors
-    /// Why the stream is of no use any more.
+    /// Why the stream must be reopened.
     pub(super) async fn run(
         &mut self,
         mut orders: impl Stream<Item = Result<wire::PlacementOrder, Status>> + Unpin,
@@ -105,14 +106,14 @@ impl Session<'_, '_> {
         types.mark_changed();
         loop {
             if self.handing.is_none()
-                && let Some(order) = self.kept.pop_front()
+                && let Some(order) = self.queued.pop_front()
             {
                 if self.order(order).await? {
                     return Ok(());
                 }
                 continue;
             }
-            // Who hands over holds up nobody, and need not hurry.
+            // A handover delays no other host, so it has no deadline.
             let deadline = self.dissemination.deadline().filter(|_| !self.hands_over_now);
             let deadline = deadline.map(Instant::from_std);
             tokio::select! {
@@ -127,7 +128,7 @@ impl Session<'_, '_> {
                     if !self.is_listed() && (self.hands_over_now || self.dissemination.is_over()) {
                         return Ok(());
                     }
-                    // Nobody else has the actors as long as this stream is there: calls that run have their time.
+                    // While this stream is open no other host gets the actors: calls may drain.
                     self.leaves_alone = true;
                     self.drain();
                 }
@@ -144,14 +145,14 @@ impl Session<'_, '_> {
                 version = wait(self.handing) => {
                     *self.handing = None;
                     self.all_stop = false;
-                    // The others are told of it from now on.
+                    // The other hosts are informed from now on.
                     self.leaving = self.leaving.map(|_| Instant::now() + LEAVE_TIMEOUT);
                     self.send(self.actors.answer(wire::HostOperation::Update, version)).await?;
                 }
                 () = until(deadline) => return Err("no table arrived within 5 s".to_owned().into()),
-                _ = types.changed(), if self.leaving.is_none() => self.retell(&mut types).await?,
-                order = orders.next(), if self.kept.len() < KEPT_ORDERS => match order {
-                    Some(Ok(order)) if self.all_stop => self.kept.push_back(order),
+                _ = types.changed(), if self.leaving.is_none() => self.report_types(&mut types).await?,
+                order = orders.next(), if self.queued.len() < MAX_QUEUED_ORDERS => match order {
+                    Some(Ok(order)) if self.all_stop => self.queued.push_back(order),
                     Some(Ok(order)) => {
                         self.begin_service().await;
                         if self.order(order).await? {
@@ -170,7 +171,7 @@ impl Session<'_, '_> {
         }
     }
 
-    /// A leader speaks. If it may be the one from before, it has given the actors here away.
+    /// Handles the first order. If the leader may be the previous one, it has reassigned the actors.
     async fn begin_service(&mut self) {
         let first = !std::mem::replace(&mut self.served, true);
         if first && self.outage.is_some_and(|outage| !outage.is_proven) {
@@ -188,7 +189,7 @@ impl Session<'_, '_> {
         }
     }
 
-    /// Exclusive, because what drains can be shared by nobody.
+    /// `&mut self`, because the draining future is not `Sync`.
     async fn send(&mut self, host: wire::Host) -> Result<(), Unopened> {
         let sent = self.reports.send(host).await;
         sent.map_err(|_| Unopened {
@@ -197,7 +198,7 @@ impl Session<'_, '_> {
         })
     }
 
-    /// Says that nothing is hosted here any more: the next table gives the actors to others, and ends those here first.
+    /// Reports that nothing is hosted any longer; the next table moves the actors, which end here first.
     async fn leave(&mut self) -> Result<(), Unopened> {
         self.leaving = Some(Instant::now() + LEAVE_TIMEOUT);
         self.actors.is_connected.store(false, Ordering::Release);
@@ -207,19 +208,22 @@ impl Session<'_, '_> {
             .await
     }
 
-    /// Whether all know that nothing is hosted here any more.
+    /// Whether all hosts know that nothing is hosted here any longer.
     fn has_left(&self) -> bool {
         self.leaving.is_some() && self.dissemination.is_over() && !self.is_listed()
     }
 
-    /// Whether actors are this sidecar's by its table.
+    /// Whether the current table assigns actors to this sidecar.
     fn is_listed(&self) -> bool {
         let routes = self.actors.routes.load();
         routes.tables().name(&self.actors.with.address)
     }
 
-    /// What the app hosts may be another set of types.
-    async fn retell(&mut self, types: &mut watch::Receiver<Option<Arc<[String]>>>) -> Result<(), Unopened> {
+    /// Reports a changed set of types.
+    async fn report_types(
+        &mut self,
+        types: &mut watch::Receiver<Option<Arc<[String]>>>,
+    ) -> Result<(), Unopened> {
         let names = types.borrow_and_update().clone().unwrap_or_default();
         if names == self.reported {
             return Ok(());
@@ -231,13 +235,13 @@ impl Session<'_, '_> {
         Ok(())
     }
 
-    /// Whether the sidecar may end now.
+    /// Handles an order; returns whether the sidecar may exit.
     async fn order(&mut self, order: wire::PlacementOrder) -> Result<bool, Unopened> {
         self.follow(order).await?;
         if !self.has_left() {
             return Ok(false);
         }
-        let last = Instant::now() + LINGER;
+        let last = Instant::now() + FORWARD_TIME;
         self.leaving = self.leaving.map(|leaving| leaving.min(last));
         Ok(!self.hands_over_now)
     }
@@ -258,7 +262,7 @@ impl Session<'_, '_> {
             )
             .into());
         };
-        // Not 0: calls of what does not move go on.
+        // Not 0: calls of actors that stay continue.
         let handover = if self.actors.with.handover {
             order.handover
         } else {
@@ -268,9 +272,9 @@ impl Session<'_, '_> {
         self.settles = order.settles;
         match self.dissemination.order(kind, version, std::time::Instant::now()) {
             Step::Ignore => Ok(()),
-            // Placement waits for the answer, or for this host no more: its actors may be others' by now.
+            // Placement waits for the answer or has dropped this host, whose actors may then have moved.
             _ if self.handing.is_some() => Err(format!(
-                "an order to {} came before the actors that move had ended",
+                "the order {} arrived before the moving actors had ended",
                 order.operation
             )
             .into()),
@@ -281,7 +285,7 @@ impl Session<'_, '_> {
                 }
                 None => Ok(()),
             },
-            Step::Reconnect => Err(format!("a table of round {version}, which is over").into()),
+            Step::Reconnect => Err(format!("stale table of dissemination {version}").into()),
             Step::Drain => {
                 self.drain();
                 Ok(())
@@ -300,14 +304,14 @@ impl Session<'_, '_> {
         }
     }
 
-    /// Lets no call begin, and those that run come to an end.
+    /// Closes admission and drains the calls in flight.
     fn drain(&mut self) {
         let draining = self.actors.admission.close();
         let time = self.actors.drain_time();
         self.draining.get_or_insert_with(|| draining.end(time).boxed());
     }
 
-    /// Lets calls go by the new table.
+    /// Routes calls by the new table.
     async fn open(&mut self, version: u64) -> Result<(), Unopened> {
         let actors = self.actors;
         if self.leaving.is_none() {
@@ -322,7 +326,7 @@ impl Session<'_, '_> {
         }
         self.send(actors.answer(wire::HostOperation::Unlock, version))
             .await?;
-        // From this table on, actors can be handed over as before.
+        // From this table on, actors can be handed over again.
         match self.outage.take() {
             Some(_) if actors.with.handover && self.leaving.is_none() => {
                 let report = actors.report(&self.reported, true);
@@ -332,8 +336,8 @@ impl Session<'_, '_> {
         }
     }
 
-    /// Takes a table, and ends the actors that are another sidecar's by it; it is answered when they have ended. Where they are
-    /// handed over, the others go on.
+    /// Installs a table and ends the actors that it assigns to others; the order is answered when they have
+    /// ended. With handover, the other actors keep running.
     fn install(&mut self, tables: Tables, stamp: Stamp, leaving: &[String]) {
         let (actors, routes) = (self.actors, self.actors.routes.load_full());
         if stamp.term == 0 {
@@ -347,7 +351,7 @@ impl Session<'_, '_> {
             *self.handing = Some(halting.boxed());
             return;
         }
-        // Who stood still has no table of this term before this one.
+        // A host that was drained has no earlier table of this term.
         let known = actors.admission.is_open();
         let leaving = leaving.iter().map(String::as_str);
         actors.step(routes.handing_over(stamp, tables, known, leaving));
@@ -367,7 +371,7 @@ async fn wait<T>(ending: &mut Option<Pin<Box<dyn Future<Output = T> + Send + '_>
     }
 }
 
-/// Completes when what was handed over by a stream that is over has ended.
+/// Completes when the handover of a previous stream has ended.
 pub(super) async fn handed(handing: &mut Handing<'_>) {
     if let Some(ending) = handing {
         ending.await;

@@ -1,4 +1,4 @@
-//! What a stream comes to while actors that move still end, and while the sidecar does.
+//! Streams during a handover and during shutdown.
 
 use std::pin::pin;
 
@@ -15,7 +15,7 @@ use super::*;
 
 type Orders = UnboundedSender<Result<wire::PlacementOrder, Status>>;
 
-/// The term of a leader under which only what moves stops; everybody stops in a round of none.
+/// A term with handover; without a term all actors stop.
 const TERM: u64 = 7;
 
 fn order(operation: &str, version: u64) -> Result<wire::PlacementOrder, Status> {
@@ -54,7 +54,7 @@ fn order_placing(
     })
 }
 
-/// Of a sidecar with one active actor, which ends when it may.
+/// A sidecar with one active actor, which ends when allowed.
 async fn hosting() -> (Actors, Arc<Lasting>, Condition, CancellationToken) {
     let (actors, lasting) = (actors(), lasting());
     actors.host_internal([(KIND.to_owned(), lasting.clone() as Arc<_>)]);
@@ -72,7 +72,7 @@ fn count(actors: &Actors) -> usize {
     actors.hosted.load().all().map(|kind| kind.count()).sum()
 }
 
-/// A stream that has been told to stop what moves and to take a table, and what is answered to it.
+/// A stream that has received `lock` and `update`, and the answers to it.
 fn stream<'s, 'a>(
     actors: &'a Actors,
     ready: &'s Condition,
@@ -87,7 +87,7 @@ fn stream<'s, 'a>(
 
 type TestSession<'s, 'a, O> = (Session<'s, 'a>, Orders, O, Receiver<wire::Host>);
 
-/// A stream that was told nothing yet.
+/// A stream without orders so far.
 fn quiet_stream<'s, 'a>(
     actors: &'a Actors,
     ready: &'s Condition,
@@ -118,9 +118,9 @@ fn answered(answers: &mut Receiver<wire::Host>) -> Vec<(wire::HostOperation, Opt
         .collect()
 }
 
-/// Others may have all actors of this host by then, and its gate is open.
+/// Other hosts may have all actors by then, and admission is open.
 #[tokio::test(start_paused = true)]
-async fn the_end_of_the_stream_is_seen_while_actors_are_handed_over() {
+async fn sees_stream_end_during_handover() {
     let cut_off = Some(Err(Status::deadline_exceeded("dissemination timeout")));
     for last in [cut_off, Some(order("lock", 2)), Some(order("unlock", 1)), None] {
         let (actors, lasting, ready, stop) = hosting().await;
@@ -153,7 +153,7 @@ async fn the_end_of_the_stream_is_seen_while_actors_are_handed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sidecar_that_is_told_to_stop_while_it_hands_over_does_that_first() {
+async fn finishes_handover_before_shutdown() {
     let (actors, lasting, ready, stop) = hosting().await;
     let mut handing = None;
     let (mut session, said, orders, mut answers) = stream(&actors, &ready, &mut handing);
@@ -177,13 +177,16 @@ async fn a_sidecar_that_is_told_to_stop_while_it_hands_over_does_that_first() {
     assert_eq!(answered(&mut answers), [(wire::HostOperation::Update, Some(1))]);
     assert!(!actors.routes.load().tables().name(HERE));
     said.send(order("unlock", 1)).unwrap();
-    let ended = timeout(LINGER + Duration::from_millis(1), running).await.unwrap();
+    let ended = timeout(FORWARD_TIME + Duration::from_millis(1), running)
+        .await
+        .unwrap();
     assert!(ended.is_ok());
 }
 
-/// Others may have the actors of this host as soon as its stream has ended, also while the app is slow to end those that move.
+/// Other hosts may have the actors as soon as the stream has ended, even if the app is slow to deactivate
+/// moving ones.
 #[tokio::test(start_paused = true)]
-async fn the_end_of_the_stream_is_seen_while_all_stop_and_some_actors_move() {
+async fn sees_stream_end_while_actors_move() {
     for last in [
         Some(Err(Status::deadline_exceeded("dissemination timeout"))),
         None,
@@ -227,7 +230,7 @@ async fn the_end_of_the_stream_is_seen_while_all_stop_and_some_actors_move() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_round_that_comes_while_actors_still_end_is_answered_behind_that() {
+async fn answers_dissemination_after_actors_ended() {
     let (actors, lasting, ready, stop) = hosting().await;
     let mut handing = None;
     let (mut session, said, orders, mut answers) = quiet_stream(&actors, &ready, &mut handing);
@@ -260,10 +263,10 @@ async fn a_round_that_comes_while_actors_still_end_is_answered_behind_that() {
     assert!(actors.admission.is_open());
 }
 
-/// The stream is what keeps the actors from others.
+/// The stream keeps other hosts from getting the actors.
 #[tokio::test(start_paused = true)]
-async fn a_sidecar_that_is_told_to_stop_keeps_its_stream_until_calls_have_had_their_time() {
-    // The time of a round is that of the machine, so that one comes first: time that was skipped would be over for it.
+async fn shutdown_keeps_stream_until_calls_drained() {
+    // Disseminations use real time, so that case comes first: skipped time would expire it.
     for (round, ends_by_itself) in [(true, true), (false, true), (false, false)] {
         let (actors, _lasting, ready, stop) = hosting().await;
         let drain = Duration::from_secs(60);
@@ -276,7 +279,7 @@ async fn a_sidecar_that_is_told_to_stop_keeps_its_stream_until_calls_have_had_th
             said.send(order_of(0, "lock", 1)).unwrap();
         }
         let mut running = pin!(session.run(orders, &stop));
-        // In a round placement has to go on sooner.
+        // During a dissemination placement must proceed sooner.
         let longer = if round { LEAVE_TIMEOUT / 8 } else { drain / 2 };
         assert!(timeout(LEAVE_TIMEOUT + longer, running.as_mut()).await.is_err());
         assert!(!actors.admission.is_open(), "no other call begins");
@@ -298,9 +301,10 @@ async fn a_sidecar_that_is_told_to_stop_keeps_its_stream_until_calls_have_had_th
     }
 }
 
-/// Regression: with handover the last round, though it was before the stop, was taken for one that had taken the actors away.
+/// Regression: with handover, a dissemination before the shutdown was mistaken for the one that moves the
+/// actors away.
 #[tokio::test(start_paused = true)]
-async fn a_sidecar_that_hands_over_and_is_told_to_stop_gives_calls_their_time_where_no_round_comes() {
+async fn shutdown_drains_calls_without_dissemination() {
     let (actors, _lasting, ready, stop) = hosting().await;
     let drain = Duration::from_secs(60);
     actors.change_types(|known| known.drain = drain);
