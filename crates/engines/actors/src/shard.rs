@@ -237,6 +237,7 @@ impl<W> Shard<W> {
         self.actors.len()
     }
 
+    /// Whether no actor is active.
     pub fn is_empty(&self) -> bool {
         self.actors.is_empty()
     }

@@ -47,6 +47,7 @@ impl Origin {
 /// An event with its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrival {
+    /// The event.
     pub event: HistoryEvent,
     /// The execution it is meant for.
     pub origin: Origin,

@@ -31,6 +31,7 @@ pub struct Change {
 }
 
 impl Change {
+    /// Number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.upserts.len() + self.deletes.len()
