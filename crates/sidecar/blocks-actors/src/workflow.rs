@@ -1,12 +1,12 @@
 //! Workflows: durable functions of the app, run in steps by its workers.
 //!
-//! An instance is an actor of the sidecar. A call for it goes to its actor, on whichever sidecar that lives. Workers open
-//! streams of work items; while one is connected, this sidecar hosts the actors of its app's workflows.
+//! An instance is an internal actor, called on whichever sidecar hosts it. Workers open streams of work
+//! items; while one is connected, this sidecar hosts the actors of its app's workflows.
 //!
 //! A module uses only modules below it:
 //!
 //! 1. `manage`: the management API: list, purge, rerun, status.
-//! 2. `client`: starts instances, sends them events, and waits for their status.
+//! 2. `client`: starts instances, sends events, waits for a status.
 //! 3. `service`: [`Workflows`], which hosts the actors while workers are connected.
 //! 4. `instance`: the actors of instances: inbox, run, store, cache.
 //! 5. `activity`: the actors of activities: executions, failures.

@@ -127,7 +127,8 @@ impl Actors {
         let active = hosted.with_actors(kind).filter(|kind| kind.is_active(id));
         let active = active.ok_or(ActorError::NotActive)?;
         let guard = self.admission.admit_nested(active.shard_of(id));
-        // Writes of the app during deactivation complete before another host has the actor. A cancelled turn cannot write.
+        // Writes of the app during deactivation complete before another host has the actor. A cancelled turn
+        // cannot write.
         let is_told = active.is_in_last(id);
         let store = self.store(ActorError::StateSave)?;
         let partition = self.partition(kind, id);

@@ -1,4 +1,5 @@
-//! Activities: the actors that run them, one execution for all reminders of one activity, and the count of their failures.
+//! Activities: their actors, their executions (one for all reminders of an activity), and their failure
+//! counts.
 
 pub(crate) mod actor;
 pub(crate) mod executions;

@@ -1,4 +1,4 @@
-//! What clients of workflows ask of an instance's actor, wherever that lives: start, add an event, wait for a status.
+//! Calls of workflow clients to an instance's actor: start, add an event, wait for a status.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,31 +23,31 @@ use super::service::Workflows;
 use super::spans::{SCOPE, span_name, trace_context};
 use crate::actors::{ActorCall, ActorError};
 
-/// Before an instance whose type no sidecar hosts is started again.
+/// Pause before retrying a start while no sidecar hosts workflows.
 const START_PAUSE: Duration = Duration::from_secs(1);
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// An instance to be started.
+/// A start request.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
     /// Instance id; not checked.
     pub id: String,
     /// Name of the workflow to start.
     pub name: String,
-    /// Version of the workflow, for its span alone.
+    /// Version of the workflow, only for its span.
     pub version: String,
     /// The input of the workflow, as text.
     pub input: Option<String>,
-    /// Not before.
+    /// Earliest start.
     pub at: Option<Timestamp>,
-    /// What becomes of an instance that has the id already.
+    /// What to do if the id exists.
     pub policy: Option<OrchestrationIdReusePolicy>,
-    /// The span that starts it.
+    /// The parent span.
     pub parent: Parent,
 }
 
 impl Workflows {
-    /// Starts an instance. Without a worker this waits for one, until the future is dropped.
+    /// Starts an instance. Without a worker this waits for one.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -104,7 +104,7 @@ impl Workflows {
     /// Sends an event to an instance.
     ///
     /// # Errors
-    /// [`ActorError`]; what an unknown instance says is [`outrigger_workflow::error::NO_INSTANCE`].
+    /// [`ActorError`]; for an unknown instance with [`outrigger_workflow::error::NO_INSTANCE`].
     pub async fn add(&self, id: &str, event: EventType) -> Result<(), ActorError> {
         let event = now(event).encode_to_vec();
         let call = ActorCall {
@@ -115,7 +115,7 @@ impl Workflows {
         self.counted(Operation::AddEvent, added).await
     }
 
-    /// Waits until the status of an instance is one that `until` takes; `None` where it ended without.
+    /// Waits until `until` accepts the status of an instance; `None` if it ends first.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -137,7 +137,7 @@ impl Workflows {
             loop {
                 let metadata = match updates.next().await {
                     None => return Ok(last),
-                    // It moved: it is watched again where it is now.
+                    // The actor moved: watch it on its new host.
                     Some(Err(error)) if waits_for_host(&error) => {
                         sleep(WATCH_PAUSE).await;
                         break;
@@ -145,7 +145,7 @@ impl Workflows {
                     Some(Err(error)) => return Err(error),
                     Some(Ok(any)) => {
                         OrchestrationMetadata::decode(any.value.as_slice()).map_err(|error| {
-                            let text = format!("the status of workflow '{id}' cannot be read: {error}");
+                            let text = format!("cannot decode the status of workflow '{id}': {error}");
                             ActorError::Internal(Status::internal(text))
                         })?
                     }
@@ -158,7 +158,7 @@ impl Workflows {
         }
     }
 
-    /// A call of the actor of an instance.
+    /// A call to the actor of an instance.
     pub(crate) fn request(&self, method: &str, id: &str, body: Vec<u8>) -> ActorCall {
         request(&self.engine.types.workflow, id, method, body)
     }
@@ -177,13 +177,13 @@ impl Workflows {
     }
 }
 
-/// Whether somebody who hosts the instance may come.
+/// Whether the error may pass when a host is available.
 fn waits_for_host(error: &ActorError) -> bool {
     let waits = |(code, _)| matches!(code, Code::FailedPrecondition | Code::Unavailable);
     error.is_about_place() || error.status().is_some_and(waits)
 }
 
-/// An event of this moment, which no history has numbered.
+/// An unnumbered event with the current time.
 fn now(event: EventType) -> HistoryEvent {
     HistoryEvent {
         event_id: -1,

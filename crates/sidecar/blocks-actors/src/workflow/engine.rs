@@ -1,4 +1,4 @@
-//! What all actors of an app's workflows share: the app's names and settings, and the way to other actors.
+//! Shared state of all workflow actors of an app: names, settings, and calls to other actors.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -18,10 +18,10 @@ use super::protocol::methods;
 use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorCall, ActorError, Actors};
 
-/// Calls that one step makes at once.
+/// Maximum concurrent calls of one step.
 pub(crate) const AT_ONCE: usize = 32;
 
-/// What workflows are built from.
+/// The dependencies of `Workflows`.
 pub struct Dependencies {
     /// This app's id.
     pub app_id: Arc<str>,
@@ -31,9 +31,9 @@ pub struct Dependencies {
     pub actors: Arc<Actors>,
     /// `spec.workflow`.
     pub settings: settings::Workflow,
-    /// Whether results of activities for workflows of other apps are kept as reminders there.
+    /// Whether results for workflows of unreachable apps become reminders there.
     pub remote_results: bool,
-    /// Whether answers of workers may reach another sidecar of the app than the one that sent the work.
+    /// Whether worker answers may reach another sidecar of the app than the one that sent the work.
     pub is_clustered: bool,
     /// Starts spans.
     pub tracer: Tracer,
@@ -43,26 +43,25 @@ pub struct Dependencies {
     pub max_message: Option<usize>,
 }
 
-/// Shared by all actors of an app's workflows.
 pub(crate) struct Engine {
     pub(crate) app_id: Arc<str>,
     pub(crate) namespace: Arc<str>,
-    /// The actors own the workflow actors, which own this.
+    /// Weak, because actors own the workflow actors, which own this.
     actors: Weak<Actors>,
-    /// Cancelled when the app becomes unhealthy, and replaced.
+    /// Cancelled and replaced when the app becomes unhealthy.
     unhealthy: Mutex<CancellationToken>,
-    /// Largest body.
+    /// Maximum body size.
     pub(crate) limit: Limit,
     /// When completed instances are purged.
     pub(crate) retention: Option<settings::Retention>,
-    /// Results of activities become reminders where the workflow's app is not reachable.
+    /// Whether results for workflows of unreachable apps become reminders there.
     pub(crate) remote_results: bool,
-    /// Answers of workers may reach any sidecar of the app.
+    /// Whether worker answers may reach any sidecar of the app.
     pub(crate) is_clustered: bool,
     pub(crate) types: ActorTypes,
     pub(crate) tracer: Tracer,
     pub(crate) metrics: Arc<WorkflowMetrics>,
-    /// Background tasks that end before the sidecar does.
+    /// Background tasks that must end before the sidecar does.
     pub(crate) tasks: TaskTracker,
 }
 
@@ -88,7 +87,7 @@ impl Engine {
         self.actors.upgrade().ok_or(ActorError::Ended)
     }
 
-    /// Cancelled when the app becomes unhealthy next.
+    /// Cancelled when the app next becomes unhealthy.
     pub(crate) fn unhealthy(&self) -> CancellationToken {
         let token = self.unhealthy.lock();
         token.unwrap_or_else(PoisonError::into_inner).clone()
@@ -99,7 +98,7 @@ impl Engine {
         std::mem::take(&mut *token).cancel();
     }
 
-    /// The types of an app of this namespace; of this one where none is named.
+    /// The actor types of an app of this namespace; by default of this app.
     pub(crate) fn types_of(&self, app: Option<&str>) -> ActorTypes {
         match app {
             Some(app) if *app != *self.app_id => ActorTypes::of(&self.namespace, app),
@@ -107,7 +106,6 @@ impl Engine {
         }
     }
 
-    /// Calls an actor, wherever it lives.
     pub(crate) async fn call(
         &self,
         kind: &str,
@@ -139,7 +137,7 @@ impl Engine {
     }
 }
 
-/// A call of an actor of the sidecar, whose body is a message.
+/// A call to an internal actor with an encoded message as body.
 pub(crate) fn request(kind: &str, id: &str, method: &str, body: impl Into<Bytes>) -> ActorCall {
     ActorCall {
         kind: kind.to_owned(),

@@ -1,4 +1,4 @@
-//! The statuses that actors of workflows fail with, and what callers read from them.
+//! Statuses of workflow actors, and their classification by callers.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use tonic::{Code, Status};
 use super::protocol::LOG;
 use crate::actors::ActorError;
 
-/// Whether an error says that there is no such instance, with whatever was put before that.
+/// Whether the instance does not exist, whatever prefix the error has.
 pub(crate) fn is_unknown(error: &ActorError) -> bool {
     error.to_string().ends_with(NO_INSTANCE)
 }
 
-/// Whether an error says that an instance is stalled: as here, or in the words of Dapr's sidecars.
+/// Whether the instance is stalled, in our wording or Dapr's.
 pub(crate) fn is_stalled(error: &ActorError) -> bool {
     let text = error.to_string();
     ["workflow is stalled", "actor is stalled"]
@@ -28,48 +28,49 @@ pub fn is_final(status: OrchestrationStatus) -> bool {
     matches!(status, S::Completed | S::Failed | S::Terminated | S::Canceled)
 }
 
-/// What a stalled instance answers to every call.
+/// The status of calls to a stalled instance.
 pub(crate) fn stalled_status() -> Status {
     Status::failed_precondition("workflow is stalled")
 }
 
-/// A failure without a code of its own.
+/// An error without a specific code.
 pub(crate) fn plain(error: impl std::fmt::Display) -> Status {
     Status::unknown(error.to_string())
 }
 
-/// What is stored of an instance cannot be used: no repetition mends that.
+/// The stored state is unusable, and retrying does not help.
 pub(crate) fn broken(error: &StoredError) -> Status {
     Status::data_loss(error.to_string())
 }
 
-/// Whether that is what an error says.
+/// Whether the code is that of [`broken`].
 pub(crate) fn is_broken(code: Code) -> bool {
     code == Code::DataLoss
 }
 
-/// How often a call is repeated at once because the stored state of its instance has changed. After that its reminder or
-/// its sender repeats it.
+/// Maximum immediate retries of a call whose instance changed in the store. After that its reminder or its
+/// sender retries.
 const MAX_REPEATS: usize = 3;
 
-/// The store has another state of an instance than the one that was read: another sidecar has written it, or it was restored.
+/// The store has another state than the one read: another sidecar has written it, or it was restored.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the stored state has changed")]
 struct StateChanged;
 
-/// The status of a call that found the stored state changed.
+/// The status of a call that found the state changed.
 pub(crate) fn state_changed(error: impl std::fmt::Display) -> Status {
     let mut status = retry_later(error);
     status.set_source(Arc::new(StateChanged));
     status
 }
 
-/// Whether that is what a status says.
+/// Whether the status is that of [`state_changed`].
 pub(crate) fn is_state_changed(status: &Status) -> bool {
     std::error::Error::source(status).is_some_and(<dyn std::error::Error>::is::<StateChanged>)
 }
 
-/// Repeats a call of an instance at once where the stored state has changed: it reads the instance anew.
+/// Retries a call at once if the stored state has changed; it reads the instance again. This is optimistic
+/// concurrency, not a failure, so no resiliency policy applies.
 pub(crate) async fn repeat_on_change<T, F>(id: &str, mut call: impl FnMut() -> F) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
@@ -78,7 +79,7 @@ where
         match call().await {
             Err(error) if is_state_changed(&error) => {
                 let why = error.message();
-                tracing::info!(target: LOG, "workflow '{id}' is read again, its stored state has changed: {why}");
+                tracing::info!(target: LOG, "workflow '{id}': stored state changed, reading it again: {why}");
             }
             done => return done,
         }
@@ -86,7 +87,7 @@ where
     call().await
 }
 
-/// An error that passes: the scheduler triggers the reminder again.
+/// A transient error: the scheduler redelivers the reminder.
 pub(crate) fn retry_later(error: impl std::fmt::Display) -> Status {
     Status::new(Code::Aborted, error.to_string())
 }
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_instance_is_known_by_what_is_said_wherever_it_lives() {
+    fn recognizes_unknown_instance_errors() {
         let said = Status::not_found(outrigger_workflow::error::AddError::Unknown.to_string());
         let wrapped = Status::internal(format!("error invoke actor method: {}", said.message()));
         assert!(is_unknown(&ActorError::Internal(said)));

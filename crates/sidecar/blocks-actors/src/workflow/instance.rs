@@ -1,11 +1,14 @@
 //! Workflow instances: the actors that own their state. A module uses only those listed below it.
 //!
-//! - [`actor`]: methods, reminders and watches; [`postpone`]: reminders that fail.
-//! - [`run`]: a run of an instance, step by step; [`measure`]: its metrics; [`group_commit`]: steps stored with their results.
-//! - [`events`], [`lifecycle`], [`fork`]: events that come, creation and purge, reruns.
-//! - [`state`]: the instances on this sidecar, and one held in its turn; [`retention`]: purges when their time is over.
-//! - [`dispatch`]: what a step sends; [`inbox`]: events that wait; [`cache`], [`store`]: instances in memory and stored.
-//! - [`failures`]: runs that fail, and their backoff; [`watchers`]: clients that watch a status.
+//! - [`actor`]: methods, reminders and watches; [`postpone`]: failed reminders.
+//! - [`run`]: a run, step by step; [`measure`]: its metrics; [`group_commit`]: steps stored with their
+//!   results.
+//! - [`events`], [`lifecycle`], [`fork`]: incoming events, creation and purge, reruns.
+//! - [`state`]: the instances on this sidecar, and one held in its turn; [`retention`]: purges after the
+//!   retention time.
+//! - [`dispatch`]: sends a step's effects; [`inbox`]: waiting events; [`cache`], [`store`]: instances in
+//!   memory and stored.
+//! - [`failures`]: failed runs and their backoff; [`watchers`]: clients that watch a status.
 
 pub(crate) mod actor;
 pub(crate) mod cache;

@@ -1,17 +1,17 @@
-//! What is counted about workflows, `dapr_runtime_workflow_*`.
+//! Metrics of workflows, `dapr_runtime_workflow_*`.
 
 use std::time::Duration;
 
 use outrigger_telemetry::metrics::{Counter, Family, Gauge, Histogram, Millis, Ratio, Registry};
 
-/// What is done to an instance from outside.
+/// An external operation on an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// It is created.
+    /// Create the instance.
     Create,
-    /// It is sent an event.
+    /// Add an event.
     AddEvent,
-    /// It is purged.
+    /// Purge the instance.
     Purge,
 }
 
@@ -25,14 +25,14 @@ impl Operation {
     }
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It ended as it should.
+    /// Succeeded.
     Success,
-    /// It failed for good.
+    /// Failed.
     Failed,
-    /// It is tried again.
+    /// Failed, to be retried.
     Recoverable,
 }
 
@@ -46,7 +46,7 @@ impl Ended {
     }
 }
 
-/// A count and the latencies of it.
+/// A counter with its latencies.
 struct Measured {
     count: Family<Counter, 2>,
     latency: Family<Histogram<Millis>, 2>,
@@ -66,7 +66,8 @@ impl Measured {
     }
 }
 
-/// The families. The names of workflows and activities are the app's; the registry bounds how many series there are.
+/// The metric families. Workflow and activity names come from the app; the registry bounds the number of
+/// series.
 pub struct WorkflowMetrics {
     operations: Measured,
     executions: Measured,
@@ -76,18 +77,18 @@ pub struct WorkflowMetrics {
     payload: Family<Histogram<Ratio>, 1>,
     activity_payload: Family<Histogram<Ratio>, 2>,
     activity_quarantined: Family<Counter, 1>,
-    /// Workers that are connected.
+    /// Connected workers.
     pub(super) workers: Gauge,
-    /// Instances here that are stalled.
+    /// Stalled instances on this sidecar.
     pub(super) stalled: Gauge,
-    /// Instances here whose last run failed.
+    /// Failing instances on this sidecar.
     pub(super) failing: Gauge,
-    /// Bytes of the histories that are kept between turns.
+    /// Bytes of cached histories.
     pub(super) cached: Gauge,
 }
 
 impl WorkflowMetrics {
-    /// In a registry.
+    /// Registers the families.
     pub fn new(registry: &Registry) -> Self {
         let registry = &registry.namespaced();
         let workflow = ["workflow_name", "status"];
@@ -134,7 +135,7 @@ impl WorkflowMetrics {
             ),
             activity_quarantined: registry.counter(
                 "runtime_workflow_activity_parked_count",
-                "Activities that are parked, because their workers disconnected too often.",
+                "Activities parked because their workers disconnected too often.",
                 ["activity_name"],
             ),
             workers: one(
@@ -150,28 +151,28 @@ impl WorkflowMetrics {
             failing: one(
                 registry,
                 "runtime_workflow_failing_instances",
-                "Instances on this sidecar whose last turn failed, and is tried again.",
+                "Instances on this sidecar whose last run failed and is retried.",
             ),
             cached: one(
                 registry,
                 "runtime_workflow_kept_history_bytes",
-                "Bytes of workflow histories kept in memory between turns.",
+                "Bytes of workflow histories cached between turns.",
             ),
         }
     }
 
-    /// An activity is not run again.
+    /// An activity was quarantined.
     pub fn activity_quarantined(&self, activity: &str) {
         self.activity_quarantined.with([activity]).inc();
     }
 
-    /// Something was done to an instance from outside.
+    /// An external operation has finished.
     pub fn operation(&self, operation: Operation, success: bool, elapsed: Duration) {
         let ended = if success { Ended::Success } else { Ended::Failed };
         self.operations.record([operation.name(), ended.name()], elapsed);
     }
 
-    /// An execution of a workflow ended, so long after its creation, or is tried again.
+    /// An execution ended, `elapsed` after its creation, or is retried.
     pub fn execution(&self, workflow: &str, ended: Ended, elapsed: Option<Duration>) {
         let values = [workflow, ended.name()];
         match elapsed {
@@ -180,7 +181,7 @@ impl WorkflowMetrics {
         }
     }
 
-    /// A workflow began so long after it was to.
+    /// A workflow started `late` after its scheduled time.
     pub fn scheduled(&self, workflow: &str, late: Duration) {
         self.scheduling.with([workflow]).observe(late);
     }
@@ -190,23 +191,23 @@ impl WorkflowMetrics {
         self.activity_operations.record([activity, ended.name()], elapsed);
     }
 
-    /// An execution of an activity ended, or is tried again.
+    /// An execution of an activity ended or is retried.
     pub fn activity_execution(&self, activity: &str, ended: Ended, elapsed: Duration) {
         self.activity_executions.record([activity, ended.name()], elapsed);
     }
 
-    /// How much of the largest body a workflow's state takes.
+    /// Share of the maximum body size used by a workflow's state.
     pub fn payload(&self, workflow: &str, ratio: f64) {
         self.payload.with([workflow]).observe(ratio);
     }
 
-    /// How much of the largest body a scheduled activity takes.
+    /// Share of the maximum body size used by a scheduled activity.
     pub fn activity_payload(&self, workflow: &str, activity: &str, ratio: f64) {
         self.activity_payload.with([workflow, activity]).observe(ratio);
     }
 }
 
-/// A gauge of the whole sidecar.
+/// A gauge without labels.
 fn one(registry: &Registry, name: &str, help: &'static str) -> Gauge {
     registry.gauge::<0>(name, help, []).with([])
 }

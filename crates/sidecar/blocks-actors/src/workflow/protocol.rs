@@ -1,4 +1,4 @@
-//! What the actors of workflows call each other, and how they encode it.
+//! Methods and encodings of workflow actors.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,32 +16,32 @@ pub(crate) mod methods {
     pub(crate) const CREATE: &str = "CreateWorkflowInstance";
     /// Adds an event: `HistoryEvent`.
     pub(crate) const ADD_EVENT: &str = "AddWorkflowEvent";
-    /// Removes the state of an instance that has ended.
+    /// Removes the state of an ended instance.
     pub(crate) const PURGE: &str = "PurgeWorkflowState";
-    /// Watches the status of an instance: `OrchestrationMetadata`, one after the other.
+    /// Watches the status of an instance: a stream of `OrchestrationMetadata`.
     pub(crate) const WATCH: &str = "WaitForRuntimeStatus";
-    /// Begins another instance from an event of this one: `RerunWorkflowFromEventRequest`.
+    /// Reruns from an event of this instance: `RerunWorkflowFromEventRequest`.
     pub(crate) const FORK: &str = "ForkWorkflowHistory";
-    /// Begins an instance with a history: `WorkflowState`.
+    /// Creates an instance with a history: `WorkflowState`.
     pub(crate) const RERUN: &str = "RerunWorkflowInstance";
     /// Starts an activity: `HistoryEvent`.
     pub(crate) const EXECUTE: &str = "Execute";
-    /// Brings an answer to an executor: `OrchestratorResponse` or `ActivityResponse`.
+    /// Delivers an answer to an executor: `OrchestratorResponse` or `ActivityResponse`.
     pub(crate) const COMPLETE: &str = "Complete";
-    /// The worker of an executor's work went away.
+    /// Cancels the wait of an executor: the worker disconnected.
     pub(crate) const CANCEL: &str = "Cancel";
-    /// Waits for the answer that is brought to an executor.
+    /// Waits for the answer at an executor.
     pub(crate) const WATCH_COMPLETE: &str = "WatchComplete";
 }
 
-/// Says that a purge is the retention's, whose reminder ends by itself.
+/// Marks a purge by the retention reminder, which ends by itself.
 pub(crate) const RETENTION_CALL: &str = "purgeretentioncall";
-/// When an activity is due, milliseconds since 1970.
+/// Due time of an activity, milliseconds since 1970.
 pub(crate) const DUE_TIME: &str = "duetime";
-/// Before an actor that moved is watched again.
+/// Pause before watching a moved actor again.
 pub(crate) const WATCH_PAUSE: Duration = Duration::from_millis(100);
 
-/// Metadata of one entry.
+/// Metadata with one entry.
 pub(crate) fn metadata(name: &'static str, value: &str) -> HeaderMap {
     let mut metadata = HeaderMap::new();
     if let Ok(value) = HeaderValue::from_str(value) {
@@ -58,7 +58,7 @@ pub(crate) fn now() -> Timestamp {
     }
 }
 
-/// A part of a name that tells reminders of one purpose apart.
+/// A random part of a reminder's name.
 pub(crate) fn random() -> [u8; 6] {
     rand::random()
 }
@@ -68,32 +68,32 @@ pub(crate) fn new_id() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-/// A message in the form that says which one it is.
+/// Wraps a message in `Any`.
 pub(crate) fn any(name: &str, message: &impl prost::Message) -> Any {
     any_encoded(name, message.encode_to_vec())
 }
 
-/// The same, of a message that is encoded already.
+/// Wraps an encoded message in `Any`.
 pub(crate) fn any_encoded(name: &str, value: Vec<u8>) -> Any {
     let type_url = format!("type.googleapis.com/{name}");
     Any { type_url, value }
 }
 
-/// The same, with the execution that it is for.
+/// Wraps a message in `Any`, with the execution it is meant for.
 pub(crate) fn any_for(name: &str, message: &impl prost::Message, origin: &Origin) -> Any {
     let mut any = any(name, message);
     origin.append_to(&mut any.value);
     any
 }
 
-/// Reads an event that comes to an instance.
+/// Decodes an incoming event.
 pub(crate) fn arrival(encoded: &[u8]) -> Result<Arrival, Status> {
     let event = decode("the event", encoded)?;
     let origin = Origin::read(encoded);
     Ok(Arrival { event, origin })
 }
 
-/// Reads a body of a call.
+/// Decodes the body of a call.
 pub(crate) fn decode<M: prost::Message + Default>(what: &str, body: impl bytes::Buf) -> Result<M, Status> {
-    M::decode(body).map_err(|error| Status::invalid_argument(format!("{what} cannot be read: {error}")))
+    M::decode(body).map_err(|error| Status::invalid_argument(format!("cannot decode {what}: {error}")))
 }

@@ -1,4 +1,4 @@
-//! Reminders of the actors of workflows.
+//! Reminders of workflow actors.
 
 use std::time::Duration;
 
@@ -17,24 +17,24 @@ use super::engine::{AT_ONCE, Engine};
 use super::error::retry_later;
 use super::protocol::{any_for, now, random};
 
-/// How long a scheduler that does not answer is asked again.
+/// How long to retry an unavailable scheduler.
 const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two attempts.
+/// Pause between attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// How long it may take to put a reminder off, before it comes again in a second instead.
+/// Time limit for postponing a reminder; after it the reminder is redelivered in a second instead.
 pub(crate) const POSTPONE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Engine {
-    /// Has an instance run that was to run later: it leaves, or workers have come.
+    /// Runs a postponed instance now: it is leaving, or a worker has connected.
     pub(crate) async fn run_now(&self, id: &str) {
         let name = names::start_reminder(random());
         let set = self.remind(&self.types.workflow, id, &name, None, None);
-        // It comes later all the same.
+        // On failure the postponed reminder runs it later.
         let _set = timeout(POSTPONE_TIMEOUT, set).await;
     }
 
-    /// Sets the reminder that begins an execution. One that begins `later` says which: it is told from those that another
-    /// execution of the instance has left, which begin nothing before its time.
+    /// Sets the reminder that starts an execution. If it is due `later`, it names the execution, so that
+    /// reminders of earlier executions of the instance do not start it early.
     pub(crate) async fn remind_start(
         &self,
         id: &str,
@@ -47,7 +47,8 @@ impl Engine {
         self.remind(&self.types.workflow, id, &name, due, data).await
     }
 
-    /// Sets a reminder, in place of one of its name. One that fails comes again every second, for good.
+    /// Sets a reminder, replacing one of the same name. Failed deliveries are retried every second without
+    /// limit.
     pub(crate) async fn remind(
         &self,
         kind: &str,
@@ -84,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// Removes a reminder; that there is none is fine.
+    /// Deletes a reminder; succeeds if there is none.
     pub(crate) async fn forget(&self, kind: &str, id: &str, name: &str) -> Result<(), Status> {
         let deleted = self
             .actors()
@@ -98,7 +99,7 @@ impl Engine {
         })
     }
 
-    /// Removes the reminders of activities.
+    /// Deletes the reminders of activities.
     pub(crate) async fn forget_activities(&self, activities: Vec<String>) -> Result<(), Status> {
         let kind = &self.types.activity;
         let forgotten = activities
@@ -109,8 +110,8 @@ impl Engine {
         forgotten.try_collect().await
     }
 
-    /// Removes the reminders of an instance and of these of its activities; `with_retention`: that of its purge too. No
-    /// prefix of ids is removed: another instance's id may begin as this one's activities' do.
+    /// Deletes the reminders of an instance and its activities; `with_retention`: also of its purge. Not by
+    /// prefix, because another instance's id may have the same one.
     pub(crate) async fn forget_instance(
         &self,
         id: &str,
@@ -131,7 +132,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes all reminders of an actor.
+    /// Deletes all reminders of an actor.
     pub(crate) async fn forget_all(&self, kind: &str, id: &str) -> Result<(), Status> {
         let deleted = self
             .actors()
@@ -146,7 +147,7 @@ impl Engine {
     }
 }
 
-/// RFC 3339. Fractions of a second are kept: a timer is not early.
+/// Formats RFC 3339 with fractions of a second, so that a timer is not early.
 fn spelled(due: Option<Timestamp>) -> String {
     let due = due.unwrap_or_else(now);
     let known = jiff::Timestamp::new(due.seconds, due.nanos.clamp(0, 999_999_999));
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn due_times_are_rfc_3339() {
+    fn formats_due_times_as_rfc_3339() {
         let at = |seconds, nanos| spelled(Some(Timestamp { seconds, nanos }));
         assert_eq!(at(0, 0), "1970-01-01T00:00:00Z");
         assert_eq!(at(1_700_000_000, 250_000_000), "2023-11-14T22:13:20.25Z");

@@ -1,4 +1,4 @@
-//! The workflows of an app: its workers, and the actor types that this sidecar hosts while any of them is connected.
+//! The workflows of an app: hosts the actor types while workers are connected.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -21,25 +21,25 @@ use super::worker::stream::WorkItems;
 use super::worker::workers::Workers;
 use crate::actors::{ActorError, Actors, InternalActors};
 
-/// Streams of workers at most.
+/// Maximum worker streams.
 const MAX_WORKERS: usize = 1024;
 
-/// The workflows of this app.
+/// The workflows of an app.
 pub struct Workflows {
     pub(crate) actors: Arc<Actors>,
     pub(crate) engine: Arc<Engine>,
     workers: Arc<Workers>,
     activity_failures: Arc<ActivityFailures>,
     pub(crate) instance_failures: Arc<InstanceFailures>,
-    /// Streams of workers. The first one registers the actor types, and the last one unregisters them.
+    /// Open worker streams. The first one registers the actor types, the last one unregisters them.
     streams: tokio::sync::Mutex<usize>,
     ended: CancellationToken,
-    /// The instances that live here, while there are workers.
+    /// The instances hosted here while workers are connected.
     instances: Mutex<Weak<Instances>>,
 }
 
 impl Workflows {
-    /// Without workers.
+    /// Starts without workers.
     pub fn new(with: Dependencies) -> Arc<Self> {
         let limit = |limit: Option<u32>| limit.and_then(|limit| usize::try_from(limit).ok());
         let limits = Limits {
@@ -61,30 +61,31 @@ impl Workflows {
         })
     }
 
-    /// Logs that instances can be run from now on, once workers connect.
+    /// Logs that workflows are available.
     pub fn begin(&self) {
         tracing::info!(target: LOG, "Workflow engine started");
     }
 
-    /// The app is unhealthy: the reminders of activities end, and come again. Activities that run are not cancelled.
+    /// The app became unhealthy: waiting activity reminders end and are redelivered later. Running activities
+    /// are not cancelled.
     pub fn app_is_unhealthy(&self) {
         self.engine.app_is_unhealthy();
     }
 
-    /// The workers that are connected.
+    /// The connected workers.
     pub fn workers(&self) -> &Workers {
         &self.workers
     }
 
-    /// Whether there can be workflows at all.
+    /// Checks whether workflows are available.
     ///
     /// # Errors
-    /// [`ActorError`] without placement or without a state store of actors.
+    /// [`ActorError`] without placement or without an actor state store.
     pub fn check(&self) -> Result<(), ActorError> {
         self.actors.check_available()
     }
 
-    /// The instances that live here; `None` without workers.
+    /// The instances hosted here; `None` without workers.
     pub(crate) fn instances(&self) -> Option<Arc<Instances>> {
         let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
         instances.upgrade()
@@ -102,9 +103,9 @@ impl Workflows {
         types.cloned().collect()
     }
 
-    /// The actors to host while there are workers.
+    /// The actors to host while workers are connected.
     fn hosted_actors(&self) -> Vec<(String, Arc<dyn InternalActors>)> {
-        // Workers that come now may have other code.
+        // New workers may have other code.
         self.instance_failures.forget();
         let engine = &self.engine;
         let types = engine.types.clone();
@@ -131,16 +132,16 @@ impl Workflows {
         actors
     }
 
-    /// Opens a stream of work. The first one has this sidecar host the actor types of workflows.
+    /// Opens a worker stream. The first one registers the workflow actor types.
     ///
     /// # Errors
-    /// `Unavailable` where there can be no workflows, `ResourceExhausted` where there are too many streams.
+    /// `Unavailable` if workflows are unavailable, `ResourceExhausted` if there are too many streams.
     pub async fn open_worker(self: &Arc<Self>) -> Result<WorkItems, Status> {
         if self.ended.is_cancelled() {
-            return Err(Status::unavailable("the sidecar ends"));
+            return Err(Status::unavailable("the sidecar is shutting down"));
         }
         self.connect().await?;
-        // Counted before anything can fail between here and the task that disconnects again.
+        // Counted first: nothing may fail between here and the task that disconnects.
         let (items, received) = mpsc::channel(1);
         let workflows = Arc::clone(self);
         self.engine.tasks.spawn(async move {
@@ -181,7 +182,7 @@ impl Workflows {
         Ok(())
     }
 
-    /// The last worker to disconnect ends all instances here.
+    /// The last worker's disconnection ends all instances here.
     async fn disconnect(&self) {
         let mut streams = self.streams.lock().await;
         *streams -= 1;
@@ -189,19 +190,19 @@ impl Workflows {
         tracing::info!(target: LOG, "work item stream closed; {} remain", *streams);
         if *streams == 0 {
             self.actors.unregister_internal(&self.hosted_types()).await;
-            // Runs that were cancelled have left their failures here.
+            // Cancelled runs have recorded failures.
             self.instance_failures.forget();
         }
     }
 
-    /// Ends the streams of all workers, and with them what they have not answered.
+    /// Ends all worker streams and cancels their unanswered work.
     pub fn end(&self) {
         self.workers.queue.end();
         self.ended.cancel();
         self.engine.tasks.close();
     }
 
-    /// Waits until the streams have ended.
+    /// Waits until all streams have ended.
     pub async fn has_ended(&self) {
         self.engine.tasks.wait().await;
     }

@@ -1,5 +1,5 @@
-//! The spans of workflows. That of an execution is the same in all of its steps, wherever they run: its id stands in the
-//! history. It is exported with the last one.
+//! Spans of workflows. An execution has one span in all its steps and on all sidecars: its id is in the
+//! history. The last step exports it.
 
 use std::ops::{Deref, DerefMut};
 use std::time::SystemTime;
@@ -15,14 +15,13 @@ use outrigger_workflow::facts::Facts;
 use outrigger_workflow::{Instance, Outcome, Step};
 use prost_types::Timestamp;
 
-/// Tracer of workflow spans.
 pub(crate) const SCOPE: &str = "durabletask";
 
-/// A span that is exported only when it is ended: work that is cut off is done again.
+/// A span exported only by [`PendingSpan::end`]: interrupted work is repeated.
 pub(crate) struct PendingSpan(Span);
 
 impl PendingSpan {
-    /// Exports it.
+    /// Exports the span.
     pub(crate) fn end(mut self) {
         std::mem::replace(&mut self.0, Span::none()).end();
     }
@@ -48,7 +47,6 @@ impl Drop for PendingSpan {
     }
 }
 
-/// The name of a workflow span.
 pub(crate) fn span_name(what: &str, name: &str, version: &str) -> String {
     match version {
         "" => format!("{what}||{name}"),
@@ -56,9 +54,9 @@ pub(crate) fn span_name(what: &str, name: &str, version: &str) -> String {
     }
 }
 
-/// A span as histories carry it.
+/// A span's context as stored in histories.
 pub(crate) fn trace_context(span: &Span) -> Option<TraceContext> {
-    // What is not sampled leaves nothing in a history.
+    // Unsampled spans are not stored.
     let context = span.context().filter(|context| context.is_sampled())?;
     Some(TraceContext {
         trace_parent: context.traceparent().as_str().to_owned(),
@@ -67,7 +65,7 @@ pub(crate) fn trace_context(span: &Span) -> Option<TraceContext> {
     })
 }
 
-/// The parent that a trace context of a history or a request names.
+/// The parent named by a trace context.
 pub fn parent_of(context: Option<&TraceContext>) -> Parent {
     context.map_or_else(Parent::default, |context| {
         let state = context.trace_state.as_deref().unwrap_or_default();
@@ -79,12 +77,12 @@ pub fn parent_of(context: Option<&TraceContext>) -> Parent {
         if trace_parent.split('-').count() == 4 {
             return Parent::from_text(trace_parent, state);
         }
-        // The Go SDK gives the ids of trace and span apart, of what is sampled only.
+        // The Go SDK sends the ids of sampled spans separately.
         Parent::from_text(&format!("00-{trace_parent}-{span_id}-01"), state)
     })
 }
 
-/// The span of the execution that a step belongs to. What nobody samples is none.
+/// The span of a step's execution; none if unsampled.
 pub(crate) fn step_span(tracer: &Tracer, id: &str, step: &mut Step) -> PendingSpan {
     let Some((start, at)) = started(step.facts()) else {
         return PendingSpan(Span::none());
@@ -125,7 +123,7 @@ fn span_id(hex: &str) -> Option<[u8; 8]> {
     Some(id.to_be_bytes())
 }
 
-/// What came from outside is an event of the span.
+/// Records an external event on the span.
 fn note(span: &mut Span, event: &HistoryEvent) {
     if !span.is_recording() {
         return;
@@ -150,14 +148,14 @@ fn note(span: &mut Span, event: &HistoryEvent) {
     }
 }
 
-/// Says which patches the workflow ran with.
+/// Records the workflow's patches.
 pub(crate) fn patches(span: &mut Span, response: &OrchestratorResponse) {
     if let Some(version) = &response.version {
         span.set_list("applied_patches", &version.patches);
     }
 }
 
-/// Says what came of a step; whether the execution is over with it, and so its span.
+/// Records the outcome of a step; returns whether the execution, and so its span, has ended.
 pub(crate) fn record(span: &mut Span, outcome: &Outcome) -> bool {
     if let Some(stalled) = &outcome.stalled {
         let why = stalled.description.clone().unwrap_or_default();
@@ -178,7 +176,7 @@ pub(crate) fn record(span: &mut Span, outcome: &Outcome) -> bool {
     true
 }
 
-/// Ends the span of an execution that goes on as a new one.
+/// Ends the span of an execution that continued as new.
 pub(crate) fn end_continued(mut span: PendingSpan) {
     span.set(
         "durabletask.runtime_status",
@@ -191,7 +189,7 @@ fn shown(status: OrchestrationStatus) -> &'static str {
     status.as_str_name().trim_start_matches("ORCHESTRATION_STATUS_")
 }
 
-/// The spans of timers that fired with a step: from when they were created until now.
+/// Spans of the timers that fired with a step: from their creation until now.
 pub(crate) fn timers(tracer: &Tracer, execution: &Span, instance: &Instance, step: &Step) {
     if !execution.is_recording() {
         return;
@@ -218,7 +216,7 @@ pub(crate) fn timers(tracer: &Tracer, execution: &Span, instance: &Instance, ste
     }
 }
 
-/// The span of a run of an activity, and the context that the worker's own spans are parts of.
+/// The span of an activity run, and the context for the worker's spans.
 pub(crate) fn activity_span(
     tracer: &Tracer,
     request: &ActivityRequest,
@@ -244,7 +242,7 @@ pub(crate) fn activity_span(
     (PendingSpan(span), context)
 }
 
-/// Ends the span of an activity that was answered.
+/// Ends the span of an answered activity.
 pub(crate) fn end_activity(mut span: PendingSpan, response: &ActivityResponse) {
     if let Some(failure) = &response.failure_details {
         span.set_status(Status::Error(failure.error_message.clone()));
@@ -257,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn span_ids_are_sixteen_digits() {
+    fn span_ids_have_sixteen_digits() {
         assert_eq!(
             span_id("00f067aa0ba902b7"),
             Some([0, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7])
@@ -267,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_contexts_come_in_two_forms() {
+    fn parses_both_trace_context_forms() {
         let (trace, span) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
         let of = |trace_parent: String, span_id: &str| {
             let context = TraceContext {

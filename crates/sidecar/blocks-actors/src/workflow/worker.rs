@@ -1,4 +1,4 @@
-//! Workers: the queue of their work, the streams that they read it from, and their answers.
+//! Workers: their work queue, streams and answers.
 
 pub(crate) mod cluster;
 pub(crate) mod error;

@@ -168,7 +168,7 @@ async fn a_turn_that_a_move_cut_off_is_not_run_again() {
     let _second = plan("host").app(other.port).start().await;
     let (id, answer) = within(turns.join_next()).await.unwrap().unwrap();
     assert_eq!(answer.status, 500, "{}", answer.text());
-    assert!(answer.text().contains("was cut off"), "{}", answer.text());
+    assert!(answer.text().contains("was interrupted"), "{}", answer.text());
     assert_eq!(times(&asked, &hang(id)), 1);
 }
 
@@ -203,7 +203,7 @@ async fn what_waits_behind_a_turn_that_is_cut_off_does_not_begin() {
         "{}",
         answer.text()
     );
-    assert!(answer.text().contains("was cut off"), "{}", answer.text());
+    assert!(answer.text().contains("was interrupted"), "{}", answer.text());
     eventually(async || placement.is_locked()).await;
     assert_eq!(times(&asked, "PUT /actors/T/1/method/m"), 0);
     placement.hold(false);

@@ -132,7 +132,7 @@ async fn what_workflows_wait_for_is_shown() {
     let work = row(&seen, "work", "instanceID", "a");
     assert_eq!(work["kind"], "turn");
     assert!(
-        work["why"].as_str().unwrap().contains("with a worker since"),
+        work["why"].as_str().unwrap().contains("sent to a worker at"),
         "{work}"
     );
     // Nothing begun and not over: it waits for an event.

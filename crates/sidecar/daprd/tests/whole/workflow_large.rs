@@ -43,7 +43,7 @@ async fn an_answer_to_a_turn_that_is_too_large_is_told_and_the_instance_takes_it
     let world = World::new().await;
     let (node, mut worker) = started(&world).await;
     let (_, token) = worker.turn().await;
-    assert!(whys(&node).await.contains("with a worker since 2"));
+    assert!(whys(&node).await.contains("sent to a worker at 2"));
     let done = CompleteOrchestrationAction {
         orchestration_status: OrchestrationStatus::Completed.into(),
         result: Some("x".repeat(100_000)),
@@ -133,7 +133,7 @@ async fn an_activity_whose_result_is_too_large_fails_with_that() {
     worker.answer("a", &token, vec![action]).await;
     let item = worker.item().await;
     assert!(matches!(item.request, Some(Work::ActivityRequest(_))), "{item:?}");
-    eventually(async || whys(&node).await.contains("with a worker since 2")).await;
+    eventually(async || whys(&node).await.contains("sent to a worker at 2")).await;
     let answer = ActivityResponse {
         instance_id: "a".to_owned(),
         task_id: 3,
@@ -152,7 +152,7 @@ async fn an_activity_whose_result_is_too_large_fails_with_that() {
     assert!(failure.is_non_retriable && failure.error_type == "ActivityResultTooLarge");
     let text = failure.error_message;
     assert!(
-        text.contains("exceeds the 16000 bytes") && text.contains("increase daprd --max-body-size"),
+        text.contains("limit of 16000 bytes") && text.contains("increase daprd --max-body-size"),
         "{text}"
     );
     worker.complete("a", &token, "1").await;

@@ -1,5 +1,5 @@
-//! The actors that run activities. Each is started by a reminder, so that it is run until its result is delivered; what
-//! runs already is not run twice for a reminder that comes again.
+//! The actors that run activities. A reminder runs an activity until its result is delivered; a repeated
+//! reminder joins the running execution.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::workflow::error::retry_later;
 use crate::workflow::protocol::{DUE_TIME, LOG, decode};
 use crate::workflow::worker::workers::Workers;
 
-/// An activity that nobody reminds of any more is not active after so long.
+/// Idle time after which an activity without a reminder is dropped.
 const ORPHANED_AFTER: Duration = Duration::from_secs(60 * 60);
 pub(crate) struct Activities {
     engine: Arc<Engine>,
@@ -39,12 +39,12 @@ impl Activities {
     }
 
     async fn execute(&self, call: &ActorCall) -> Result<(), Status> {
-        // The event is passed on as it came: only its reminder reads it.
+        // Only the reminder decodes the event, so it is passed on unchanged.
         decode::<()>("the activity", call.body.clone())?;
-        // Only this sidecar counts losses.
+        // A caller cannot set the loss count.
         if failures::saved_count(&call.body) > 0 {
             return Err(Status::invalid_argument(
-                "the activity comes with a count of losses",
+                "the call of the activity has a loss count",
             ));
         }
         let due = call.metadata.get(DUE_TIME).map(due).transpose()?;
@@ -98,7 +98,7 @@ impl InternalActors for Activities {
         Box::pin(async move {})
     }
 
-    /// It is active until its reminder has brought the result.
+    /// Active until its reminder has delivered the result.
     fn is_kept(&self, _id: &str) -> bool {
         true
     }
@@ -112,7 +112,7 @@ impl InternalActors for Activities {
     }
 }
 
-/// A reminder that waits for its activity. One that is cut off says so; the activity goes on.
+/// A reminder that waits for its activity. A cancelled one logs that; the activity continues.
 struct ReminderWait<'a> {
     id: &'a str,
     is_over: bool,
@@ -134,7 +134,7 @@ impl Drop for ReminderWait<'_> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn due_times_are_milliseconds() {
+    fn parses_due_time_milliseconds() {
         let due = |text: &str| super::due(&http::HeaderValue::from_str(text).unwrap()).ok();
         assert_eq!(
             due("1500").map(|due| (due.seconds, due.nanos)),

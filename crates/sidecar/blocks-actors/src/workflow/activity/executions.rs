@@ -1,4 +1,4 @@
-//! Executions of activities: one for all reminders that ask for it, however often they come.
+//! Executions of activities: all reminders of an activity share one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,47 +12,47 @@ use tonic::Status;
 
 use crate::workflow::protocol::LOG;
 
-/// How long it is known that an execution is done.
+/// How long a finished execution is remembered.
 const RETENTION: Duration = Duration::from_secs(60);
-/// How long an execution goes on that no reminder waits for.
+/// How long an execution continues without a waiting reminder.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Executions that are remembered, at most.
+/// Maximum executions remembered.
 const MAX_RETAINED: usize = 1 << 16;
-/// Bytes of results that nobody could be told, with what they are results of.
+/// Maximum bytes of undelivered results and their work.
 const MAX_UNDELIVERED: usize = 64 << 20;
 
-/// What an execution consists of.
+/// The work of an execution.
 pub(crate) trait Executable: Send + Sync + 'static {
-    /// What it results in.
+    /// The result.
     type Result: Send + Sync + 'static;
 
-    /// Does the work.
+    /// Runs the work.
     fn run(&self) -> BoxFuture<'_, Result<Self::Result, Status>>;
 
-    /// Tells who waits for it.
+    /// Delivers the result.
     fn deliver<'a>(&'a self, result: &'a Self::Result) -> BoxFuture<'a, Result<(), Status>>;
 
-    /// When it was scheduled, nanoseconds since 1970; 0 where its key alone tells it from all others.
+    /// Scheduling time, nanoseconds since 1970; 0 if its key alone identifies it.
     fn scheduled(&self) -> i128;
 
-    /// Bytes that it takes to keep both.
+    /// Bytes held by the work and its result.
     fn size(&self, result: &Self::Result) -> usize;
 }
 
-/// `None` while it goes on.
+/// `None` while it is running.
 type Completion = Option<Result<(), Status>>;
 
 enum Execution {
-    /// It goes on; when it was scheduled, last if that was more than once.
+    /// Running; with the last scheduling time.
     Running(watch::Receiver<Completion>, i128),
-    /// Its result is there, and nobody could be told; since when.
+    /// Finished but not delivered; since when.
     Undelivered(Instant, Arc<dyn Redeliver>),
-    /// It is over; since when, and when it was scheduled. What was scheduled at another time, although the result was taken, is
-    /// another one with the same key: its instance was purged since, and an SDK may make the same ids again.
+    /// Finished; since when, and with its scheduling time. Work scheduled at another time is a new execution
+    /// with the same key: its instance was purged, and SDKs may reuse ids.
     Done(Instant, i128),
 }
 
-/// How an execution is over.
+/// The end of an execution.
 enum Finished {
     Undelivered(Arc<dyn Redeliver>),
     Done,
@@ -77,20 +77,19 @@ impl<S: Executable> Redeliver for Undelivered<S> {
 #[derive(Default)]
 struct All {
     by_key: HashMap<String, Execution>,
-    /// What is over, in the order in which it is to be forgotten.
+    /// Finished executions in order of expiry.
     over: VecDeque<(Instant, String)>,
 }
 
-/// All executions.
 pub(crate) struct Executions {
     all: Mutex<All>,
-    /// Bytes, for what is not delivered.
+    /// Budget in bytes for undelivered results.
     budget: Arc<Semaphore>,
     tasks: TaskTracker,
 }
 
 impl Executions {
-    /// None yet. Whoever ends the sidecar waits for `tasks`: a result that is being delivered is delivered first.
+    /// Starts empty. Shutdown must wait for `tasks`, so that results in delivery are delivered.
     pub(crate) fn new(tasks: TaskTracker) -> Self {
         Self::with_room(MAX_UNDELIVERED, tasks)
     }
@@ -103,7 +102,7 @@ impl Executions {
         }
     }
 
-    /// Keeps a result that was not delivered, if there is room.
+    /// Keeps an undelivered result if there is room.
     fn keep<S: Executable>(&self, key: &str, work: S, result: S::Result) -> Option<Finished> {
         let size = work.size(&result);
         let bytes = u32::try_from(size).ok();
@@ -111,8 +110,8 @@ impl Executions {
         let Some(held) = held else {
             tracing::warn!(
                 target: LOG,
-                "activity '{key}' will be run again: its result could not be delivered, and keeping its {size} bytes \
-                 would exceed the {MAX_UNDELIVERED} that undelivered results may have"
+                "activity '{key}' will be run again: its result could not be delivered, and its {size} bytes exceed the \
+                 budget of {MAX_UNDELIVERED} bytes for undelivered results"
             );
             return None;
         };
@@ -128,7 +127,7 @@ impl Executions {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Executes it, or joins its execution. Whoever is dropped meanwhile leaves it to go on for a while.
+    /// Runs the work or joins its execution. If the caller is dropped, the execution continues for a while.
     pub(crate) async fn join<S: Executable>(self: &Arc<Self>, key: String, work: S) -> Result<(), Status> {
         let scheduled = work.scheduled();
         let mut ending = {
@@ -139,7 +138,7 @@ impl Executions {
                     all.by_key.insert(key, Execution::Done(at, known));
                     return Ok(());
                 }
-                // Its task is there as long as it is not over.
+                // The sender lives while the task does.
                 Some(Execution::Running(ending, _)) => {
                     all.by_key
                         .insert(key, Execution::Running(ending.clone(), scheduled));
@@ -189,7 +188,7 @@ impl Executions {
             Some(Finished::Undelivered(undelivered)) => Execution::Undelivered(now, undelivered),
             Some(Finished::Done) => match all.by_key.get(&key) {
                 Some(Execution::Running(_, scheduled)) => Execution::Done(now, *scheduled),
-                // Only what runs ends.
+                // Only running executions end.
                 _ => return,
             },
         };
@@ -202,7 +201,7 @@ impl Executions {
 async fn execute<S: Executable>(running: Running, work: S) {
     let ran = tokio::select! {
         ran = work.run() => ran,
-        () = alone(&running.sender) => Err(Status::cancelled("the activity was cancelled: its caller has gone")),
+        () = alone(&running.sender) => Err(Status::cancelled("the activity was cancelled: its caller is gone")),
     };
     let (over, ended) = match ran {
         Err(error) => (None, Err(error)),
@@ -214,8 +213,8 @@ async fn execute<S: Executable>(running: Running, work: S) {
     running.end(over, ended);
 }
 
-/// An execution that goes on, in its task. One that panics or is dropped is over without a result, and begins anew with the
-/// next reminder.
+/// A running execution, in its task. If it panics or is dropped, it ends without a result, and the next
+/// reminder starts it again.
 struct Running {
     executions: Arc<Executions>,
     key: Option<String>,
@@ -252,7 +251,7 @@ impl Drop for Running {
     }
 }
 
-/// Completes when no reminder has waited for a while. The table of executions has one receiver of its own.
+/// Completes when no reminder has waited for a while. The table of executions holds one receiver itself.
 async fn alone(sender: &watch::Sender<Completion>) {
     const POLL_INTERVAL: Duration = Duration::from_secs(1);
     let mut since = Instant::now();
@@ -267,13 +266,13 @@ async fn alone(sender: &watch::Sender<Completion>) {
 }
 
 impl All {
-    /// Forgets what was over long ago, and what is too much.
+    /// Drops expired and excess entries.
     fn forget(&mut self) {
         while let Some((at, key)) = self.over.front() {
             if at.elapsed() < RETENTION && self.over.len() <= MAX_RETAINED {
                 return;
             }
-            // One that goes on anew, or was over again later, is not forgotten.
+            // An execution that restarted or ended again later is kept.
             let over = match self.by_key.get(key) {
                 Some(Execution::Undelivered(over, _) | Execution::Done(over, _)) => Some(over),
                 Some(Execution::Running(..)) | None => None,
@@ -360,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reminders_of_one_task_share_one_execution_which_is_remembered_for_a_minute() {
+    async fn reminders_of_a_task_share_one_execution() {
         let executions = Arc::new(Executions::new(TaskTracker::new()));
         let step = Counted::new(0);
         let both = async {
@@ -385,10 +384,10 @@ mod tests {
         assert_eq!(executions.locked().by_key.len(), 1);
     }
 
-    /// Regression: an activity was never run whose instance was purged and begun again within a minute, by an SDK that makes the
-    /// same ids.
+    /// Regression: an activity was skipped if its instance was purged and recreated within a minute by an SDK
+    /// that reuses ids.
     #[tokio::test(start_paused = true)]
-    async fn what_is_scheduled_again_though_its_result_was_taken_is_run_again() {
+    async fn rescheduled_work_runs_again() {
         let executions = Arc::new(Executions::new(TaskTracker::new()));
         let step = Counted::new(9);
         let again = Counted {
@@ -402,7 +401,7 @@ mod tests {
                 assert_eq!(step.counts(), (expected, expected));
             }
         }
-        // A step that is repeated schedules what runs already, and its reminder may come again.
+        // A repeated step schedules a running activity again, and its reminder may be redelivered.
         let step = Counted::new(0);
         let later = Counted {
             scheduled: 2,
@@ -425,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_result_that_was_not_delivered_is_delivered_without_running_again() {
+    async fn redelivers_result_without_rerun() {
         let executions = Arc::new(Executions::new(TaskTracker::new()));
         let step = Counted::new(9);
         step.fails.store(2, Ordering::SeqCst);
@@ -436,7 +435,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn results_that_are_not_delivered_are_kept_as_far_as_there_is_room() {
+    async fn bounds_undelivered_results() {
         let executions = Arc::new(Executions::with_room(10, TaskTracker::new()));
         let (kept, dropped) = (Counted::new(9), Counted::new(9));
         for step in [&kept, &dropped] {
@@ -447,7 +446,7 @@ mod tests {
         executions.join("dropped".into(), dropped.clone()).await.unwrap();
         executions.join("kept".into(), kept.clone()).await.unwrap();
         assert_eq!((kept.counts(), dropped.counts()), ((1, 1), (2, 1)));
-        // What is delivered, or forgotten, makes room.
+        // Delivered and expired results free the budget.
         kept.fails.store(1, Ordering::SeqCst);
         assert!(executions.join("forgotten".into(), kept.clone()).await.is_err());
         assert_eq!(executions.budget.available_permits(), 4);
@@ -457,7 +456,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_execution_that_panics_begins_anew_with_the_next_reminder() {
+    async fn panicked_execution_restarts_with_next_reminder() {
         let executions = Arc::new(Executions::new(TaskTracker::new()));
         let step = Counted::new(9);
         step.panics.store(1, Ordering::SeqCst);
@@ -468,7 +467,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_delivered_late_is_remembered_from_then_on() {
+    async fn remembers_late_delivery() {
         let executions = Arc::new(Executions::new(TaskTracker::new()));
         let step = Counted::new(9);
         step.fails.store(1, Ordering::SeqCst);
@@ -485,7 +484,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_runs_when_its_reminder_is_cut_off_is_delivered_and_what_waits_for_long_is_withdrawn() {
+    async fn orphaned_execution_completes_or_expires() {
         let executions = Arc::new(Executions::new(TaskTracker::new()));
         let cut = |step: &Counted, key: &str| {
             let (executions, step, key) = (Arc::clone(&executions), step.clone(), key.to_owned());
@@ -506,9 +505,9 @@ mod tests {
         assert!(!executions.locked().by_key.contains_key("waits"));
     }
 
-    /// Invariant: a result that is being stored when the sidecar ends is stored before it has ended.
+    /// Invariant: a result in delivery is stored before the sidecar exits.
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_the_tasks_waits_for_a_result_that_is_being_delivered() {
+    async fn shutdown_waits_for_result_delivery() {
         let tasks = TaskTracker::new();
         let executions = Arc::new(Executions::new(tasks.clone()));
         let step = Counted {

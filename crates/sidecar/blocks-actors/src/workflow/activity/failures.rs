@@ -1,5 +1,5 @@
-//! Activities whose workers disconnect while they run. One that does so repeatedly may crash the app: it runs isolated, and is
-//! quarantined in the end.
+//! Activities whose workers disconnect. An activity that repeatedly loses its worker may crash the app: it
+//! first runs isolated, and is finally quarantined.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,41 +10,42 @@ use prost_types::Any;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
-/// Losses from which an activity is suspected: those that are run one at a time, so that one that only ran at the same time is done.
+/// Losses from which an activity is a suspect. Suspects run one at a time, so that an innocent one can
+/// finish.
 const SUSPECT_AFTER_LOSSES: u32 = 3;
-/// How long a suspect waits for the others.
+/// How long a suspect waits for other suspects.
 const ISOLATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// Losses from which the activity's reminder has their count too, for a sidecar that starts later: one alone is any restart of
-/// an app, with all the activities that it had.
+/// Losses from which the count is saved in the activity's reminder, for a sidecar that starts later. A single
+/// loss is any restart of the app, with all its activities.
 const SAVED_FROM: u32 = 2;
-/// Activities whose losses are counted, at most.
+/// Maximum activities with a loss count.
 const MAX_COUNTED: usize = 1 << 16;
-/// How long a count is kept that does not grow.
+/// How long an unchanged count is kept.
 const COUNT_RETENTION: Duration = Duration::from_secs(3600);
 
-/// What the data of an activity's reminder have beside its event: sidecars of Dapr skip fields that they do not know.
+/// Field appended to the event in an activity's reminder data; Dapr's sidecars skip it.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Saved {
     #[prost(uint32, tag = "1001")]
     losses: u32,
 }
 
-/// The data of an activity's reminder with the count of its losses, where that is to be saved.
+/// Appends the loss count to an activity's reminder data, if it must be saved.
 pub(crate) fn with_count(mut data: Any, losses: u32) -> Option<Any> {
     if losses < SAVED_FROM {
         return None;
     }
-    // What follows each other is one message; of a number that is there twice the last one counts.
+    // Concatenated protobuf messages are merged; the last value of a field counts.
     data.value.extend(Saved { losses }.encode_to_vec());
     Some(data)
 }
 
-/// The count that the data of an activity's reminder have.
+/// The loss count in an activity's reminder data.
 pub(crate) fn saved_count(data: &[u8]) -> u32 {
     Saved::decode(data).map_or(0, |saved| saved.losses)
 }
 
-/// Counts by activity, of this process and what was saved before it.
+/// Loss counts by activity, from this process and from reminders.
 pub(crate) struct ActivityFailures {
     limit: Option<u32>,
     counts: Mutex<HashMap<String, (u32, Instant)>>,
@@ -52,7 +53,7 @@ pub(crate) struct ActivityFailures {
 }
 
 impl ActivityFailures {
-    /// `limit`: losses after which an activity is not run again; `None` = it always is.
+    /// `limit`: losses after which an activity is quarantined; `None` is never.
     pub(crate) fn new(limit: Option<u32>) -> Self {
         Self {
             limit,
@@ -65,45 +66,45 @@ impl ActivityFailures {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no other suspect runs, if the activity is suspected.
+    /// Waits for other suspects if the activity is a suspect.
     pub(crate) async fn isolate(&self, activity: &str) -> Option<SemaphorePermit<'_>> {
         self.isolate_after(self.count_of(activity)).await
     }
 
-    /// Waits until no other suspect runs, if so many losses make something suspected.
+    /// Waits for other suspects if `count` losses make one.
     pub(crate) async fn isolate_after(&self, count: u32) -> Option<SemaphorePermit<'_>> {
         if self.limit.is_none() || count < SUSPECT_AFTER_LOSSES {
             return None;
         }
-        // It runs in any case: the other one may just take long.
+        // After the timeout it runs anyway: the other suspect may just be slow.
         timeout(ISOLATION_TIMEOUT, self.alone.acquire()).await.ok()?.ok()
     }
 
-    /// Losses that are too many; `None` = none are.
+    /// Losses after which an activity is quarantined; `None` is never.
     pub(crate) fn limit(&self) -> Option<u32> {
         self.limit
     }
 
-    /// The worker of an activity went away. How often that has happened, where it was once too often.
+    /// Records that the activity's worker disconnected. Returns the count if it reaches the limit.
     pub(crate) fn record_loss(&self, activity: &str) -> Option<u32> {
         let limit = self.limit?;
         self.count(activity, |count| count + 1)
             .filter(|count| *count >= limit)
     }
 
-    /// How often the worker of an activity went away.
+    /// The loss count of an activity.
     pub(crate) fn count_of(&self, activity: &str) -> u32 {
         self.locked().get(activity).map_or(0, |(count, _)| *count)
     }
 
-    /// An activity's losses were counted elsewhere, or before this process.
+    /// Restores a loss count from another sidecar or process.
     pub(crate) fn restore(&self, activity: &str, saved: u32) {
         if self.limit.is_some() && saved > 0 {
             self.count(activity, |count| count.max(saved));
         }
     }
 
-    /// Counts anew; `None` where too many are counted.
+    /// Updates a count; `None` if the table is full.
     fn count(&self, activity: &str, count_anew: impl FnOnce(u32) -> u32) -> Option<u32> {
         let now = Instant::now();
         let mut counts = self.locked();
@@ -118,13 +119,13 @@ impl ActivityFailures {
         Some(*count)
     }
 
-    /// How often the worker of an activity went away, if it is not to be run again.
+    /// The loss count of an activity if it is quarantined.
     pub(crate) fn quarantined(&self, activity: &str) -> Option<u32> {
         let limit = self.limit?;
         Some(self.count_of(activity)).filter(|count| *count >= limit)
     }
 
-    /// An activity was answered, or its workflow knows that it is parked.
+    /// The activity was answered, or its workflow knows that it is quarantined.
     pub(crate) fn clear(&self, activity: &str) {
         self.locked().remove(activity);
     }
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_loss_is_told_and_an_answer_begins_anew() {
+    fn reports_limit_and_resets_on_answer() {
         let losses = ActivityFailures::new(Some(3));
         assert_eq!(
             (
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_saved_with_the_event_that_others_read() {
+    fn saved_count_leaves_event_readable() {
         use outrigger_wire::durabletask::HistoryEvent;
         let event = HistoryEvent {
             event_id: 7,
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn suspects_take_turns_and_others_do_not() {
+    async fn only_suspects_run_isolated() {
         let losses = ActivityFailures::new(Some(9));
         for name in ["a", "b"] {
             (0..SUSPECT_AFTER_LOSSES).for_each(|_| assert_eq!(losses.record_loss(name), None));

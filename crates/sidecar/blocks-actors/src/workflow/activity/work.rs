@@ -1,4 +1,4 @@
-//! One execution of an activity: the request for the worker, and the result for the workflow.
+//! One execution of an activity: the request to the worker, and the result for the workflow.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -28,11 +28,11 @@ use crate::workflow::spans;
 use crate::workflow::worker::error::Cancelled;
 use crate::workflow::worker::workers::Workers;
 
-/// When an activity comes again whose worker went away, as any that was not done.
+/// Pause before an activity that lost its worker is redelivered, as after any failure.
 const AFTER_LOSS: Duration = Duration::from_secs(1);
-/// How long it may take to save how often that has happened.
+/// Time limit for saving the loss count.
 const SAVE: Duration = Duration::from_secs(2);
-/// The type of the failure of an activity that is not run again.
+/// Error type of a quarantined activity.
 const QUARANTINED: &str = "ActivityParked";
 
 /// One execution of an activity.
@@ -40,27 +40,27 @@ pub(super) struct Work {
     engine: Arc<Engine>,
     workers: Arc<Workers>,
     failures: Arc<ActivityFailures>,
-    /// The actor that runs it.
+    /// The activity's actor.
     actor: String,
-    /// Which execution it is.
+    /// Key of the execution.
     pub(super) key: String,
     instance: String,
-    /// Without its trace context, which is that of the span of each run.
+    /// Without trace context, which each run adds.
     request: ActivityRequest,
     parent: Option<TraceContext>,
     router: Option<TaskRouter>,
-    /// The execution of the workflow that waits for it.
+    /// The workflow execution that awaits it.
     origin: Origin,
     /// See [`scheduled`].
     scheduled: i128,
     /// The data of its reminder.
     data: Vec<u8>,
-    /// How long the worker took.
+    /// Duration at the worker.
     elapsed: OnceLock<Duration>,
 }
 
 impl Work {
-    /// Reads the data of a reminder of the actor `id`.
+    /// Reads the reminder data of the actor `id`.
     pub(super) fn read(
         engine: &Arc<Engine>,
         workers: &Arc<Workers>,
@@ -98,13 +98,13 @@ impl Work {
         })
     }
 
-    /// The result of an activity that is not run again, because its workers disconnected `count` times.
+    /// The result of a quarantined activity, whose workers disconnected `count` times.
     fn quarantined(&self, count: u32) -> ActivityResponse {
         let (name, instance_id) = (&self.request.name, self.instance.clone());
         let error_message = format!(
-            "activity '{name}' was given to a worker {count} times, and each time the worker's stream ended before it \
-             answered: it may be what ends the app. It is parked, and not run again; see the app's log. \
-             spec.workflow.maxActivityLosses of the Configuration sets how often it is tried."
+            "activity '{name}' lost its worker {count} times: the worker's stream ended before it answered, so the \
+             activity may crash the app. It is parked and not run again; see the app's log. \
+             spec.workflow.maxActivityLosses of the Configuration sets the limit."
         );
         tracing::error!(target: LOG, "workflow '{instance_id}': {error_message}");
         ActivityResponse {
@@ -120,8 +120,8 @@ impl Work {
         }
     }
 
-    /// Saves in the reminder how often the worker disconnected: a sidecar that starts later continues the count. Where that fails
-    /// now, the reminder comes again as it is.
+    /// Saves the loss count in the reminder, so that a sidecar that starts later continues it. If that fails,
+    /// the reminder is redelivered unchanged.
     async fn save_losses(&self) {
         let engine = &self.engine;
         let data = reminder_data(self.data.clone());
@@ -154,7 +154,7 @@ impl Executable for Work {
                 .metrics
                 .activity_operation(name, Execution::Success, began.elapsed());
             let response = match self.failures.quarantined(&self.key) {
-                // Its workflow could not be told yet.
+                // Its workflow has not been informed yet.
                 Some(count) => Ok(self.quarantined(count)),
                 None => {
                     let _isolated = self.failures.isolate(&self.key).await;
@@ -167,7 +167,7 @@ impl Executable for Work {
                         )
                         .await
                     {
-                        // The other one has lost as many workers, and is counted.
+                        // The suspect has lost at least as many workers, and is counted instead.
                         Err(beside @ Cancelled::DisconnectedWithSuspect { losses })
                             if self.failures.count_of(&self.key) <= losses =>
                         {
@@ -199,7 +199,7 @@ impl Executable for Work {
             let response = response.map_err(|cancelled| {
                 let (instance, id) = (&self.instance, self.request.task_id);
                 retry_later(format!(
-                    "activity '{name}' {id} of workflow '{instance}' was not done: {cancelled}"
+                    "activity '{name}' {id} of workflow '{instance}' failed: {cancelled}"
                 ))
             })?;
             let mut result = event(NO_ID, now(), result(response, &self.request.task_execution_id));
@@ -260,8 +260,8 @@ fn undelivered(name: &str, error: &ActorError) -> Status {
     ))
 }
 
-/// Which execution it is. An SDK may give the same id in another life of the instance, whose execution is another one. One that
-/// was scheduled without an id, by a sidecar of Dapr for an SDK that gives none, is told by its time.
+/// The key of an execution. SDKs may reuse an activity's id in another life of the instance, so the key
+/// includes the workflow's execution. If Dapr scheduled it for an SDK without ids, its time identifies it.
 fn key(actor: &str, at: i128, execution: &str, of: &Origin) -> String {
     match (execution, of.execution.as_str()) {
         ("", _) => format!("{actor}::at-{at}"),
@@ -270,8 +270,8 @@ fn key(actor: &str, at: i128, execution: &str, of: &Origin) -> String {
     }
 }
 
-/// What tells it from an earlier one of its key. Where the key has the workflow's execution nothing has to, and a step that is
-/// repeated schedules the same one again, later.
+/// Distinguishes executions of one key by time. 0 if the key includes the workflow's execution: a repeated
+/// step schedules the same execution later.
 fn scheduled(at: i128, of: &Origin) -> i128 {
     match of.execution.as_str() {
         "" => at,
@@ -294,14 +294,14 @@ fn request(instance: &str, id: i32, task: TaskScheduledEvent) -> ActivityRequest
     }
 }
 
-/// The request for the worker, as a part of the span `parent`.
+/// The encoded request for the worker, with `parent` as parent span.
 fn encoded(request: &ActivityRequest, parent: Option<TraceContext>) -> Bytes {
     let context = ActivityRequest {
         parent_trace_context: parent,
         ..ActivityRequest::default()
     };
     let mut encoded = Vec::with_capacity(request.encoded_len() + context.encoded_len());
-    // Encoded messages that follow each other are one message.
+    // Concatenated protobuf messages are merged.
     request.encode_raw(&mut encoded);
     context.encode_raw(&mut encoded);
     encoded.into()
@@ -323,7 +323,7 @@ fn result(response: ActivityResponse, execution: &str) -> EventType {
     }
 }
 
-/// The data of an activity's reminder: the event that schedules it, encoded.
+/// An activity's reminder data: its encoded scheduling event.
 pub(super) fn reminder_data(event: Vec<u8>) -> Any {
     any_encoded("HistoryEvent", event)
 }
@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_told_from_a_result() {
+    fn distinguishes_failure_from_result() {
         let done = ActivityResponse {
             task_id: 3,
             result: Some("7".to_owned()),
@@ -352,9 +352,10 @@ mod tests {
         assert!(matches!(result(failed, ""), EventType::TaskFailed(failed) if failed.task_scheduled_id == 3));
     }
 
-    /// Regression: an activity was run again that a repeated step had scheduled anew, when its result was taken meanwhile.
+    /// Regression: an activity ran again if a repeated step rescheduled it after its result had been
+    /// consumed.
     #[test]
-    fn an_activity_is_the_same_whenever_its_execution_schedules_it() {
+    fn rescheduled_activity_keeps_its_key() {
         let known = Origin::of("one");
         assert_eq!(scheduled(1, &known), scheduled(2, &known));
         let unknown = Origin::default();
@@ -362,22 +363,22 @@ mod tests {
     }
 
     #[test]
-    fn an_activity_without_an_id_is_another_one_in_the_next_life_of_its_instance() {
+    fn activity_without_id_differs_after_recreation() {
         let scheduled_by =
             |workflow: &str, at, execution: &str| key("a::0::0", at, execution, &Origin::of(workflow));
         let scheduled = |at, execution: &str| scheduled_by("", at, execution);
         assert_eq!(scheduled(1, ""), scheduled(1, ""));
         assert_ne!(scheduled(1, ""), scheduled(2, ""));
-        // A step that is repeated schedules it later, and has it run once.
+        // A repeated step schedules it later: one execution.
         assert_eq!(scheduled(1, "x"), scheduled(2, "x"));
         assert_ne!(scheduled(1, "x"), scheduled(1, "y"));
-        // The SDK may make the same id in another life.
+        // An SDK may reuse the id in another life.
         assert_eq!(scheduled_by("one", 1, "x"), scheduled_by("one", 2, "x"));
         assert_ne!(scheduled_by("one", 1, "x"), scheduled_by("two", 2, "x"));
     }
 
     #[test]
-    fn a_request_has_the_context_of_its_run() {
+    fn request_has_run_context() {
         let request = request(
             "a",
             3,

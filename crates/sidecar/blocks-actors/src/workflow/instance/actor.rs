@@ -1,4 +1,4 @@
-//! The actors of instances: which of their methods, reminders and watches leads where.
+//! The actors of instances: dispatch of methods, reminders and watches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::actors::{ActorCall, InternalActors, QueuedCall, Watched};
 use crate::workflow::error::{is_broken, repeat_on_change, retry_later};
 use crate::workflow::protocol::{RETENTION_CALL, decode, methods};
 
-/// How long an instance without a turn stays in memory: what sleeps for longer costs nothing, and is read anew.
+/// Idle time after which an instance leaves memory; later it is read again.
 const IDLE: Duration = Duration::from_secs(30);
 
 impl InternalActors for Instances {
@@ -76,7 +76,7 @@ impl InternalActors for Instances {
             drop(self.locked().take(id));
             if self.failures.depart(id) {
                 let (engine, id) = (Arc::clone(&self.engine), id.to_owned());
-                // Others are to end meanwhile.
+                // Spawned, so that other instances end concurrently.
                 let tasks = engine.tasks.clone();
                 tasks.spawn(async move { engine.run_now(&id).await });
             }
@@ -92,17 +92,18 @@ impl InternalActors for Instances {
         IDLE
     }
 
-    /// Those who watch it would not hear that it moves if it were not active, nor would it be run at once elsewhere.
+    /// Stays if it is watched or postponed: an inactive actor could neither end its watches nor be run at
+    /// once on its next host.
     fn on_idle(&self, id: &str) -> bool {
         let (is_needed, history) = self.locked().on_idle(id);
-        // Freed when others have their turn again: it may be large.
+        // Dropped outside of the lock: it may be large.
         drop(history);
         !is_needed && !self.watchers.has(id) && !self.failures.is_postponed(id)
     }
 }
 
 impl Instances {
-    /// A method is called.
+    /// Handles a method call.
     async fn invoked(&self, call: &ActorCall) -> Result<(), Status> {
         let mut held = self.hold(&call.id);
         match call.method.as_str() {
@@ -119,7 +120,7 @@ impl Instances {
         }
     }
 
-    /// A reminder is due.
+    /// Handles a due reminder.
     async fn reminded(&self, id: &str, name: &str, data: Option<&Any>) -> Result<(), Status> {
         let mut held = self.hold(id);
         held.check_stalled()?;
@@ -148,15 +149,15 @@ impl Instances {
             }
         };
         let failures = &self.failures;
-        // The end of the last worker ends the run too that would have stored it.
+        // If the last worker disconnects, the run that would have stored the stall is cancelled.
         held.stall_after(failures.losses_of(id)).await?;
-        // It was asked already, and nothing has come since.
+        // A worker was asked already, and nothing has arrived since.
         if let Some(why) = failures.pauses(id) {
             return Err(retry_later(why));
         }
         let ran = Box::pin(held.run(fired, &of)).await;
         match &ran {
-            // The turn that failed has a timer's reminder, which comes again.
+            // The failed step belongs to a timer's reminder, which is redelivered.
             Ok(RunOutcome::OnlyEarly) => {}
             Ok(_) => failures.clear(id),
             Err(error) => {
@@ -167,7 +168,7 @@ impl Instances {
         ran.map(|_| ())
     }
 
-    /// What is stored of an instance does not mend itself: it comes ever more seldom.
+    /// Records unusable stored state, so that retries back off.
     fn note_broken(&self, id: &str, error: &Status) {
         if is_broken(error.code()) {
             drop(self.failures.reject(id, error.message()));

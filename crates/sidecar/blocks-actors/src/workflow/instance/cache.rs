@@ -1,4 +1,4 @@
-//! The cache of instances between their turns: the histories of the most recently used ones, up to a number of bytes.
+//! LRU cache of instances between their turns, bounded in bytes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,29 +8,29 @@ use outrigger_workflow::Wait;
 
 use super::store::Loaded;
 
-/// Bytes of the instances that stay in memory between their turns, at most. Others are read anew.
+/// Maximum bytes of cached instances; others are read again.
 const MAX_CACHED: usize = 64 << 20;
 
-/// Places for instances that are left beside twice as many as there are.
+/// Minimum spare capacity of the table, besides twice its entries.
 const SPARE: usize = 1024;
 
-/// What is known of an instance between its turns.
+/// The state of an instance between its turns.
 #[derive(Default)]
 pub(crate) struct CacheEntry {
     pub(crate) loaded: Option<Loaded>,
-    /// Activities that were started and have not answered, as far as this sidecar knows.
+    /// Activities started but not answered, as far as this sidecar knows.
     pub(crate) awaited: HashSet<i32>,
-    /// It cannot go on before it is hosted anew.
+    /// Stalled until it is hosted anew.
     pub(crate) is_stalled: bool,
     /// A group commit failed: the next steps are stored alone.
     pub(crate) stores_alone: bool,
-    /// Which turn was its last one, and its bytes; none while it has its turn, and where it has no history here.
+    /// Sequence number of the last turn and bytes; `None` during a turn or without a history.
     position: Option<(u64, usize)>,
 }
 
 impl CacheEntry {
-    /// Whether it is kept at the end of a turn. What is stalled always is, without its history: its reminders, which come
-    /// again every second, would else run its turns.
+    /// Whether to keep it after a turn. Stalled instances always stay, without their history, because their
+    /// reminders would otherwise run turns every second.
     fn stays(&mut self) -> bool {
         if self.is_stalled {
             self.loaded = None;
@@ -41,7 +41,7 @@ impl CacheEntry {
     }
 }
 
-/// What an instance waits for.
+/// Pending tasks of a cached instance.
 pub(crate) struct CachedWaits {
     pub(crate) id: String,
     pub(crate) generation: u64,
@@ -49,10 +49,10 @@ pub(crate) struct CachedWaits {
     pub(crate) waits: Vec<Wait>,
 }
 
-/// The instances that live here and have no turn now.
+/// The instances hosted here that are not in a turn.
 pub(crate) struct InstanceCache {
     by_id: HashMap<String, Box<CacheEntry>>,
-    /// Those with a history, the one first whose turn was longest ago.
+    /// Ids with a history, least recently used first.
     by_turn: BTreeMap<u64, String>,
     turns: u64,
     bytes: usize,
@@ -60,12 +60,12 @@ pub(crate) struct InstanceCache {
     gauges: Gauges,
 }
 
-/// What metrics say of them.
+/// The cache's gauges.
 #[derive(Default)]
 pub(crate) struct Gauges {
-    /// How many are stalled.
+    /// Number of stalled instances.
     pub(crate) stalled: Gauge,
-    /// Bytes of their histories.
+    /// Bytes of cached histories.
     pub(crate) bytes: Gauge,
 }
 
@@ -83,7 +83,7 @@ impl Drop for InstanceCache {
     }
 }
 
-/// Of what fits in memory.
+/// Counts of entries in memory fit.
 fn signed(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
@@ -100,33 +100,33 @@ impl InstanceCache {
         }
     }
 
-    /// With these metrics.
+    /// A cache with these gauges.
     pub(crate) fn with(gauges: Gauges) -> Self {
         let mut cache = Self::default();
         cache.gauges = gauges;
         cache
     }
 
-    /// The ids of `most` of them, the one first whose turn was longest ago; then those that are stalled.
+    /// Up to `most` ids: least recently used first, then stalled instances.
     pub(crate) fn ids(&self, most: usize) -> Vec<String> {
         let stalled = self.by_id.iter().filter(|(_, entry)| entry.is_stalled);
         let known = self.by_turn.values().chain(stalled.map(|(id, _)| id));
         known.take(most).cloned().collect()
     }
 
-    /// What one of them waits for.
+    /// The pending tasks of an instance.
     pub(crate) fn waits(&self, id: &str) -> Option<CachedWaits> {
         let entry = self.by_id.get(id)?;
         let id = id.to_owned();
         if entry.is_stalled {
-            // Without a history: why is in the log, and told by who loads it.
+            // Without a history: the log has the reason, and so has the status API, which reads the store.
             return Some(CachedWaits {
                 id,
                 generation: 0,
                 status: OrchestrationStatus::Stalled,
                 waits: vec![Wait::Fix {
                     reason: String::new(),
-                    description: "it cannot go on before a worker with other code connects".to_owned(),
+                    description: "stalled until a worker with other code connects".to_owned(),
                 }],
             });
         }
@@ -139,13 +139,13 @@ impl InstanceCache {
         })
     }
 
-    /// Their histories have so many bytes now.
+    /// Sets the total bytes of cached histories.
     fn weigh(&mut self, bytes: usize) {
         self.gauges.bytes.add(signed(bytes) - signed(self.bytes));
         self.bytes = bytes;
     }
 
-    /// Takes an instance out, for its turn.
+    /// Takes an instance out for its turn.
     pub(crate) fn take(&mut self, id: &str) -> CacheEntry {
         let mut entry = self.by_id.remove(id).map(|entry| *entry).unwrap_or_default();
         if entry.is_stalled {
@@ -158,7 +158,7 @@ impl InstanceCache {
         entry
     }
 
-    /// Puts an instance back; its turn is to be ended with [`InstanceCache::end_turn`].
+    /// Puts an instance back; end its turn with [`InstanceCache::end_turn`].
     pub(crate) fn put(&mut self, id: &str, entry: CacheEntry) {
         drop(self.take(id));
         if entry.is_stalled {
@@ -167,8 +167,8 @@ impl InstanceCache {
         self.by_id.insert(id.to_owned(), Box::new(entry));
     }
 
-    /// Ends a turn; whether the instance is kept. Others go that had none for longest, where there is too much. That their
-    /// activities are awaited is forgotten as when the sidecar ends: their results are told apart all the same.
+    /// Ends a turn and evicts the least recently used instances above the limit; returns whether this one
+    /// stays. Eviction loses the awaited activities, as a restart does: their results are still recognized.
     pub(crate) fn end_turn(&mut self, id: &str) -> bool {
         let mut entry = self.take(id);
         if !entry.stays() {
@@ -194,8 +194,8 @@ impl InstanceCache {
         true
     }
 
-    /// Ends a turn of an instance that had none for long; whether something has to stay known of it: that it is stalled, that
-    /// its activities are awaited, that its events are stored alone. Its history goes.
+    /// Ends an idle instance's turn and drops its history. Returns whether an entry must stay: it is stalled,
+    /// awaits activities, or stores its steps alone.
     pub(crate) fn on_idle(&mut self, id: &str) -> (bool, Option<Loaded>) {
         let mut entry = self.take(id);
         let history = entry.loaded.take();
@@ -232,13 +232,13 @@ mod tests {
         cache.by_turn.values().map(String::as_str).collect()
     }
 
-    /// Room for so many instances without events.
+    /// A cache with room for this many empty instances.
     fn room_for(instances: usize) -> InstanceCache {
         InstanceCache::new(instances * Loaded::new("a").instance.memory())
     }
 
     #[test]
-    fn those_stay_that_had_a_turn_last() {
+    fn keeps_most_recently_used() {
         let mut cache = room_for(2);
         for id in ["a", "b", "a", "c"] {
             let mut entry = cache.take(id);
@@ -249,7 +249,7 @@ mod tests {
         }
         assert_eq!(histories(&cache), ["a", "c"]);
         assert_eq!(cache.by_id.len(), 2);
-        // What is stalled stays so, however many there are, and has no history.
+        // Stalled instances always stay, and have no history.
         for id in ["s", "t", "u"] {
             let is_stalled = true;
             cache.put(
@@ -263,12 +263,12 @@ mod tests {
             assert!(cache.take(id).is_stalled);
         }
         assert_eq!(histories(&cache), ["a", "c"]);
-        // One that is over is not kept, and makes room.
+        // An ended instance is removed and frees its share.
         cache.put("a", CacheEntry::default());
         assert!(!cache.end_turn("a"));
         assert!(turn(&mut cache, "d"));
         assert_eq!(histories(&cache), ["c", "d"]);
-        // One that is larger than all may be does not drive the others out.
+        // An instance above the limit does not evict the others.
         let mut small = room_for(1);
         small.most -= 1;
         assert!(!turn(&mut small, "e"));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_no_turn_for_long_leaves_nothing_but_what_cannot_be_read_anew() {
+    fn idle_keeps_unrecoverable_state_only() {
         const SLEEPERS: usize = 100 * SPARE;
         let mut cache = room_for(SLEEPERS + 2);
         for sleeper in 0..SLEEPERS {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn sleepers_do_not_have_running_instances_read_anew() {
+    fn stalled_instances_evict_no_running_ones() {
         const SLEEPERS: usize = 10_000;
         let mut cache = room_for(100);
         let chains = ["one", "two", "three"];
@@ -331,7 +331,7 @@ mod tests {
             assert!(cache.end_turn(chain));
             assert!(cache.bytes <= cache.most);
         }
-        // Nothing is left of those that went.
+        // Evicted instances leave no entry.
         assert_eq!((cache.by_id.len(), cache.by_turn.len()), (100, 100));
     }
 }

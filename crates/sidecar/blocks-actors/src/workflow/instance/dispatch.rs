@@ -1,4 +1,4 @@
-//! What a step sends: activities, messages to other instances, timers.
+//! Sends the effects of a step: activities, messages to other instances, timers.
 
 use std::time::Duration;
 
@@ -18,20 +18,20 @@ use crate::workflow::engine::{AT_ONCE, Engine};
 use crate::workflow::error::{is_stalled, is_unknown};
 use crate::workflow::protocol::{DUE_TIME, LOG, any_for, metadata, methods, now};
 
-/// How long another instance may take to be told something.
+/// Time limit for sending an event to another instance.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it may take to create a child. Its id may be that of an instance which creates this one meanwhile: neither would
-/// end. Who asks again for the same task finds the child there.
+/// Time limit for creating a child. Two instances may create each other at the same time and would deadlock;
+/// a retry for the same task finds the child existing.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What could not be sent.
+/// Effects that could not be sent.
 #[derive(Debug, Default)]
 pub(crate) struct SendFailures {
-    /// The event ids of what was to be sent.
+    /// Their event ids.
     pub(crate) causes: Vec<i32>,
-    /// All of it was for other apps.
+    /// All of them were for other apps.
     pub(crate) only_remote: bool,
-    /// The first failure; `None` if all was sent.
+    /// The first error; `None` if all were sent.
     pub(crate) why: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl SendFailures {
 }
 
 impl Engine {
-    /// Starts activities of an execution. `due` is a time that is over.
+    /// Starts activities of an execution. `due` is in the past.
     pub(crate) async fn start(
         &self,
         instance: &str,
@@ -65,7 +65,7 @@ impl Engine {
     ) -> SendFailures {
         let due = nanos(Some(&due.unwrap_or_else(now))) / 1_000_000;
         let (due, origin) = (due.to_string(), Origin::of(execution));
-        // Made before they are waited for: a closure that borrows could not be sent with them.
+        // Built before they are awaited: the futures of a borrowing closure would not be `Send`.
         let started = tasks.iter().map(|task| {
             let (due, origin) = (due.as_str(), &origin);
             async move {
@@ -90,7 +90,7 @@ impl Engine {
         all(started.collect()).await
     }
 
-    /// Sends to other instances.
+    /// Sends messages to other instances.
     pub(crate) async fn send(&self, from: &str, messages: &[Message]) -> SendFailures {
         let sent = messages.iter().map(|message| async move {
             let error = self.send_one(from, message).await.err()?;
@@ -114,7 +114,8 @@ impl Engine {
     async fn send_one(&self, from: &str, message: &Message) -> Result<(), ActorError> {
         let app = message.app.as_deref();
         if !message.creates() {
-            // The other one may wait for this instance meanwhile: a parent that creates its child a second time.
+            // With a timeout: the other instance may be waiting for this one, as a parent that creates its
+            // child again.
             let sent = timeout(
                 EVENT_TIMEOUT,
                 self.add_event(app, &message.target, &message.event, &message.origin),
@@ -122,14 +123,14 @@ impl Engine {
             .await;
             let sent = sent.unwrap_or(Err(ActorError::Timeout));
             return match sent {
-                // A parent that was purged waits for nothing; a child that is gone has ended.
+                // A purged parent awaits nothing, and a child that does not exist has ended.
                 Err(error) if is_unknown(&error) => Ok(()),
-                // It does nothing any more, and takes nothing in: its parent can end all the same.
+                // A stalled child accepts nothing; its parent can end anyway.
                 Err(error) if is_end(&message.event) && is_stalled(&error) => {
                     tracing::warn!(
                         target: LOG,
-                        "workflow '{from}' ends without its child '{}', which is stalled: purge the child by force, or terminate \
-                         it when its code fits",
+                        "workflow '{from}' ends without its stalled child '{}': purge the child by force, or terminate it when \
+                         its code fits",
                         message.target
                     );
                     Ok(())
@@ -154,7 +155,7 @@ impl Engine {
         created.unwrap_or(Err(ActorError::Timeout))
     }
 
-    /// Removes the timers that a step made superfluous, and sets its own.
+    /// Deletes the timers that a step made superfluous, and sets its new ones.
     pub(crate) async fn prepare_timers(&self, instance: &str, outcome: &Outcome) -> Result<(), Status> {
         for id in &outcome.superseded {
             let name = names::timer_reminder(*id);
@@ -164,7 +165,7 @@ impl Engine {
         self.set_timers(instance, execution, &outcome.timers).await
     }
 
-    /// Sets timers of an execution.
+    /// Sets the timers of an execution.
     pub(crate) async fn set_timers(
         &self,
         instance: &str,
@@ -188,7 +189,7 @@ impl Engine {
     }
 }
 
-/// What failed of calls that are made at once.
+/// The failures of concurrent calls.
 async fn all(calls: Vec<impl Future<Output = Option<(Option<i32>, bool, String)>>>) -> SendFailures {
     let calls = stream::iter(calls).buffer_unordered(AT_ONCE);
     SendFailures::of(calls.filter_map(std::future::ready).collect().await)

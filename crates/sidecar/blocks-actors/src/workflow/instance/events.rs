@@ -1,4 +1,4 @@
-//! Events that come to an instance, and the calls that bring them.
+//! Incoming events of an instance, and the calls that carry them.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::workflow::error::{is_state_changed, repeat_on_change};
 use crate::workflow::protocol::arrival;
 
 impl Held<'_> {
-    /// Adds events; what becomes of each. One reminder has all of them taken in.
+    /// Adds events; returns the outcome of each. One reminder runs the instance for all of them.
     ///
     /// # Errors
-    /// The store did not take them: one of them may be the reason.
+    /// The store rejected the change: one of the events may be the cause.
     pub(crate) async fn add_events(
         &mut self,
         events: Vec<Arrival>,
@@ -38,12 +38,12 @@ impl Held<'_> {
         if let Some(run) = run {
             let engine = Arc::clone(&self.all.engine);
             let kind = &engine.types.workflow;
-            // Who fails here reads the instance anew: nothing was added then.
+            // On failure the instance is read again: nothing was added.
             if let Err(error) = engine.remind(kind, self.id, &run.reminder, run.due, None).await {
                 return all(error);
             }
             if let Err(error) = self.save(loaded, change).await {
-                // It was purged by force, and was only in memory still: who sends an event is not to send it again.
+                // It was purged by force and existed only in memory: the sender must not retry.
                 if matches!(engine.find(self.id).await, Ok(None)) {
                     self.entry = CacheEntry::default();
                     return all(Status::not_found(AddError::Unknown.to_string()));
@@ -56,14 +56,15 @@ impl Held<'_> {
         Ok(added.into_iter().map(answer).collect())
     }
 
-    /// What is known of an instance whatever becomes of events that have come for it. `facts` say what it waits for.
+    /// Updates what is known regardless of whether the events can be added. `facts` has the pending tasks.
     pub(crate) fn note_arrivals(&mut self, facts: &Facts, events: &[Arrival]) {
         for Arrival { event, .. } in events {
             if let Some((Awaited::Task, task)) = ends(event) {
                 self.entry.awaited.remove(&task);
             }
         }
-        // A step that could not be stored would be repeated at once by the result of what it began.
+        // Early results do not count: the result of a step that could not be stored would repeat the step at
+        // once.
         if events.iter().any(|arrival| !facts.ends_nothing(&arrival.event)) {
             self.all.failures.wake(self.id);
         }
@@ -75,7 +76,7 @@ impl Held<'_> {
     }
 }
 
-/// What the sender of an event is told.
+/// The status for the sender of an event.
 pub(crate) fn answer(added: Result<Added, AddError>) -> Result<(), Status> {
     match added {
         Ok(_) => Ok(()),
@@ -87,7 +88,7 @@ pub(crate) fn answer(added: Result<Added, AddError>) -> Result<(), Status> {
     }
 }
 
-/// A call that brings an event.
+/// A call that carries an event.
 pub(crate) struct QueuedEvent<'a> {
     instances: &'a Instances,
     instance: &'a str,
@@ -123,19 +124,19 @@ impl<'a> QueuedEvent<'a> {
         match (held.add_events(events).await, own) {
             (Ok(taken), _) => answers.extend(tickets.into_iter().zip(taken)),
             (Err(error), _) if is_state_changed(&error) => return Err(error),
-            // What the store did not take may be another's event: that must not keep this one out.
+            // The store may have rejected another event of the batch: retry this one alone.
             (Err(_), Some(own)) if are_many => {
                 let alone = held.add_events(vec![own]).await?;
                 answers.extend(alone.into_iter().map(|answer| (self.ticket, answer)));
             }
             (Err(error), Some(_)) => return Err(error),
-            // Its own could not be read; those of others are theirs to try.
+            // Its own event is invalid; the other senders retry theirs.
             (Err(_), None) => {}
         }
         self.instances.inbox.answer(self.instance, answers);
         match self.instances.inbox.take(self.instance, self.ticket) {
             Err(answer) => answer,
-            Ok(_) => Err(Status::internal("an event of a workflow got no answer")),
+            Ok(_) => Err(Status::internal("workflow event without an answer")),
         }
     }
 }
@@ -149,7 +150,7 @@ impl Drop for QueuedEvent<'_> {
 impl QueuedCall for QueuedEvent<'_> {
     fn in_turn(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
         Box::pin(async move {
-            // Who took it in had its turn before, and may have been cut off: then it has no answer, and is taken in now.
+            // An earlier turn that was cancelled may have left the event unanswered: it is added now.
             let taken = match self.instances.inbox.take(self.instance, self.ticket) {
                 Err(answer) => answer,
                 Ok(batch) => self.take_in(batch).await,

@@ -1,4 +1,4 @@
-//! Instances whose runs fail: the last error of each, and the backoff before a worker is asked again.
+//! Failing instances: the last error of each, and the backoff before a worker is asked again.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,32 +12,32 @@ use tonic::Status;
 use crate::workflow::error::retry_later;
 use crate::workflow::protocol::LOG;
 
-/// Instances whose failures are known, at most.
+/// Maximum instances with a record.
 const MAX_KNOWN: usize = 4096;
-/// Characters of an error that are kept.
+/// Maximum characters of an error text.
 const MAX_TEXT: usize = 1024;
-/// The longest time between two runs of an instance that cannot go on.
+/// Maximum pause between two runs of a failing instance.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// What is wrong with an instance.
+/// The failures of an instance.
 #[derive(Clone, Debug)]
 pub(crate) struct FailureRecord {
-    /// Why its last run failed.
+    /// The last error.
     pub(crate) why: String,
-    /// How many have failed since one was well.
+    /// Failed runs since the last success.
     pub(crate) count: u32,
-    /// When the last one did.
+    /// Time of the last failure.
     pub(crate) at: SystemTime,
-    /// How many answers could not be carried out, and the time before which no worker is asked again.
+    /// Rejected answers in a row, and the time before which no worker is asked again.
     refused: u32,
     until: Option<Instant>,
-    /// The reminder that has it run then, and when it is due.
+    /// The reminder that runs it then, and its due time.
     later: Option<(String, Instant)>,
-    /// How many steps in a row lost their worker, and the time before which there is no other. Neither an event nor a worker
-    /// that comes is an occasion to try it sooner: an app that it ends comes again and again.
+    /// Steps in a row that lost their worker, and the time before the next one. Neither an event nor a new
+    /// worker shortens it: an app that the instance crashes reconnects again and again.
     lost: u32,
     lost_until: Option<Instant>,
-    /// The instance is elsewhere, or nowhere: only how many steps were lost is known still.
+    /// The instance is not hosted here: only the loss count is kept.
     is_left: bool,
 }
 
@@ -46,7 +46,7 @@ impl FailureRecord {
         self.until.max(self.lost_until)
     }
 
-    /// How long it is until a worker is asked again.
+    /// Time until a worker is asked again.
     fn left(&self) -> Option<Duration> {
         let left = self.until()?.checked_duration_since(Instant::now())?;
         (!left.is_zero()).then_some(left)
@@ -56,7 +56,7 @@ impl FailureRecord {
         (self.refused, self.until) = (0, None);
     }
 
-    /// What is known of it when it is here no more; `None` where that is nothing.
+    /// The record to keep after the instance leaves; `None` without losses.
     fn leave(mut self) -> Option<Self> {
         self.ask_at_once();
         self.later = None;
@@ -65,36 +65,36 @@ impl FailureRecord {
     }
 }
 
-/// The pause behind so many failures in a row.
+/// The pause after this many failures in a row.
 fn pause_after(failures: u32) -> Duration {
-    // The second try comes as soon as its reminder: what was wrong may have passed.
+    // The first retry comes with the reminder at once, as the error may have passed.
     match failures.saturating_sub(1) {
         0 => Duration::ZERO,
         others => Backoff::new(Duration::from_secs(1), MAX_PAUSE).after(others),
     }
 }
 
-/// What has failed.
+/// What failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Failed {
-    /// Anything, of a run.
+    /// The run, for any reason.
     Run,
-    /// The answer of a worker, or what it begins.
+    /// The worker's answer, or starting its effects.
     Answer,
-    /// A worker, with the step.
+    /// The worker disconnected during the step.
     Worker,
 }
 
-/// The instances of this sidecar whose runs fail.
+/// The failing instances of this sidecar.
 #[derive(Default)]
 pub(crate) struct InstanceFailures {
     known: Mutex<HashMap<String, FailureRecord>>,
-    /// How many of them are here.
+    /// Number of failing instances hosted here.
     gauge: Gauge,
 }
 
 impl InstanceFailures {
-    /// `gauge` says how many there are.
+    /// `gauge` counts failing instances.
     pub(crate) fn new(gauge: Gauge) -> Self {
         Self {
             known: Mutex::default(),
@@ -106,14 +106,15 @@ impl InstanceFailures {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A record is none of those here any more.
+    /// Removes a record from the gauge.
     fn uncount(&self, record: &FailureRecord) {
         if !record.is_left {
             self.gauge.add(-1);
         }
     }
 
-    /// Whether that is news, and how many steps have lost their worker; `None` where that is not known.
+    /// Records a failure. Returns whether its text is new, and the number of losses; `None` if the table is
+    /// full.
     fn note(&self, id: &str, why: &str, failed: Failed) -> (bool, Option<u32>) {
         let mut all = self.locked();
         if all.len() >= MAX_KNOWN && !all.contains_key(id) {
@@ -154,7 +155,7 @@ impl InstanceFailures {
         (is_news, Some(record.lost))
     }
 
-    /// Those that are here, `most` of them, sorted: what was last wrong, how many runs have failed, and when.
+    /// Up to `most` failing instances hosted here, sorted by id.
     pub(crate) fn all(&self, most: usize) -> Vec<(String, FailureRecord)> {
         let all = self.locked();
         let here = all.iter().filter(|(_, record)| !record.is_left);
@@ -164,45 +165,45 @@ impl InstanceFailures {
         here
     }
 
-    /// A run failed; whether it has not failed so before.
+    /// Records a failed run; returns whether the error is new.
     pub(crate) fn failed(&self, id: &str, why: &str) -> bool {
         self.note(id, why, Failed::Run).0
     }
 
-    /// The answer of a worker cannot be carried out, and a repetition is likely to be the same; whether that is news.
+    /// Records a rejected answer, which a retry is likely to repeat; returns whether the error is new.
     fn refused(&self, id: &str, why: &str) -> bool {
         self.note(id, why, Failed::Answer).0
     }
 
-    /// As [`InstanceFailures::refused`], logged once. The status that the run fails with.
+    /// As [`InstanceFailures::refused`], logged once; returns the status of the failed run.
     pub(crate) fn reject(&self, id: &str, why: &str) -> Status {
         if self.refused(id, why) {
             tracing::warn!(
                 target: LOG,
-                "workflow '{id}' cannot proceed, trying again at growing intervals: {why}"
+                "workflow '{id}' cannot proceed, retrying with backoff: {why}"
             );
         }
         retry_later(why)
     }
 
-    /// The worker that had the step of an instance went away. How many steps in a row have lost theirs; `None` where too much is
-    /// known of others already.
+    /// Records that the worker with the instance's step disconnected. Returns the losses in a row; `None` if
+    /// the table is full.
     pub(crate) fn lost(&self, id: &str, why: &str) -> Option<u32> {
         self.note(id, why, Failed::Worker).1
     }
 
-    /// How many steps of an instance in a row have lost their worker.
+    /// Losses in a row of an instance's steps.
     pub(crate) fn losses_of(&self, id: &str) -> u32 {
         self.locked().get(id).map_or(0, |record| record.lost)
     }
 
-    /// How long it is until a worker is asked again; `None` where one is asked at once.
+    /// Time until a worker is asked again; `None` if there is no backoff.
     pub(crate) fn pause(&self, id: &str) -> Option<Duration> {
         self.locked().get(id)?.left()
     }
 
-    /// Whether another reminder than this one is to come within this time, and has the instance run. One that was due may have
-    /// come elsewhere, and be gone.
+    /// Whether another reminder than `than` will run the instance within `pause`. An overdue one does not
+    /// count: it may have fired on another sidecar.
     pub(crate) fn comes_later(&self, id: &str, than: &str, pause: Duration) -> bool {
         let now = Instant::now();
         let all = self.locked();
@@ -210,14 +211,14 @@ impl InstanceFailures {
         later.is_some_and(|(later, due)| later != than && *due > now && *due <= now + pause)
     }
 
-    /// A reminder of this name has the instance run after this time.
+    /// Records the reminder that runs the instance later.
     pub(crate) fn postpone(&self, id: &str, later: String, pause: Duration) {
         if let Some(record) = self.locked().get_mut(id) {
             record.later = Some((later, Instant::now() + pause));
         }
     }
 
-    /// A worker that comes may have what is missing: instances that are to be run at once, and not later.
+    /// The postponed instances to run at once because a new worker may have what was missing.
     pub(crate) fn take_postponed(&self) -> Vec<String> {
         let mut woken = Vec::new();
         for (id, record) in self.locked().iter_mut() {
@@ -233,27 +234,27 @@ impl InstanceFailures {
         woken
     }
 
-    /// Why no worker is to be asked now.
+    /// The error of an instance in backoff.
     pub(crate) fn pauses(&self, id: &str) -> Option<String> {
         let all = self.locked();
         let record = all.get(id)?;
         record.left().map(|_| record.why.clone())
     }
 
-    /// Something new has come: a worker is asked at once.
+    /// A new event arrived: clears the backoff of rejected answers.
     pub(crate) fn wake(&self, id: &str) {
         if let Some(record) = self.locked().get_mut(id) {
             record.ask_at_once();
         }
     }
 
-    /// A run was well.
+    /// A run succeeded.
     pub(crate) fn clear(&self, id: &str) {
         let known = self.locked().remove(id);
         known.iter().for_each(|record| self.uncount(record));
     }
 
-    /// The instance is not here any more; whether it was to run later, and may be run at once elsewhere.
+    /// The instance leaves this sidecar; returns whether it was postponed and may run at once elsewhere.
     pub(crate) fn depart(&self, id: &str) -> bool {
         let mut all = self.locked();
         let Some(record) = all.remove(id) else {
@@ -269,12 +270,13 @@ impl InstanceFailures {
         runs_at_once
     }
 
-    /// Whether its next run was put off: another host has it run at once.
+    /// Whether its next run is postponed: another host runs it at once.
     pub(crate) fn is_postponed(&self, id: &str) -> bool {
         self.locked().get(id).is_some_and(|record| record.later.is_some())
     }
 
-    /// Workers have come anew, maybe with other code; or the one that an instance ended.
+    /// Workers have reconnected, perhaps with other code, or after a crash caused by an instance: keeps loss
+    /// counts only.
     pub(crate) fn forget(&self) {
         let mut all = self.locked();
         let known = std::mem::take(&mut *all).into_iter();
@@ -284,7 +286,7 @@ impl InstanceFailures {
             .collect();
     }
 
-    /// What is wrong with an instance; `None` where nothing is known to be.
+    /// The failures of an instance, if any.
     pub(crate) fn of(&self, id: &str) -> Option<FailureRecord> {
         self.locked().get(id).filter(|record| !record.is_left).cloned()
     }
@@ -295,7 +297,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn answers_that_cannot_be_carried_out_are_asked_for_ever_more_seldom() {
+    async fn rejected_answers_back_off() {
         let failures = InstanceFailures::default();
         let mut pauses = Vec::new();
         for _ in 0..10 {
@@ -311,10 +313,10 @@ mod tests {
         assert_eq!(failures.pause("a"), Some(MAX_PAUSE));
         assert_eq!(failures.pauses("a").as_deref(), Some("no such action"));
         assert_eq!(failures.pauses("b"), None);
-        // An event is an occasion to ask again, at once.
+        // An event clears the backoff.
         failures.wake("a");
         assert_eq!((failures.pauses("a"), failures.pause("a")), (None, None));
-        // Other failures are told, and come again as their reminders do.
+        // Other failures are reported, and retried with their reminders.
         assert!(failures.failed("a", "bank is not there"));
         assert!(!failures.failed("a", "bank is not there"));
         assert_eq!(failures.pauses("a"), None);
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_reminder_has_an_instance_run_later_until_a_worker_comes() {
+    async fn postpones_until_worker_connects() {
         const PAUSE: Duration = Duration::from_secs(8);
         let failures = InstanceFailures::default();
         failures.postpone("a", "start-0".to_owned(), PAUSE);
@@ -346,7 +348,7 @@ mod tests {
         assert!(!failures.comes_later("b", "start-0", PAUSE));
         assert!(failures.is_postponed("a") && !failures.is_postponed("b"));
         tokio::time::advance(PAUSE).await;
-        // It may have come to another sidecar.
+        // It may have fired on another sidecar.
         assert!(!failures.comes_later("a", "new-event-1", PAUSE), "it was due");
         assert_eq!(failures.take_postponed(), ["a"]);
         assert_eq!(failures.take_postponed(), [""; 0], "once");
@@ -355,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn turns_that_lose_their_worker_come_ever_more_seldom_whatever_comes() {
+    async fn lost_workers_back_off_despite_events() {
         let failures = InstanceFailures::default();
         let mut pauses = Vec::new();
         for count in 1..=9 {
@@ -368,7 +370,7 @@ mod tests {
                 usize::from(is_short),
                 "a worker comes"
             );
-            // The last worker goes, and one comes.
+            // The last worker disconnects and another one connects.
             assert!(!failures.depart("a"));
             failures.forget();
             assert!(failures.of("a").is_none(), "it is not here");
@@ -384,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_known_than_there_may_be() {
+    fn bounds_failure_records() {
         let failures = InstanceFailures::default();
         let long = "\u{e9}".repeat(2 * MAX_TEXT);
         for id in 0..=MAX_KNOWN {

@@ -1,4 +1,4 @@
-//! Instances that go on from an event of another.
+//! Reruns: instances created from an event of another instance.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Held<'_> {
         let state: WorkflowState = decode("the state of the workflow to rerun", body.clone())?;
         let engine = Arc::clone(&self.all.engine);
         match self.take_current().await? {
-            // A request like this one was cut off before all was stored.
+            // An earlier request was interrupted before everything was stored.
             Some(mut loaded) if loaded.instance.is_left_over() => engine.remove(&mut loaded).await?,
             Some(loaded) => {
                 self.keep(loaded);
@@ -62,14 +62,14 @@ impl Held<'_> {
         engine
             .remind(&engine.types.workflow, self.id, &name, None, Some(data))
             .await?;
-        // Whatever was wrong with one of this id is not wrong with this one.
+        // Failures of a previous instance of this id do not count.
         self.all.failures.clear(self.id);
         self.entry.awaited.clear();
         self.entry.is_stalled = false;
         self.save(Loaded::made(instance), change).await
     }
 
-    /// Begins what [`Held::rerun`] left to its reminder.
+    /// Starts the tasks that [`Held::rerun`] left to its reminder.
     pub(crate) async fn begin_rerun(&mut self, made: Counts) -> Result<(), Status> {
         let Some(loaded) = self.take().await? else {
             tracing::warn!(target: LOG, "workflow '{}' was not run again: its state was not stored", self.id);

@@ -1,9 +1,9 @@
-//! Group commit: a step that began one activity waits shortly for the result, and both are stored in one transaction. The result
-//! needs no reminder of its own then.
+//! Group commit: a step that started a single activity waits briefly for its result, and both are stored in
+//! one transaction. The result then needs no reminder.
 //!
-//! A crash before the commit loses nothing. The events of the step are still in the inbox, and the reminder that it runs for has
-//! not ended, so any sidecar repeats the step. Nothing is sent because of what is not stored, and senders are answered only
-//! once their events are stored.
+//! A crash before the commit loses nothing. The events of the step are still in the inbox and its reminder is
+//! not acknowledged, so any sidecar repeats the step. Effects are sent only for stored steps, and senders are
+//! answered only once their events are stored.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use super::state::Held;
 use super::store::Loaded;
 use crate::workflow::error::is_state_changed;
 
-/// How long a step that was carried out waits for what comes of it. It holds nobody up: others that want the turn end it, and
-/// events are what it waits for. Whoever reads the store sees the step that much later.
+/// How long a finished step waits for its result. It delays no other call: a call that wants the turn, or any
+/// event, ends the wait. Readers of the store see the step this much later.
 const RESULT_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long a reminder has an instance run, step after step, at most: it is kept from ending meanwhile, and so is an actor
-/// that is to move.
+/// Maximum time that one reminder runs an instance step after step: it delays the reminder's acknowledgement
+/// and a move of the actor.
 const MAX_RUN_TIME: Duration = Duration::from_secs(1);
 
-/// What an instance runs for.
+/// The time budget and purpose of a run.
 pub(crate) struct RunBudget {
     began: Instant,
-    /// It is the reminder of a timer: where that comes again, it does not run the next generation.
+    /// A timer's reminder triggered the run: if redelivered, it does not run the next generation.
     of_timer: bool,
 }
 
@@ -42,7 +42,7 @@ impl RunBudget {
 }
 
 impl Held<'_> {
-    /// What comes soon enough to be stored with the step; `None` if the step is to be stored alone.
+    /// Waits for events to store together with the step; `None` if the step is to be stored alone.
     pub(crate) async fn await_results(
         &self,
         loaded: &Loaded,
@@ -53,7 +53,7 @@ impl Held<'_> {
         let waits = outcome.awaits_its_only_activity(&loaded.instance)
             && !self.entry.stores_alone
             && budget.began.elapsed() < MAX_RUN_TIME
-            // Somebody may wait to see that it runs.
+            // A client may be waiting to see that it runs.
             && !(is_news && self.all.watchers.has(self.id));
         if !waits {
             return None;
@@ -61,7 +61,7 @@ impl Held<'_> {
         self.all.inbox.next(self.id, RESULT_TIMEOUT).await
     }
 
-    /// Stores a step with events that came since, and answers those who sent them.
+    /// Stores a step with events that arrived since, and answers their senders.
     pub(crate) async fn commit_with_results(
         &mut self,
         mut loaded: Loaded,
@@ -88,11 +88,11 @@ impl Held<'_> {
             loaded
                 .instance
                 .commit_with(outcome, events, self.all.engine.limit);
-        // One of the events may be what the store does not take: the sender of a result gets the error in a turn of its own. Who raised
-        // an event decides whether to raise it again.
+        // The store may have rejected one of the events: a result's sender gets the error in its own turn,
+        // and the sender of a raised event decides about a retry.
         self.entry.stores_alone = true;
         if let Err(error) = self.save(loaded, change).await {
-            // Nothing was stored where the state has changed: all that came waits for the step that is repeated.
+            // If the state has changed, nothing was stored: the events wait for the repeated step.
             if !is_state_changed(&error) {
                 answers.extend(raised.into_iter().map(|ticket| (ticket, Err(error.clone()))));
             }

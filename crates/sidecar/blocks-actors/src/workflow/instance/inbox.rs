@@ -1,5 +1,6 @@
-//! Events that wait for the turn of their instance. The call that has the turn takes all of them: the results of a fan-out cost one
-//! reminder and one transaction instead of one each. A step can also wait for events before it is stored.
+//! Events that wait for the turn of their instance. The call that gets the turn adds all of them, so that the
+//! results of a fan-out cost one reminder and one transaction. A step can also wait for events before it is
+//! stored.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,28 +14,28 @@ use tonic::Status;
 
 use crate::workflow::protocol::arrival;
 
-/// Events that are taken in at once, at most.
+/// Maximum events of a batch.
 const MAX_TOGETHER: usize = 128;
-/// Their bytes at most, beside the first one's.
+/// Maximum bytes of a batch, beyond its first event.
 const MAX_BYTES_TOGETHER: usize = 1024 * 1024;
 
-/// An event whose sender waits.
+/// An event with a waiting sender.
 struct Waiting {
     ticket: u64,
     event: Bytes,
-    /// What became of it, in the turn of another.
+    /// The answer, if another call's turn added the event.
     answer: Option<Result<(), Status>>,
-    /// That there is an answer.
+    /// Notified when there is an answer.
     answered: Arc<Notify>,
 }
 
-/// What waits for the turn of an instance.
+/// The queue for the turn of an instance.
 #[derive(Default)]
 struct Queue {
     events: Vec<Waiting>,
-    /// Calls and reminders that bring no event.
+    /// Queued calls and reminders without an event.
     others: usize,
-    /// Notified of each arrival: the step that waits for events before it is stored.
+    /// Notified of each arrival, for a step that waits before it is stored.
     batch_waiter: Option<Arc<Notify>>,
 }
 
@@ -56,14 +57,14 @@ struct Queues {
     by_instance: HashMap<String, Queue>,
 }
 
-/// All events that wait, as many as there are calls.
+/// All waiting events; the number of calls bounds them.
 #[derive(Default)]
 pub(crate) struct Inbox(Mutex<Queues>);
 
-/// Events that are taken in together, encoded, with their tickets.
+/// Encoded events that are added together, with their tickets.
 pub(crate) type Batch = Vec<(u64, Bytes)>;
 
-/// The batch that `waiting` begins with.
+/// The first batch of `waiting`.
 fn batch<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> Batch {
     let mut batch = Batch::new();
     let mut bytes = 0;
@@ -80,13 +81,13 @@ fn batch<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> Batch {
     batch
 }
 
-/// A batch that was read.
+/// A decoded batch.
 #[derive(Default)]
 pub(crate) struct Decoded {
     pub(crate) tickets: Vec<u64>,
-    /// As many as tickets.
+    /// One per ticket.
     pub(crate) events: Vec<Arrival>,
-    /// To those that cannot be read.
+    /// Answers to invalid events.
     pub(crate) answers: Vec<(u64, Result<(), Status>)>,
 }
 
@@ -133,7 +134,7 @@ impl Inbox {
         });
     }
 
-    /// Changes the queue of an instance. An empty one goes.
+    /// Changes the queue of an instance, and drops it if empty.
     fn change(&self, instance: &str, change: impl FnOnce(&mut Queue)) {
         let mut queues = self.locked();
         if let Some(queue) = queues.by_instance.get_mut(instance) {
@@ -144,7 +145,7 @@ impl Inbox {
         }
     }
 
-    /// Something that brings no event waits for the turn of an instance, until what comes back is dropped.
+    /// Registers a caller without an event that waits for the turn, until the guard is dropped.
     pub(crate) fn wait<'a>(&'a self, instance: &'a str) -> TurnWaiter<'a> {
         let mut queues = self.locked();
         let queue = queues.by_instance.entry(instance.to_owned()).or_default();
@@ -156,7 +157,7 @@ impl Inbox {
         }
     }
 
-    /// Waits for events, in the turn of their instance, for at most `limit`; not as long as others want the turn.
+    /// Waits for events in the turn of their instance, up to `limit` or until another caller wants the turn.
     pub(crate) async fn next(&self, instance: &str, limit: Duration) -> Option<Batch> {
         let came = Arc::<Notify>::default();
         let _lingering = BatchWaiter::new(self, instance, Arc::clone(&came));
@@ -171,7 +172,7 @@ impl Inbox {
         timeout(limit, next).await.ok().flatten()
     }
 
-    /// The events that have come, none of them if others want the turn; `None` if nothing has come.
+    /// The waiting events, none if another caller wants the turn; `None` if nothing has arrived.
     fn arrived(&self, instance: &str) -> Option<Batch> {
         let queues = self.locked();
         let queue = queues.by_instance.get(instance)?;
@@ -181,12 +182,12 @@ impl Inbox {
         Some(batch(queue.events.iter())).filter(|batch| !batch.is_empty())
     }
 
-    /// What is to be done in a turn: the answer if there is one already, and else the events that are to be taken in.
+    /// The work of a turn: `Err` is the answer if there is one, otherwise the events to add.
     pub(crate) fn take(&self, instance: &str, ticket: u64) -> Result<Batch, Result<(), Status>> {
         let queues = self.locked();
         let queue = queues.by_instance.get(instance);
         let waiting = queue.into_iter().flat_map(|queue| &queue.events);
-        // Those before it that have no answer get a turn of their own.
+        // Earlier events without an answer get their own turn.
         let mut waiting = waiting.skip_while(|waiting| waiting.ticket != ticket).peekable();
         if let Some(answer) = waiting.peek().and_then(|own| own.answer.clone()) {
             return Err(answer);
@@ -194,7 +195,7 @@ impl Inbox {
         Ok(batch(waiting))
     }
 
-    /// Waits until there is an answer.
+    /// Waits for the answer.
     pub(crate) async fn answered(&self, instance: &str, ticket: u64) -> Result<(), Status> {
         loop {
             match self.answer_of(instance, ticket) {
@@ -204,7 +205,7 @@ impl Inbox {
         }
     }
 
-    /// The answer, or who is told of it.
+    /// The answer, or its notifier.
     fn answer_of(&self, instance: &str, ticket: u64) -> Result<Result<(), Status>, Arc<Notify>> {
         let queues = self.locked();
         let queue = queues.by_instance.get(instance);
@@ -214,12 +215,12 @@ impl Inbox {
                 .answer
                 .clone()
                 .ok_or_else(|| Arc::clone(&waiting.answered)),
-            // It has left, and nobody tells it anything.
+            // The call has left: it is never notified.
             None => Err(Arc::default()),
         }
     }
 
-    /// Tells who still waits.
+    /// Answers the senders that still wait.
     pub(crate) fn answer(&self, instance: &str, answers: Vec<(u64, Result<(), Status>)>) {
         let mut answers: HashMap<_, _> = answers.into_iter().collect();
         let mut queues = self.locked();
@@ -233,7 +234,7 @@ impl Inbox {
     }
 }
 
-/// Something that waits for a turn, and brings no event.
+/// A caller without an event that waits for the turn.
 pub(crate) struct TurnWaiter<'a> {
     inbox: &'a Inbox,
     instance: &'a str,
@@ -279,20 +280,20 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_taken_together_and_answered_once() {
+    fn batches_and_answers_events_once() {
         let inbox = Inbox::default();
         let mut enter = |instance: &str| inbox.enter(instance, Bytes::from_static(b"event"));
         let [a, b, other, c] = ["one", "one", "other", "one"].map(&mut enter);
         assert_eq!(tickets(inbox.take("one", a)), [a, b, c]);
         assert_eq!(tickets(inbox.take("other", other)), [other]);
-        // The second has given up while the first has the turn; the third is answered.
+        // The second gives up during the first one's turn; the third is answered.
         inbox.leave("one", b);
         let refused = || Err(Status::aborted("no"));
         inbox.answer("one", vec![(a, Ok(())), (b, Ok(())), (c, refused())]);
         inbox.leave("one", a);
         let answered = inbox.take("one", c).unwrap_err();
         assert_eq!(answered.unwrap_err().message(), "no");
-        // Another that comes is not taken in with what has its answer.
+        // A later event is not batched with an answered one.
         let d = inbox.enter("one", Bytes::new());
         assert_eq!(tickets(inbox.take("one", d)), [d]);
         for (instance, ticket) in [("one", c), ("one", d), ("other", other)] {
@@ -302,15 +303,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_step_takes_the_events_that_come_unless_others_want_the_turn() {
+    async fn step_waits_unless_turn_is_wanted() {
         const LIMIT: Duration = Duration::from_millis(50);
         let inbox = Inbox::default();
         let next = async || inbox.next("one", LIMIT).await.map(|batch| tickets(Ok(batch)));
-        // Nothing comes.
+        // No event arrives.
         let began = tokio::time::Instant::now();
         assert_eq!(next().await, None);
         assert_eq!(began.elapsed(), LIMIT);
-        // Something comes meanwhile, and before.
+        // Events arrive during and before the wait.
         let enter = async {
             tokio::task::yield_now().await;
             let _other = inbox.enter("other", Bytes::new());
@@ -325,9 +326,9 @@ mod tests {
         inbox.answer("one", vec![(b, Ok(())), (a, Err(Status::aborted("no")))]);
         assert!(answered.await.is_ok());
         assert_eq!(inbox.answered("one", a).await.unwrap_err().message(), "no");
-        // What has its answer has come, and is not taken again.
+        // An answered event counts as an arrival, and is not taken again.
         assert_eq!(next().await, None);
-        // Others are let in at once.
+        // Other callers get the turn at once.
         let began = tokio::time::Instant::now();
         let wait = async {
             tokio::task::yield_now().await;
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_cut_off_leaves_the_others_to_themselves() {
+    fn cancelled_call_leaves_others_waiting() {
         let inbox = Inbox::default();
         let [a, b, c] = [0; 3].map(|_| inbox.enter("one", Bytes::new()));
         assert_eq!(tickets(inbox.take("one", a)), [a, b, c]);
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_bounded_but_for_its_first() {
+    fn batch_is_bounded_beyond_first_event() {
         let inbox = Inbox::default();
         let large = Bytes::from(vec![0; MAX_BYTES_TOGETHER]);
         let [first, second, third] = [0; 3].map(|_| inbox.enter("large", large.clone()));

@@ -1,4 +1,4 @@
-//! How an instance is created, replaced and purged.
+//! Creation, replacement and purge of an instance.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::store::Loaded;
 use crate::workflow::error::{plain, retry_later};
 use crate::workflow::protocol::{LOG, decode, now};
 
-/// How long it may take to remove reminders of what was replaced.
+/// Time limit for deleting reminders of a replaced instance.
 const REMINDER_REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Held<'_> {
@@ -42,7 +42,7 @@ impl Held<'_> {
             return Ok(());
         };
         let engine = Arc::clone(&self.all.engine);
-        // A child is made, and stalls: its parent is told of neither, and both are seen.
+        // A stalled child is created anyway: its parent gets no error, and both are visible.
         let is_child = matches!(&start.event_type, Some(EventType::ExecutionStarted(started)) if started.parent_instance.is_some());
         let too_much = || {
             let room = self.all.workers.queue.has_memory();
@@ -53,7 +53,8 @@ impl Held<'_> {
             self.keep(loaded);
             return Err(Status::resource_exhausted(why));
         }
-        // What was there goes with the change that stores what takes its place: whatever is cut off before leaves it whole.
+        // The old instance is deleted in the transaction that stores the new one, so a crash leaves exactly
+        // one of them.
         let replaced = match creation {
             Creation::Replace => loaded.instance.activities(),
             _ => Vec::new(),
@@ -72,27 +73,28 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// Removes the reminders of activities that nobody waits for any more: they would be run for nothing. Other reminders of
-    /// what was replaced find another execution and do nothing, and a removal that is late might take one of this execution.
+    /// Deletes the reminders of activities of the replaced instance, which would run for nothing. Other old
+    /// reminders find another execution and do nothing, and deleting them late might hit one of the new
+    /// execution.
     async fn forget_replaced(&self, activities: Vec<String>) {
         let forgotten = timeout(
             REMINDER_REMOVAL_TIMEOUT,
             self.all.engine.forget_activities(activities),
         )
         .await;
-        let forgotten = forgotten.unwrap_or_else(|_| Err(retry_later("the scheduler takes long")));
+        let forgotten = forgotten.unwrap_or_else(|_| Err(retry_later("the scheduler is slow")));
         if let Err(error) = forgotten {
             let why = error.message();
             tracing::warn!(
                 target: LOG,
-                "workflow '{}' was replaced; activities of the one before may be run once more, for nothing: {why}",
+                "workflow '{}' was replaced; activities of the old instance may run once more: {why}",
                 self.id
             );
         }
     }
 
     pub(crate) async fn purge(&mut self, by_retention: bool) -> Result<(), Status> {
-        // What is removed is what the store has now.
+        // The removal must be based on the current stored state.
         self.entry.loaded = None;
         let loaded = self.all.engine.load_rest(self.id).await?;
         let instance = loaded.as_ref().map(|loaded| &loaded.instance);

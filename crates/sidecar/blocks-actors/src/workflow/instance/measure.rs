@@ -1,4 +1,4 @@
-//! What is counted of the steps of instances.
+//! Metrics of steps.
 
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use crate::workflow::engine::Engine;
 use crate::workflow::metrics::Ended as Execution;
 
 impl Engine {
-    /// Counts a step that was carried out, if the workflow has ended with it, or that was not.
+    /// Counts a step: failed, or if the workflow has ended with it.
     pub(crate) fn count(
         &self,
         workflow: &str,
@@ -34,14 +34,14 @@ impl Engine {
         self.metrics.execution(workflow, ended, elapsed);
     }
 
-    /// Counts how large an instance is that a worker is to be sent, also where it is too large.
+    /// Records the size of an instance to be sent to a worker, even if it is too large.
     pub(crate) fn count_size(&self, workflow: &str, instance: &Instance) {
         if let Some(ratio) = self.limit.ratio(instance.size()) {
             self.metrics.payload(workflow, ratio);
         }
     }
 
-    /// Counts how large the activities are that a step schedules, those that are too large too.
+    /// Records the sizes of the activities of a step, even if they are too large.
     pub(crate) fn count_tasks(&self, workflow: &str, outcome: &Outcome) {
         for event in outcome.tasks.iter().chain(&outcome.refused) {
             if let Some(EventType::TaskScheduled(task)) = &event.event_type
@@ -52,7 +52,7 @@ impl Engine {
         }
     }
 
-    /// Counts how late an execution begins.
+    /// Records the start delay of an execution.
     pub(crate) fn count_begun(&self, step: &Step) {
         let Some(started) = &step.facts().started else {
             return;

@@ -1,4 +1,4 @@
-//! Reminders that fail: where the instance cannot proceed soon, a later one replaces them.
+//! Failed reminders: if the instance cannot proceed soon, a later reminder replaces them.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,18 +11,19 @@ use super::state::Instances;
 use crate::workflow::protocol::{LOG, random};
 use crate::workflow::reminders::POSTPONE_TIMEOUT;
 
-/// When a stalled instance comes again. It waits for a worker with other code: where that comes with another sidecar, because this
-/// one was killed, nothing else has it run.
+/// Retry interval of a stalled instance, which waits for a worker with other code. If that worker connects to
+/// another sidecar because this one was killed, only the reminder runs the instance.
 const STALLED_PAUSE: Duration = Duration::from_secs(5);
-/// When a reminder comes again that this sidecar cannot read, or does not know: it waits for a sidecar of another version.
+/// Retry interval of reminders that this sidecar cannot decode or does not know: they wait for a sidecar of
+/// another version.
 const UNREAD_PAUSE: Duration = Duration::from_secs(60);
 
 impl Instances {
-    /// A reminder of an instance came in vain. Where the instance cannot go on soon, another takes its place that comes later:
-    /// one of each kind that carries something, and one for all those that only have it run.
+    /// Handles a failed reminder. If the instance cannot proceed soon, replaces it by a later one: one per
+    /// kind of reminder with data, and one for all reminders that only run the instance.
     ///
     /// # Errors
-    /// Why it came in vain, where it is to come again in a second.
+    /// The error, if the reminder is to be redelivered in a second.
     pub(crate) async fn postpone(
         &self,
         id: &str,
@@ -64,7 +65,7 @@ impl Instances {
     }
 }
 
-/// How long what came in vain is put off, whatever is known of the instance; `None` where that decides.
+/// The pause after an error that retrying cannot fix; `None` if the instance's backoff decides.
 fn pause(why: Code) -> Option<Duration> {
     match why {
         Code::FailedPrecondition => Some(STALLED_PAUSE),
@@ -82,12 +83,12 @@ mod tests {
     use crate::workflow::protocol::decode;
 
     #[test]
-    fn what_no_repetition_mends_is_put_off() {
+    fn postpones_permanent_errors() {
         let stalled = stalled_status();
         assert_eq!(pause(stalled.code()), Some(STALLED_PAUSE));
         let unread = decode::<DurableTimer>("the data of the timer", &b"\xff"[..]).unwrap_err();
         assert_eq!(pause(unread.code()), Some(UNREAD_PAUSE));
-        // The store, the scheduler or a worker may be there again.
+        // Store, scheduler or worker may recover.
         assert_eq!(pause(retry_later("the store is away").code()), None);
     }
 }

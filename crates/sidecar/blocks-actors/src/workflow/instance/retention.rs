@@ -1,4 +1,4 @@
-//! The actors that purge instances which have ended, when their time is over.
+//! The actors that purge ended instances after their retention time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl InternalActors for Retentioners {
                 .call(kind, id, methods::PURGE, by_retention, Bytes::new())
                 .await;
             match purged {
-                // Gone, begun anew, or unable to end: in none of these is it time to purge it.
+                // Gone, restarted, or stalled: not to be purged now.
                 Err(error) if !is_unknown(&error) && !is_stalled(&error) && !is_early(&error) => {
                     Err(retry_later(error))
                 }
@@ -68,7 +68,7 @@ fn is_early(error: &ActorError) -> bool {
 }
 
 impl Engine {
-    /// Has an instance that ended purged when its time is over.
+    /// Schedules the purge of an ended instance.
     pub(crate) async fn retain(
         &self,
         id: &str,
@@ -89,7 +89,7 @@ impl Engine {
     }
 }
 
-/// How long an instance of this status stays.
+/// The retention time of a status.
 fn time(retention: &Retention, status: OrchestrationStatus) -> Option<Duration> {
     let own = match status {
         OrchestrationStatus::Completed => retention.completed,
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_of_its_own_wins_over_any() {
+    fn specific_status_overrides_any() {
         let retention = Retention {
             any: Some(Duration::from_secs(9)),
             failed: Some(Duration::ZERO),

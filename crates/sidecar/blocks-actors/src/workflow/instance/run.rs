@@ -1,4 +1,4 @@
-//! A run of an instance: what waits in its inbox goes to a worker, and what the worker answers is carried out and stored.
+//! A run of an instance: sends the inbox to a worker, performs its answer and stores the step.
 
 use std::sync::Arc;
 
@@ -22,23 +22,24 @@ use crate::workflow::protocol::{LOG, new_id, now};
 use crate::workflow::spans;
 use crate::workflow::worker::error::Cancelled;
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunOutcome {
-    /// What it was for.
+    /// The run's purpose is fulfilled.
     Completed,
-    /// Nothing waits.
+    /// The inbox was empty.
     Nothing,
-    /// Its step was stored with events that came meanwhile. They wait for a run, and have no reminder but the one that this
-    /// is for.
+    /// The step was stored with later events. They need another run, which only the current reminder
+    /// triggers.
     EventsLeft,
-    /// Nothing: what waits are results of what no step that was stored has begun. That says nothing of the step that failed.
+    /// The inbox has only results for tasks that no stored step has started. That proves nothing about the
+    /// failed step.
     OnlyEarly,
 }
 
 impl Held<'_> {
-    /// Runs the instance; `timer` is one that has fired, `of` is what the reminder says of its execution. Its steps follow each
-    /// other as long as each is stored with what it waits for.
+    /// Runs the instance. `timer`: a fired timer; `of`: the execution named by the reminder. Steps follow
+    /// each other while each is stored together with the result it waits for.
     pub(crate) async fn run(
         &mut self,
         timer: Option<DurableTimer>,
@@ -53,8 +54,8 @@ impl Held<'_> {
         Ok(RunOutcome::Completed)
     }
 
-    /// One step. Where there is nothing to do for what is in memory, the store is asked whether it has another state: somebody
-    /// else may have written it.
+    /// Runs one step. If the instance in memory has nothing to do, its stored state is checked, because
+    /// another sidecar may have changed it.
     async fn run_once(
         &mut self,
         timer: Option<DurableTimer>,
@@ -90,7 +91,7 @@ impl Held<'_> {
             return Ok(RunOutcome::Nothing);
         }
         let at = now();
-        // Its own reminder has it begin, whatever the time is here.
+        // Its own reminder starts it, regardless of the clock here.
         let begins_later = loaded.instance.begins_later(at);
         if let Some(due) = begins_later.filter(|_| timer.is_none() && of.execution != own) {
             let engine = Arc::clone(&self.all.engine);
@@ -126,23 +127,23 @@ impl Held<'_> {
         Ok(RunOutcome::Completed)
     }
 
-    /// Whether there is nothing to run, where one key or two are enough to see it: instances that have ended have
-    /// reminders left, one for each event that came with others. What has to be read for a run is kept.
+    /// Checks cheaply, reading one or two keys, whether there is nothing to run: ended instances have
+    /// left-over reminders, one per event stored with others. State read for a run is kept.
     async fn is_over(&mut self, timer: Option<&DurableTimer>) -> Result<bool, Status> {
         let engine = Arc::clone(&self.all.engine);
         let Some(found) = engine.find(self.id).await? else {
-            tracing::warn!(target: LOG, "workflow '{}' has no state any more: its reminder is dropped", self.id);
+            tracing::warn!(target: LOG, "workflow '{}' has no stored state: dropping its reminder", self.id);
             return Ok(true);
         };
         if timer.is_some_and(|timer| timer.generation < found.counts.generation) {
             return Ok(true);
         }
-        // Nothing waits: nothing runs, whether it has ended or not.
+        // Without events there is nothing to run, ended or not.
         if timer.is_none() && found.counts.inbox == 0 {
             if engine.retention.is_none() {
                 return Ok(true);
             }
-            // Whoever ended and was not told when to go is told now.
+            // Schedules the purge if that is still missing.
             if let Some(last) = engine.last_event(self.id, &found).await?
                 && let Some(EventType::ExecutionCompleted(completed)) = &last.event_type
             {
@@ -156,7 +157,7 @@ impl Held<'_> {
         Ok(false)
     }
 
-    /// Whoever ended and was not told when to go is told now.
+    /// Nothing to run: schedules the purge of an ended instance if that is still missing.
     async fn idle(&mut self, loaded: Loaded) -> Result<(), Status> {
         let status = loaded
             .instance
@@ -197,7 +198,7 @@ impl Held<'_> {
                 Ok(response) => response,
                 Err(cancelled) => {
                     engine.metrics.execution(&workflow, Execution::Recoverable, None);
-                    let why = format!("the turn of workflow '{}' was not done: {cancelled}", self.id);
+                    let why = format!("the step of workflow '{}' failed: {cancelled}", self.id);
                     let lost = match cancelled {
                         Cancelled::Disconnected => self.all.failures.lost(self.id, &why),
                         _ => None,
@@ -209,14 +210,14 @@ impl Held<'_> {
                         self.stall_after(lost.unwrap_or_default()).await?;
                     }
                     return Err(match cancelled {
-                        // The next one is likely to be as large.
+                        // The next answer is likely to be as large.
                         Cancelled::TooLarge { .. } => self.all.failures.reject(self.id, &why),
                         _ => retry_later(why),
                     });
                 }
             };
             spans::patches(&mut span, &response);
-            // Not across what is awaited.
+            // Dropped before the next await.
             let answered = {
                 let outside = &mut StepContext {
                     at: now(),
@@ -242,7 +243,7 @@ impl Held<'_> {
                         .map(|completed| completed.status());
                     let since = loaded.instance.first_at().or_else(|| outcome.facts().first_at);
                     let finished = self.finish(loaded, *outcome, budget).await;
-                    // Whoever fails here is asked again, and ends it then.
+                    // On failure the step is repeated and ends the span then.
                     if finished.is_ok() && is_over {
                         span.end();
                     }
@@ -258,22 +259,22 @@ impl Held<'_> {
         }
     }
 
-    /// Has a worker run the step. After losses it runs alone with its worker, as activities do.
+    /// Sends the step to a worker. After losses the step is isolated from other suspects, as activities are.
     async fn ask_worker(&self, request: Vec<Bytes>) -> Result<OrchestratorResponse, Cancelled> {
         let losses = self.all.failures.losses_of(self.id);
         let _isolated = self.all.activity_failures.isolate_after(losses).await;
         self.all.workers.run_step(self.id, request, losses).await
     }
 
-    /// The worker went away after the workflow continued as new: what it continues with is not lost.
+    /// The worker disconnected after the workflow continued as new: stores the new execution.
     async fn abandon(&mut self, mut loaded: Loaded, outcome: Outcome) -> Result<(), Status> {
         self.run_again().await?;
         let change = loaded.instance.commit(outcome);
         self.save(loaded, change).await
     }
 
-    /// Where steps have lost their workers too often, that is stored once, to be seen. The step is tried again, seldom: a worker
-    /// with other code cannot be told from the one that the workflow ended.
+    /// Stalls the instance visibly if its steps have lost too many workers. The step is retried at long
+    /// intervals, because a fixed worker cannot be distinguished from the one that crashed.
     pub(crate) async fn stall_after(&mut self, losses: u32) -> Result<(), Status> {
         let limit = self
             .all
@@ -285,9 +286,8 @@ impl Held<'_> {
             return Ok(());
         };
         let description = format!(
-            "Workers lost: the stream of the worker that had the turn of the workflow ended before it answered, {limit} times in a \
-             row: the workflow's code may be what ends the app. See the app's log, and deploy a version that does not. It is tried \
-             again once a minute."
+            "Workers lost: {limit} times in a row the worker's stream ended before it answered a step, so the workflow's code \
+             may crash the app. See the app's log, and deploy a fixed version. The step is retried once a minute."
         );
         let known = loaded.instance.facts().stalled.as_ref();
         let is_known = known.is_some_and(|known| known.description.as_ref() == Some(&description));
@@ -297,7 +297,7 @@ impl Held<'_> {
         }
         tracing::error!(target: LOG, "workflow '{}' is stalled: {description}", self.id);
         let stalled = ExecutionStalledEvent {
-            // The contract has no reason of its own: as where a version is missing, a worker with other code is.
+            // The contract has no reason for this; as with a missing version, other worker code is needed.
             reason: StalledReason::VersionNotAvailable.into(),
             description: Some(description),
         };
@@ -306,7 +306,7 @@ impl Held<'_> {
         self.save(loaded, change).await
     }
 
-    /// Carries out what the worker answered, and stores it.
+    /// Performs the worker's answer and stores the step.
     async fn finish(
         &mut self,
         mut loaded: Loaded,
@@ -376,9 +376,9 @@ impl Held<'_> {
         let engine = &self.all.engine;
         engine.retain(self.id, ended.status, ended.at).await?;
         if ended.has_timers {
-            // Reminders of timers that nobody waits for would only come to find the workflow gone.
+            // Unneeded timers would fire after the workflow has ended.
             engine.forget_instance(self.id, ended.activities, false).await?;
-            // Nor do activities answer whose reminders are gone.
+            // Activities without reminders do not answer either.
             self.entry.awaited.clear();
         }
         tracing::debug!(target: LOG, "workflow '{}' has ended: {}", self.id, ended.status.as_str_name());
@@ -404,7 +404,7 @@ fn ended(instance: &Instance) -> Option<Ended> {
     })
 }
 
-/// The name of the workflow that a step is of.
+/// The workflow name of a step.
 fn workflow_name(step: &Step) -> String {
     let started = step.facts().started.as_ref();
     started.map_or_else(String::new, |started| started.event.name.clone())

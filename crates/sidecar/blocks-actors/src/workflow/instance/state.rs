@@ -1,4 +1,4 @@
-//! The instances that live on this sidecar, and an instance held by the call that has its turn.
+//! The instances on this sidecar, and an instance held during its turn.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,19 +16,20 @@ use crate::workflow::error::stalled_status;
 use crate::workflow::protocol::random;
 use crate::workflow::worker::workers::Workers;
 
-/// All instances that live here.
+/// All instances hosted here.
 pub(crate) struct Instances {
     pub(crate) engine: Arc<Engine>,
     pub(crate) workers: Arc<Workers>,
     pub(crate) failures: Arc<InstanceFailures>,
     pub(crate) activity_failures: Arc<ActivityFailures>,
-    /// Only the holder of an instance's turn takes its entry out.
+    /// Only the turn's holder takes an entry out.
     cache: Mutex<InstanceCache>,
     pub(crate) inbox: Inbox,
     pub(crate) watchers: Arc<Watchers>,
 }
 
-/// An instance in its turn. Without [`Held::keep`] it is read anew: a cancelled turn leaves no half-done change.
+/// An instance in its turn. Unless [`Held::keep`] is called it is read again: a cancelled turn leaves no
+/// partial change.
 pub(crate) struct Held<'a> {
     pub(crate) all: &'a Instances,
     pub(crate) id: &'a str,
@@ -64,10 +65,10 @@ impl Instances {
         }
     }
 
-    /// What those in memory wait for, `most` of them, the one first whose turn was longest ago.
+    /// The pending tasks of up to `most` cached instances, least recently used first.
     pub(crate) fn waits(&self, most: usize) -> Vec<CachedWaits> {
         let ids = self.locked().ids(most);
-        // Turns need the lock, too: it is held for one instance at a time.
+        // Locked per instance, because turns need the lock too.
         ids.iter().filter_map(|id| self.locked().waits(id)).collect()
     }
 
@@ -82,7 +83,7 @@ impl Instances {
 }
 
 impl Held<'_> {
-    /// Takes the instance, from memory or from the store. It is to be given back with [`Held::keep`].
+    /// Takes the instance from the cache or the store. Return it with [`Held::keep`].
     pub(crate) async fn take(&mut self) -> Result<Option<Loaded>, Status> {
         match self.entry.loaded.take() {
             Some(loaded) => Ok(Some(loaded)),
@@ -90,8 +91,8 @@ impl Held<'_> {
         }
     }
 
-    /// As [`Held::take`], but what is in memory is read anew where it is not what is stored any more: an instance that was
-    /// purged by force is not in the way of another.
+    /// As [`Held::take`], but re-reads a stale cached instance, so that a forced purge does not block a new
+    /// instance.
     pub(crate) async fn take_current(&mut self) -> Result<Option<Loaded>, Status> {
         if self.entry.loaded.is_some() {
             self.forget_if_changed().await?;
@@ -99,7 +100,7 @@ impl Held<'_> {
         self.take().await
     }
 
-    /// Whether the store has another state than the one in memory, which is dropped then.
+    /// Drops the cached instance if the stored state differs; returns whether it did.
     pub(crate) async fn forget_if_changed(&mut self) -> Result<bool, Status> {
         let found = self.all.engine.find(self.id).await?;
         let known = self.entry.loaded.as_ref().zip(found.as_ref());
@@ -114,7 +115,7 @@ impl Held<'_> {
         self.entry.loaded = Some(loaded);
     }
 
-    /// Stores a change, keeps the instance, and tells who watches it.
+    /// Stores a change, keeps the instance and notifies watchers.
     pub(crate) async fn save(&mut self, mut loaded: Loaded, change: Change) -> Result<(), Status> {
         if !change.is_empty() {
             self.all.engine.save(&mut loaded, change).await?;
@@ -131,8 +132,8 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// Has the instance run again, whatever became of the reminder that this turn is for: one of a timer does not run the
-    /// next generation.
+    /// Schedules another run, independent of the current reminder: a timer's reminder does not run the next
+    /// generation.
     pub(crate) async fn run_again(&self) -> Result<(), Status> {
         let engine = &self.all.engine;
         let name = names::start_reminder(random());

@@ -1,4 +1,4 @@
-//! The state of instances in the actors' state store.
+//! Instances in the actor state store.
 
 use outrigger_component::Pairs;
 use outrigger_component::state::Value;
@@ -12,17 +12,17 @@ use crate::workflow::engine::Engine;
 use crate::workflow::error::{broken, is_broken, retry_later, state_changed};
 use crate::workflow::protocol::decode;
 
-/// An instance that is in memory.
+/// An instance in memory.
 pub(crate) struct Loaded {
     pub(crate) instance: Instance,
-    /// Of its metadata as they are stored; `None` before the first save.
+    /// ETag of its stored metadata; `None` before the first save.
     etag: Option<String>,
-    /// Nothing of it is stored.
+    /// Not stored yet.
     is_new: bool,
 }
 
 impl Loaded {
-    /// An instance that is not stored yet.
+    /// A new instance.
     pub(crate) fn new(id: &str) -> Self {
         Self {
             instance: Instance::new(id),
@@ -31,12 +31,12 @@ impl Loaded {
         }
     }
 
-    /// Whether it is what was found in the store.
+    /// Whether it is the version found in the store.
     pub(crate) fn is(&self, found: &Found) -> bool {
         self.etag.is_some() && self.etag == found.etag
     }
 
-    /// An instance that was made elsewhere.
+    /// An instance created from another one's history.
     pub(crate) fn made(instance: Instance) -> Self {
         Self {
             instance,
@@ -46,14 +46,14 @@ impl Loaded {
     }
 }
 
-/// What the metadata of an instance say, without its history.
+/// The metadata of an instance, without its history.
 pub(crate) struct Found {
     pub(crate) counts: Counts,
     etag: Option<String>,
 }
 
 impl Engine {
-    /// Reads what there is of an instance, but not its history: one key. `None` if there is none.
+    /// Reads the metadata of an instance, one key. `None` if there is none.
     pub(crate) async fn find(&self, id: &str) -> Result<Option<Found>, Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
         let metadata = actors.state(&self.types.workflow, id, METADATA).await;
@@ -67,7 +67,7 @@ impl Engine {
         }))
     }
 
-    /// Reads an instance that was found.
+    /// Reads the instance of these metadata.
     pub(crate) async fn read(&self, id: &str, found: Found) -> Result<Loaded, Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
         let keys = found.counts.keys().collect();
@@ -90,7 +90,7 @@ impl Engine {
         }
     }
 
-    /// The last event of an instance that was found; `None` where it has none.
+    /// The last event of the instance, if any.
     pub(crate) async fn last_event(&self, id: &str, found: &Found) -> Result<Option<HistoryEvent>, Status> {
         let Some(last) = found.counts.history.checked_sub(1) else {
             return Ok(None);
@@ -103,17 +103,17 @@ impl Engine {
             .transpose()
     }
 
-    /// Stores a change. Who fails has to read the instance anew.
+    /// Stores a change. If that fails, the instance must be read again.
     pub(crate) async fn save(&self, loaded: &mut Loaded, change: Change) -> Result<(), Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
         let (kind, id) = (&self.types.workflow, loaded.instance.id.as_str());
         let most = actors.max_operations().await.map_err(|error| failed(&error))?;
         for change in change.split(most) {
             let operations = loaded.operations(change);
-            // What comes before them is of nobody yet.
+            // Keys written before the metadata are not owned yet.
             let has_metadata = operations.iter().any(|operation| operation.key == METADATA);
-            // Most stores tell the ETag with the transaction. That is cheaper than to read it, and it is never the one of a
-            // host that has taken the instance over meanwhile.
+            // Most stores return the ETag with the transaction. That is cheaper than reading it, and never
+            // belongs to a host that has since taken over the instance.
             let etag = actors.change_state_etag(kind, id, operations, METADATA).await;
             loaded.etag = etag.map_err(|error| failed(&error))?;
             loaded.is_new &= !has_metadata;
@@ -121,7 +121,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes everything that is stored of an instance. Who fails has to read the instance anew.
+    /// Removes all stored keys of an instance. If that fails, the instance must be read again.
     pub(crate) async fn remove(&self, loaded: &mut Loaded) -> Result<(), Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
         let (kind, id) = (&self.types.workflow, loaded.instance.id.as_str());
@@ -140,7 +140,7 @@ impl Engine {
         Ok(())
     }
 
-    /// As [`Engine::load`]; what a removal has left of an instance is read as far as it can be.
+    /// As [`Engine::load`], but also reads the remains of an interrupted removal.
     pub(crate) async fn load_rest(&self, id: &str) -> Result<Option<Loaded>, Status> {
         let error = match self.load(id).await {
             Err(error) if is_broken(error.code()) => error,
@@ -165,7 +165,7 @@ impl Engine {
     }
 }
 
-/// A store that cannot be asked because actors are spread anew is one to be asked again at once.
+/// A store access rejected during a dissemination is retried at once.
 fn failed(error: &ActorError) -> Status {
     let text = error.to_string();
     if matches!(error, ActorError::StateChanged(_)) {
@@ -178,8 +178,8 @@ fn failed(error: &ActorError) -> Status {
 }
 
 impl Loaded {
-    /// The operations of a change, none of which happens where another host has stored or removed the instance meanwhile.
-    /// Nothing is deleted before what takes its place is there, where a store works in order.
+    /// The operations of a change, guarded by the ETag against another host that has stored or removed the
+    /// instance. New keys are written before old ones are deleted, if the store keeps the order.
     fn operations(&self, change: Change) -> Vec<StateOperation> {
         let operation = |key: String, step: StateStep| {
             let guards = key == METADATA;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_guarded_by_what_is_stored_of_the_instance() {
+    fn changes_are_guarded_by_etag() {
         let start = HistoryEvent {
             event_type: Some(EventType::ExecutionStarted(ExecutionStartedEvent {
                 name: "order".to_owned(),
@@ -247,11 +247,11 @@ mod tests {
         let first = loaded.instance.start(start);
         let operations = loaded.operations(first);
         assert!(operations.len() > 1);
-        // Another sidecar may create it at the same time.
+        // Another sidecar may create it concurrently.
         assert_eq!(guards(&operations), [(METADATA, true, None)]);
         loaded.is_new = false;
         loaded.etag = Some("7".to_owned());
-        // Each part of a removal, too, whichever there are.
+        // This holds for each part of a removal too.
         for most in [2, usize::MAX] {
             for part in loaded.instance.removal().split(most) {
                 let removal = loaded.operations(part);

@@ -1,4 +1,4 @@
-//! Who watches the status of instances.
+//! Watchers of the status of instances.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::workflow::protocol::any;
 
 type Snapshot = Option<OrchestrationMetadata>;
 
-/// The watched instances. Only what somebody watches has an entry.
+/// The watched instances; others have no entry.
 #[derive(Default)]
 pub(crate) struct Watchers {
     by_id: Mutex<HashMap<String, watch::Sender<Snapshot>>>,
@@ -25,8 +25,8 @@ impl Watchers {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches an instance: what it is now, then what it is after each save, until it has ended. Who is slow misses what
-    /// was in between.
+    /// Watches an instance: sends its status now and after each save, until it ends. A slow watcher misses
+    /// intermediate states.
     pub(crate) fn watch(self: &Arc<Self>, id: &str, now: Snapshot) -> Watched {
         let receiver = {
             let mut watched = self.locked();
@@ -56,7 +56,7 @@ impl Watchers {
                     return Some((Err(moved), (watcher, true)));
                 }
                 let metadata = receiver.borrow_and_update().clone();
-                // There is nothing to tell of an instance that does not exist.
+                // Nothing to report for a missing instance.
                 let Some(metadata) = metadata else { continue };
                 let ended = is_terminal(metadata.runtime_status());
                 let metadata = any("durabletask.protos.backend.v1.OrchestrationMetadata", &metadata);
@@ -66,25 +66,25 @@ impl Watchers {
         .boxed()
     }
 
-    /// Whether anybody watches an instance.
+    /// Whether an instance is watched.
     pub(crate) fn has(&self, id: &str) -> bool {
         self.locked().contains_key(id)
     }
 
-    /// Tells what an instance is now.
+    /// Publishes the status of an instance.
     pub(crate) fn publish(&self, id: &str, now: impl FnOnce() -> OrchestrationMetadata) {
         if let Some(sender) = self.locked().get(id) {
             sender.send_replace(Some(now()));
         }
     }
 
-    /// Nobody is told any more.
+    /// Ends all watches of an instance.
     pub(crate) fn end(&self, id: &str) {
         self.locked().remove(id);
     }
 }
 
-/// One that watches; the last one of an instance leaves nothing behind.
+/// A watcher; the last one of an instance removes its entry.
 struct Watcher {
     watchers: Arc<Watchers>,
     id: String,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_watches_is_told_until_the_end_and_leaves_nothing_behind() {
+    async fn watcher_sees_updates_until_end() {
         let watchers = Arc::<Watchers>::default();
         let mut unknown = watchers.watch("a", None);
         assert!(next(&mut unknown).now_or_never().is_none());

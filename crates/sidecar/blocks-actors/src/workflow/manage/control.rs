@@ -1,4 +1,4 @@
-//! The management API: starts an instance, and pauses, resumes and terminates it or sends it an event.
+//! The management API: start, pause, resume, terminate, raise events.
 
 use std::collections::HashMap;
 
@@ -17,12 +17,12 @@ use crate::workflow::error::is_unknown;
 use crate::workflow::service::Workflows;
 
 const START_TIME: &str = "dapr.workflow.start_time";
-/// Seconds since 1970 of the first and of the last time that the contract has: in the years 1 and 9999.
+/// The contract's range of times, in seconds since 1970: years 1 to 9999.
 const FIRST: i64 = -62_135_596_800;
 const LAST: i64 = 253_402_300_799;
 
 impl Workflows {
-    /// Starts an instance; its id.
+    /// Starts an instance; returns its id.
     ///
     /// # Errors
     /// [`WorkflowError`].
@@ -44,7 +44,7 @@ impl Workflows {
         let failed = |cause: String| WorkflowError::Failed(Action::Start, name.clone(), cause);
         let at = start_time(&request.options).map_err(failed)?;
         let input = String::from_utf8(request.input.to_vec());
-        let input = input.map_err(|_| failed("the input of a workflow has to be UTF-8".to_owned()))?;
+        let input = input.map_err(|_| failed("the workflow input must be UTF-8".to_owned()))?;
         let start = Start {
             id: id.clone(),
             name: name.clone(),
@@ -62,7 +62,7 @@ impl Workflows {
         Ok(id)
     }
 
-    /// Ends an instance and all that it has created.
+    /// Terminates an instance and its children.
     ///
     /// # Errors
     /// [`WorkflowError`].
@@ -86,7 +86,7 @@ impl Workflows {
         self.send(Action::Pause, id, event, &prefix).await
     }
 
-    /// Lets an instance go on.
+    /// Resumes an instance.
     ///
     /// # Errors
     /// [`WorkflowError`].
@@ -96,7 +96,7 @@ impl Workflows {
         self.send(Action::Resume, id, event, &prefix).await
     }
 
-    /// Sends an event to an instance.
+    /// Raises an event.
     ///
     /// # Errors
     /// [`WorkflowError`].
@@ -107,7 +107,7 @@ impl Workflows {
         }
         let input = data.map(|data| String::from_utf8(data.to_vec())).transpose();
         let input = input.map_err(|_| {
-            let cause = "the data of an event have to be UTF-8".to_owned();
+            let cause = "the event data must be UTF-8".to_owned();
             WorkflowError::Failed(Action::RaiseEvent, id.to_owned(), cause)
         })?;
         let event = EventType::EventRaised(EventRaisedEvent {
@@ -151,7 +151,7 @@ fn start_time(options: &HashMap<String, String>) -> Result<Option<prost_types::T
     Ok(Some(at))
 }
 
-/// Of a text in RFC 3339. The last hours of the year 9999 are times of the contract, though none of [`jiff::Timestamp`].
+/// Parses RFC 3339. The contract includes the last hours of year 9999, which [`jiff::Timestamp`] does not.
 fn instant(text: &str) -> Option<prost_types::Timestamp> {
     let pieces = Pieces::parse(text).ok()?;
     let offset = pieces.to_numeric_offset()?;
@@ -170,13 +170,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn start_times_are_moments() {
+    fn parses_start_times() {
         let of = |text: &str| start_time(&HashMap::from([(START_TIME.to_owned(), text.to_owned())]));
         let at = of("2009-11-10T23:00:00.5Z").unwrap().unwrap();
         assert_eq!((at.seconds, at.nanos), (1_257_894_000, 500_000_000));
         let seconds = |text: &str| of(text).unwrap().unwrap().seconds;
         assert_eq!(seconds("1969-12-31T23:59:58+00:30"), -1802);
-        // The first and the last second of what the contract has, in any zone.
+        // The first and last second of the contract, in any zone.
         assert_eq!(seconds("9999-12-31T23:59:59Z"), LAST);
         assert_eq!(seconds("9999-12-31T18:59:59-05:00"), LAST);
         assert_eq!(seconds("0001-01-01T00:00:00Z"), FIRST);

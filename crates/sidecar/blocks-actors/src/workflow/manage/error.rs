@@ -1,59 +1,59 @@
-//! What the management API answers where it does not do what it is asked.
+//! Errors of the management API.
 
 use crate::actors::ActorError;
 use crate::workflow::service::Workflows;
 
-/// Longest instance id that the management API takes, bytes.
+/// Maximum instance id, bytes.
 const MAX_ID: usize = 64;
 
-/// An operation of the management API, for the message.
+/// An operation, for the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start an instance.
     Start,
-    /// Start one from an event of another.
+    /// Rerun an instance from an event.
     Rerun,
-    /// Say how it is.
+    /// Get the status.
     Get,
-    /// Say which there are.
+    /// List instances.
     List,
     /// Pause it.
     Pause,
-    /// Let it go on.
+    /// Resume it.
     Resume,
-    /// End it.
+    /// Terminate it.
     Terminate,
-    /// Remove what is stored of it.
+    /// Purge it.
     Purge,
-    /// Send it an event.
+    /// Raise an event.
     RaiseEvent,
 }
 
-/// Why the management API did not do what it was asked.
+/// Why an operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WorkflowError {
-    /// There can be no workflows.
+    /// Workflows are unavailable.
     #[error(transparent)]
     Unavailable(ActorError),
-    /// No workflow was named.
+    /// The workflow name is missing.
     #[error("workflow name is not configured")]
     NoName,
-    /// No event was named.
+    /// The event name is missing.
     #[error("missing workflow event name")]
     NoEventName,
-    /// No instance was named.
+    /// The instance id is missing.
     #[error("no instance ID was provided")]
     NoId,
-    /// An instance cannot have this id.
+    /// The instance id is invalid.
     #[error("workflow instance ID '{0}' is invalid: only alphanumeric and underscore characters are allowed")]
     InvalidId(String),
-    /// Its id is too long.
+    /// The instance id is too long.
     #[error("workflow instance ID exceeds the max length of {MAX_ID} characters")]
     LongId,
-    /// There is no such instance.
+    /// The instance does not exist.
     #[error("unable to find workflow with the provided instance ID: {0}")]
     NotFound(String),
-    /// Anything else: what was to be done, to which instance (or workflow), and why it was not.
+    /// Any other failure: operation, instance or workflow, cause.
     #[error("{}", text(*.0, .1, .2))]
     Failed(Action, String, String),
 }
@@ -82,7 +82,7 @@ impl Workflows {
     }
 }
 
-/// Ids become keys of stores and names of reminders.
+/// Validates an id, which becomes part of store keys and reminder names.
 pub(crate) fn check_new_id(id: &str) -> Result<(), WorkflowError> {
     if id.len() > MAX_ID {
         return Err(WorkflowError::LongId);
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_of_new_instances_have_rules() {
+    fn validates_new_ids() {
         for id in ["a", "A_b-9", "ünï", &"x".repeat(64)] {
             assert!(check_new_id(id).is_ok(), "{id}");
         }

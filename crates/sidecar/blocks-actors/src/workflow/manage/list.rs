@@ -1,4 +1,4 @@
-//! Which instances there are, and how they are, for whoever asks.
+//! Lists instances and their status.
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
@@ -15,40 +15,40 @@ use crate::actors::ActorError;
 use crate::workflow::engine::AT_ONCE;
 use crate::workflow::service::Workflows;
 
-/// Instances that one answer looks at, where the client does not say how many.
+/// Default number of instances examined for one response.
 const PAGE: u32 = 100;
-/// Instances that one answer looks at, at most: each is read.
+/// Maximum number of instances examined for one response: each is read.
 const MAX_PAGE: u32 = 1000;
 
-/// Ids of instances that one answer has, where the client does not say how many.
+/// Default number of ids in one response.
 const IDS_PAGE: u32 = 1024;
-/// Ids of instances that one answer has at most.
+/// Maximum number of ids in one response.
 const MAX_IDS_PAGE: u32 = 16 * 1024;
 
-/// Which instances are asked for.
+/// Filter and page of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// How many are looked at; `None` = 100. At most 1,000.
+    /// Number of instances examined; `None` is 100. At most 1,000.
     pub size: Option<u32>,
-    /// Where the answer before left off.
+    /// Continuation token.
     pub token: Option<String>,
-    /// Only those of one of these statuses; empty = of any.
+    /// Only these statuses; empty is any.
     pub statuses: Vec<OrchestrationStatus>,
-    /// Only those of the workflow of this name.
+    /// Only this workflow.
     pub workflow: Option<String>,
-    /// Only those whose id begins so: the store finds no others.
+    /// Only ids with this prefix; the store filters by it.
     pub prefix: Option<String>,
-    /// Only those that were created then or later.
+    /// Only instances created at or after this time.
     pub created_from: Option<Timestamp>,
-    /// Only those that were created before: what is listed from then on has no instance twice.
+    /// Only instances created before this time, so that later listings repeat none.
     pub created_to: Option<Timestamp>,
 }
 
-/// What an enum's names of statuses begin with.
+/// Prefix of the enum's status names.
 const PREFIX: &str = "ORCHESTRATION_STATUS_";
 
 impl Listing {
-    /// Statuses of instances.
+    /// The statuses.
     pub const STATUSES: [&str; 8] = [
         "RUNNING",
         "COMPLETED",
@@ -60,7 +60,7 @@ impl Listing {
         "STALLED",
     ];
 
-    /// The status of this name, in capitals or not; `None` for others.
+    /// Parses a status name, case-insensitively.
     pub fn status_named(name: &str) -> Option<OrchestrationStatus> {
         let name = name.to_ascii_uppercase();
         let is_one = Self::STATUSES.contains(&name.as_str());
@@ -69,7 +69,7 @@ impl Listing {
             .flatten()
     }
 
-    /// A time in RFC 3339; `None` for other texts.
+    /// Parses RFC 3339.
     pub fn time_of(text: &str) -> Option<Timestamp> {
         text.parse().ok()
     }
@@ -86,16 +86,16 @@ impl Listing {
     }
 }
 
-/// Some of the instances.
+/// A page of instances.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// By their ids, or why they cannot be read.
+    /// Instances by id, or why they cannot be read.
     instances: Vec<(String, Result<OrchestrationMetadata, String>)>,
     token: Option<String>,
 }
 
 impl Listed {
-    /// As JSON.
+    /// Renders JSON.
     pub fn to_json(&self) -> Value {
         let instances = self.instances.iter().map(|(id, instance)| match instance {
             Ok(instance) => json!({
@@ -116,15 +116,15 @@ impl Listed {
 }
 
 impl Workflows {
-    /// Some of the ids of instances, from where `token` left off.
+    /// A page of instance ids, from `token` on.
     ///
     /// # Errors
-    /// [`ActorError`]; a store that cannot list keys says so.
+    /// [`ActorError`], also if the store cannot list keys.
     pub async fn list(&self, token: Option<String>, size: Option<u32>) -> Result<KeyPage, ActorError> {
         self.list_beginning("", token, size).await
     }
 
-    /// Some of the ids of instances that begin with `prefix`, as [`Workflows::list`] does.
+    /// As [`Workflows::list`], with a prefix.
     async fn list_beginning(
         &self,
         prefix: &str,
@@ -136,7 +136,7 @@ impl Workflows {
             .actors
             .actor_ids_with(&self.engine.types.workflow, prefix, METADATA, token, size);
         let mut page = page.await?;
-        // An id may have the separator in it. Patterns of some stores take capitals for small letters.
+        // Ids may contain the separator, and patterns of some stores are case-insensitive.
         let before = [&*self.engine.app_id, &self.engine.types.workflow, ""].join(SEPARATOR);
         let after = ["", METADATA].join(SEPARATOR);
         let id = |key: &String| Some(key.strip_prefix(&before)?.strip_suffix(&after)?.to_owned());
@@ -145,11 +145,11 @@ impl Workflows {
         Ok(page)
     }
 
-    /// Some of the instances of this app, with those that cannot be read. An answer may have fewer than were looked at:
-    /// not wanted, or purged meanwhile.
+    /// A page of this app's instances, including unreadable ones. It may have fewer than were examined:
+    /// filtered out, or purged since.
     ///
     /// # Errors
-    /// [`WorkflowError`]; a store that cannot list keys says so.
+    /// [`WorkflowError`], also if the store cannot list keys.
     pub async fn manage_list(&self, listing: Listing) -> Result<Listed, WorkflowError> {
         self.check().map_err(WorkflowError::Unavailable)?;
         let failed =
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_have_the_names_that_are_told() {
+    fn parses_listed_status_names() {
         for name in Listing::STATUSES {
             let status = Listing::status_named(&name.to_lowercase()).unwrap();
             assert_eq!(status.as_str_name(), format!("{PREFIX}{name}"));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_are_wanted_by_status_name_and_time() {
+    fn filters_by_status_name_and_time() {
         let at = |seconds| Listing::time_of(&format!("2026-03-01T00:00:{seconds:02}Z"));
         let mut found = OrchestrationMetadata {
             name: "order".to_owned(),

@@ -1,32 +1,33 @@
-//! What this sidecar knows of its workflows without reading a store, for the page of the status.
+//! The workflows of this sidecar as far as they are in memory, for the status page.
 
 use serde_json::{Map, Value, json};
 
 use super::status::{text, time};
 use crate::workflow::service::Workflows;
 
-/// Something that an instance waits for, as JSON: `instanceID`, `runtimeStatus`, and what the API tells of a wait.
+/// A pending task of an instance, as JSON: `instanceID`, `runtimeStatus` and the fields of a wait.
 pub type WorkflowWait = Value;
-/// Work for a worker, as JSON: `instanceID`, `kind` (`turn` or `activity`), `id` of an activity, and `why` it is not done.
+/// A pending work item, as JSON: `instanceID`, `kind` (`turn` or `activity`), the activity's `id`, and `why`
+/// it is pending.
 pub type WorkflowWork = Value;
 
-/// What is known of the workflows of this sidecar.
+/// The workflows of this sidecar.
 #[derive(Clone, Debug)]
 pub struct Overview {
-    /// Workers that are connected.
+    /// Connected workers.
     pub workers: usize,
-    /// Pieces of work that no worker has taken.
+    /// Work items that no worker has taken.
     pub waiting: usize,
-    /// Work that is wanted.
+    /// Pending work items.
     pub work: Vec<WorkflowWork>,
-    /// What instances in memory wait for, the one first whose turn was longest ago.
+    /// Pending tasks of cached instances, least recently used first.
     pub waits: Vec<WorkflowWait>,
-    /// Instances whose runs fail, as JSON: `instanceID`, `why`, `failures`, `lastFailure`.
+    /// Failing instances, as JSON: `instanceID`, `why`, `failures`, `lastFailure`.
     pub failing: Vec<Value>,
 }
 
 impl Workflows {
-    /// What is known here, `most` entries of each kind. Instances that sleep are in the store alone.
+    /// Up to `most` entries of each kind. Instances that are only stored are not included.
     pub fn overview(&self, most: usize) -> Overview {
         let wanted = self.workers().queue.wanted(most).into_iter();
         let work = wanted.map(|(instance, task, progress)| {
@@ -71,7 +72,7 @@ impl Workflows {
                 members.insert("instanceID".to_owned(), json!(known.id));
                 members.insert("runtimeStatus".to_owned(), json!(status));
                 if let Value::Object(described) = self.described_wait(&known.id, known.generation, wait) {
-                    // An instance that is waited for has an id of its own.
+                    // A child has its own instance id.
                     for (name, value) in described {
                         let name = match name.as_str() {
                             "instanceID" => "child".to_owned(),

@@ -1,4 +1,4 @@
-//! Purging instances: one, or one with all its children.
+//! Purges an instance, alone or with its children.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Display;
@@ -18,38 +18,38 @@ use crate::workflow::metrics::Operation;
 use crate::workflow::protocol::{LOG, methods};
 use crate::workflow::service::Workflows;
 
-/// Instances that one call purges at most.
+/// Maximum instances purged by one call.
 const MAX_PURGED: usize = 100_000;
 
-/// How long one call purges at most. What is left can be purged by another: parents go last.
+/// Maximum duration of one call. Parents are purged last, so that another call can purge the rest.
 const MAX_PURGE_TIME: Duration = Duration::from_secs(300);
 
-/// Keys of an instance that are looked for at once, where nothing says how many there are.
+/// Keys probed at once if the number of entries is unknown.
 const LOOKED_FOR: usize = 1000;
 
-/// How much was purged, and why not all.
+/// The result of a purge.
 pub struct Purged {
-    /// Instances.
+    /// Number of purged instances.
     pub count: usize,
-    /// Why not all.
+    /// Why the purge is incomplete.
     pub error: Option<ActorError>,
 }
 
-/// What is purged together.
+/// The instances to purge together.
 #[derive(Default)]
 struct Family {
-    /// Ids of this app's instances, each before those that it created.
+    /// Ids of this app's instances, parents before children.
     local: Vec<String>,
-    /// Children in other apps: those, and the ids there.
+    /// Children in other apps: app and id.
     elsewhere: Vec<(String, String)>,
 }
 
-/// How far one call has come.
+/// The progress of one call.
 struct Progress {
     began: Instant,
-    /// Instances that are purged.
+    /// Purged instances.
     count: usize,
-    /// Apps whose workflows nobody hosts: each is waited for once.
+    /// Apps without a workflow host: each is waited for once.
     absent: HashSet<String>,
 }
 
@@ -62,14 +62,13 @@ impl Progress {
         }
     }
 
-    /// Whether there is time for another step of the purge of `id`.
+    /// Checks limits before the next step of purging `id`.
     fn may_go_on(&self, id: &str) -> Result<(), ActorError> {
         if self.began.elapsed() < MAX_PURGE_TIME {
             return Ok(());
         }
         let text = format!(
-            "'{id}' and its children are not purged within {} s: {} instances are purged; repeat the call for the \
-             rest",
+            "purging '{id}' and its children exceeded {} s: {} instances are purged; repeat the call for the rest",
             MAX_PURGE_TIME.as_secs(),
             self.count
         );
@@ -78,7 +77,7 @@ impl Progress {
 }
 
 impl Workflows {
-    /// Removes an instance that has ended, and all that it has created; by `force` it alone, whether it has ended or not.
+    /// Removes an ended instance and its children; with `force` only the instance, ended or not.
     ///
     /// # Errors
     /// [`WorkflowError`].
@@ -95,8 +94,8 @@ impl Workflows {
         }
     }
 
-    /// Purges an instance that has ended; `recursive`: its children first, `force`: without their actors, whether they
-    /// have ended or not.
+    /// Purges an ended instance. `recursive`: its children first. `force`: without their actors, ended or
+    /// not.
     pub async fn purge(&self, id: &str, recursive: bool, force: bool) -> Purged {
         let mut progress = Progress::new();
         let error = self.purge_all(id, recursive, force, &mut progress).await.err();
@@ -120,7 +119,8 @@ impl Workflows {
                 ..Family::default()
             },
         };
-        // Only their apps know whether they have ended. Nothing of this app goes where one of them has not.
+        // Only the other apps know whether their children have ended. If one has not, nothing of this app is
+        // purged.
         for (app, child) in &family.elsewhere {
             progress.may_go_on(id)?;
             let purged = self
@@ -128,7 +128,7 @@ impl Workflows {
                 .await?;
             progress.count += usize::from(purged);
         }
-        // Parents were found before their children.
+        // Children come after their parents.
         for member in family.local.iter().rev() {
             progress.may_go_on(id)?;
             let purged = async {
@@ -142,7 +142,7 @@ impl Workflows {
             };
             match self.counted(Operation::Purge, purged).await {
                 Ok(()) => progress.count += 1,
-                // Its time was over meanwhile.
+                // Its retention time expired in the meantime.
                 Err(error) if member != id && is_unknown(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -150,8 +150,8 @@ impl Workflows {
         Ok(())
     }
 
-    /// Has another app purge a child; whether there was one. Where none hosts the app's workflows it stays, and by
-    /// force it stays too where the app refuses: what it stored is not this app's to remove.
+    /// Lets another app purge a child; returns whether there was one. Without a host for the app's workflows
+    /// the child stays. With force it also stays if the app refuses: its state is not this app's to remove.
     async fn purge_elsewhere(
         &self,
         app: &str,
@@ -162,7 +162,7 @@ impl Workflows {
         let stays = |why: &dyn Display| {
             tracing::warn!(
                 target: LOG,
-                "child workflow '{id}' of app '{app}' is not purged with its parent, purge it there: {why}"
+                "child workflow '{id}' of app '{app}' was not purged with its parent; purge it there: {why}"
             );
             Ok(false)
         };
@@ -186,7 +186,7 @@ impl Workflows {
         }
     }
 
-    /// An instance and what it has created, all of which has to have ended. Children that are gone are no part of it.
+    /// The instance and its children, all of which must have ended; missing children are skipped.
     async fn family(&self, id: &str, force: bool, progress: &Progress) -> Result<Family, ActorError> {
         let refused = |text: &str| ActorError::Internal(Status::failed_precondition(text));
         let mut family = Family::default();
@@ -194,7 +194,7 @@ impl Workflows {
         let mut found = VecDeque::from([id.to_owned()]);
         while let Some(member) = found.pop_front() {
             progress.may_go_on(id)?;
-            // One history at a time is in memory.
+            // Only one history is held in memory at a time.
             let instance: Instance = match self.load_stored(&member).await {
                 Ok(Some(instance)) if instance.is_left_over() => instance,
                 Ok(Some(instance)) if instance.start_event().is_some() => {
@@ -206,7 +206,8 @@ impl Workflows {
                 Ok(_) if member == id => return Err(ActorError::Internal(Status::not_found(NO_INSTANCE))),
                 Ok(_) => continue,
                 Err(error) if says_broken(&error) => {
-                    // A removal may have left it in part; of others it cannot be told whether they have ended.
+                    // A removal may have been interrupted; otherwise it is unknown whether the instance has
+                    // ended.
                     let rest = self.recover_broken(&member).await?;
                     if !force && !rest.is_completed() {
                         return Err(error);
@@ -227,7 +228,7 @@ impl Workflows {
             }
             if known.len() > MAX_PURGED {
                 let text = format!(
-                    "'{member}' and its children are more than {MAX_PURGED}; purge the children first"
+                    "'{member}' and its children exceed {MAX_PURGED} instances; purge the children first"
                 );
                 return Err(refused(&text));
             }
@@ -236,7 +237,7 @@ impl Workflows {
         Ok(family)
     }
 
-    /// What can be found of an instance whose stored state is broken.
+    /// Recovers what is readable of an instance with broken state.
     async fn recover_broken(&self, id: &str) -> Result<Instance, ActorError> {
         let (actors, kind) = (&self.actors, &self.engine.types.workflow);
         let metadata = actors.state(kind, id, METADATA).await?;
@@ -253,7 +254,7 @@ impl Workflows {
         Ok(Instance::salvage(id, counts, |key| values.remove(key)))
     }
 
-    /// How many entries are stored, where the metadata do not say so.
+    /// Counts the stored entries if the metadata are unusable.
     async fn stored_entries(&self, id: &str, key: fn(usize) -> String) -> Result<usize, ActorError> {
         let mut count = 0;
         for first in (0..).step_by(LOOKED_FOR) {
@@ -268,11 +269,11 @@ impl Workflows {
         Ok(count)
     }
 
-    /// Removes what is stored of an instance, and its reminders.
+    /// Removes the stored state of an instance and its reminders.
     async fn purge_stored(&self, id: &str) -> Result<(), ActorError> {
         tracing::warn!(
             target: LOG,
-            "workflow '{id}' is purged by force: if it still runs, what it does from now on is lost"
+            "workflow '{id}' is purged by force: if it is still running, its further progress is lost"
         );
         let instance = match self.load_stored(id).await {
             Ok(Some(instance)) => instance,
@@ -281,7 +282,7 @@ impl Workflows {
             Err(error) => return Err(error),
         };
         let actors = &self.actors;
-        // The metadata go last: what is left when this breaks off can be purged again.
+        // The metadata go last: an interrupted purge can be repeated.
         let keys = instance.removal().deletes;
         actors.remove_state(&self.engine.types.workflow, id, keys).await?;
         let types = &self.engine.types;
@@ -289,7 +290,7 @@ impl Workflows {
         for kind in [&types.workflow, &types.retentioner] {
             actors.delete_reminders(kind, id, false).await.map_err(failed)?;
         }
-        // Not by the beginning of their ids: another instance's id may begin so.
+        // Not by prefix: another instance's id may have it too.
         for activity in instance.activities() {
             let deleted = actors.delete_reminder(&types.activity, &activity, RUN_ACTIVITY);
             deleted.await.map_err(failed)?;
@@ -299,7 +300,7 @@ impl Workflows {
     }
 }
 
-/// Whether an error is about what is stored of an instance.
+/// Whether the stored state of an instance is broken.
 fn says_broken(error: &ActorError) -> bool {
     error.status().is_some_and(|(code, _)| is_broken(code))
 }
@@ -309,7 +310,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_purge_ends_in_time_and_says_how_far_it_came() {
+    async fn purge_times_out_with_progress() {
         let mut progress = Progress::new();
         progress.count = 7;
         assert!(progress.may_go_on("a").is_ok());

@@ -1,4 +1,4 @@
-//! Starts an instance from an event of another one, which has ended.
+//! Reruns an ended instance from one of its events.
 
 use outrigger_wire::durabletask::RerunWorkflowFromEventRequest;
 use prost::Message as _;
@@ -10,7 +10,7 @@ use crate::workflow::protocol::methods;
 use crate::workflow::service::Workflows;
 
 impl Workflows {
-    /// Starts an instance that goes on from an event of another, which has ended; its id, `new` where that is given.
+    /// Creates an instance from an event of an ended one; returns its id, `new` if given.
     ///
     /// # Errors
     /// [`WorkflowError`].
@@ -32,7 +32,7 @@ impl Workflows {
         rerun.map_err(|error| WorkflowError::Failed(Action::Rerun, id, error.to_string()))
     }
 
-    /// Starts an instance that goes on from an event of another; its id.
+    /// Creates an instance from an event of another one; returns its id.
     ///
     /// # Errors
     /// [`ActorError`].

@@ -1,4 +1,4 @@
-//! The status of an instance, and what it waits for.
+//! The status of an instance, and its pending tasks.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::workflow::error::is_final;
 use crate::workflow::service::Workflows;
 use crate::workflow::worker::queue::Progress;
 
-/// What an instance waits for, and where.
+/// The pending tasks of an instance, with their progress.
 #[derive(Clone, Debug)]
 pub struct Waits {
     id: String,
@@ -28,7 +28,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// As JSON.
+    /// Renders JSON.
     pub fn to_json(&self) -> Value {
         let status = self
             .status
@@ -46,7 +46,7 @@ impl Waits {
 }
 
 impl Workflows {
-    /// What an instance of this app waits for; `None` where there is none.
+    /// The pending tasks of an instance of this app; `None` if it does not exist.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -68,7 +68,7 @@ impl Workflows {
             .into_iter()
             .map(|wait| self.described_wait(id, instance.generation, wait));
         waits.extend(described);
-        // A timer that has fired is nowhere stored until its step is.
+        // A fired timer is not stored before its step.
         let is_tried =
             self.workers().queue.step_progress(id).is_some() || self.instance_failures.of(id).is_some();
         if is_tried && !is_final(status) && !waits.iter().any(|wait| wait["kind"] == "turn") {
@@ -84,7 +84,7 @@ impl Workflows {
         }))
     }
 
-    /// How an instance is; `None` where there is none.
+    /// The status of an instance; `None` if it does not exist.
     ///
     /// # Errors
     /// [`WorkflowError`].
@@ -97,7 +97,7 @@ impl Workflows {
         Ok(found.map(described))
     }
 
-    /// Why an instance does not go on; `None` where there is none.
+    /// The pending tasks of an instance; `None` if it does not exist.
     ///
     /// # Errors
     /// [`WorkflowError`].
@@ -107,7 +107,7 @@ impl Workflows {
         self.waits(id).await.map_err(failed)
     }
 
-    /// The history of an instance; `None` where there is none.
+    /// The history of an instance; `None` if it does not exist.
     ///
     /// # Errors
     /// [`WorkflowError`].
@@ -130,7 +130,7 @@ impl Workflows {
                 set("kind", json!("turn"));
                 set("events", json!(events));
                 set("due", time(due));
-                // Known to the sidecar that hosts it.
+                // Only the hosting sidecar knows failures.
                 if let Some(failure) = self.instance_failures.of(instance) {
                     set("why", json!(failure.why));
                     set("failures", json!(failure.count));
@@ -197,35 +197,33 @@ impl Workflows {
     }
 }
 
-/// Where work of this sidecar is.
+/// Describes the progress of a work item.
 pub(crate) fn text(progress: Progress, what: &str, setting: &str) -> String {
     match progress {
         Progress::Limit(limit) => {
-            format!(
-                "this sidecar's workers have {limit} {what}, as many as {setting} allows: raise it, or wait"
-            )
+            format!("this sidecar's workers have {limit} {what}, the limit of {setting}: raise it, or wait")
         }
         Progress::Untaken => "no worker of this sidecar has accepted it yet".to_owned(),
         Progress::Sent(at) => {
             let at = time(Some(at.into()));
             format!(
-                "it is with a worker since {}, which has not answered",
+                "sent to a worker at {}, no answer yet",
                 at.as_str().unwrap_or_default()
             )
         }
     }
 }
 
-/// RFC 3339.
+/// Formats RFC 3339.
 pub(crate) fn time(at: Option<Timestamp>) -> Value {
     let at = at.and_then(|at| jiff::Timestamp::new(at.seconds, at.nanos).ok());
     at.map_or(Value::Null, |at| Value::String(at.to_string()))
 }
 
-/// An instance as the management API describes it.
+/// The management API's form of an instance.
 fn described(metadata: OrchestrationMetadata) -> GetWorkflowResponse {
     let runtime_status = match metadata.runtime_status() {
-        // The management API has no word for it.
+        // The management API has no name for it.
         OrchestrationStatus::Stalled => "UNKNOWN",
         status => status.as_str_name().trim_start_matches("ORCHESTRATION_STATUS_"),
     };
@@ -258,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_said_is_unknown() {
+    fn stalled_is_shown_as_unknown() {
         let status = |status: OrchestrationStatus| {
             let metadata = OrchestrationMetadata {
                 runtime_status: status.into(),

@@ -1,4 +1,4 @@
-//! What the state store says of instances, without their actors: it can be asked when no worker is connected.
+//! Reads instances from the state store without their actors, so that it works without a worker.
 
 use std::collections::HashMap;
 
@@ -11,11 +11,11 @@ use crate::actors::ActorError;
 use crate::workflow::error::broken;
 use crate::workflow::service::Workflows;
 
-/// How often an instance that is stored anew meanwhile is read.
+/// Attempts to read an instance that changes during the read.
 const READS: usize = 10;
 
 impl Workflows {
-    /// What is known of an instance; `None` where there is none.
+    /// The metadata of an instance; `None` if it does not exist.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -24,7 +24,7 @@ impl Workflows {
         Ok(instance.map(|instance| instance.metadata()))
     }
 
-    /// The history of an instance; `None` where there is none.
+    /// The history of an instance; `None` if it does not exist.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -33,13 +33,13 @@ impl Workflows {
         Ok(instance.map(|instance| instance.history()))
     }
 
-    /// An instance as it is stored; `None` where there is none.
+    /// A stored instance; `None` if it does not exist.
     pub(crate) async fn load(&self, id: &str) -> Result<Option<Instance>, ActorError> {
         let stored = self.load_stored(id).await?;
         Ok(stored.filter(|instance| !instance.is_left_over()))
     }
 
-    /// As [`Workflows::load`]; what is left of one that was never stored whole is found too.
+    /// As [`Workflows::load`], but also finds the remains of one that was never fully stored.
     pub(crate) async fn load_stored(&self, id: &str) -> Result<Option<Instance>, ActorError> {
         let mut unreadable: Option<(Option<String>, ActorError)> = None;
         for _ in 0..READS {
@@ -58,7 +58,7 @@ impl Workflows {
             }
             match self.assemble(id, &metadata.data).await {
                 Ok(instance) => return Ok(Some(instance)),
-                // It may have been stored anew between the two reads.
+                // It may have changed between the two reads.
                 Err(error) => unreadable = Some((metadata.etag, error)),
             }
         }
@@ -68,7 +68,7 @@ impl Workflows {
         }
     }
 
-    /// The instance that its metadata tells of.
+    /// Reads the instance of these metadata.
     async fn assemble(&self, id: &str, metadata: &[u8]) -> Result<Instance, ActorError> {
         let unreadable = |error| ActorError::Internal(broken(&error));
         let counts = Counts::read(id, metadata).map_err(unreadable)?;

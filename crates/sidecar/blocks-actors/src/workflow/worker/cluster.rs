@@ -1,5 +1,5 @@
-//! Answers in a clustered deployment: a worker's answer may reach any sidecar of the app, whichever sent the work. The sidecar
-//! that waits for it watches the executor of the piece of work; the one that has it delivers it there.
+//! Answers in a clustered deployment, where a worker's answer may reach any sidecar of the app. The sidecar
+//! that waits for it watches the work item's executor; the sidecar that receives it delivers it there.
 
 use std::future::pending;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::actors::{ActorCall, ActorError};
 use crate::workflow::engine::{Engine, request};
 use crate::workflow::protocol::{LOG, WATCH_PAUSE, methods};
 
-/// How long an answer is offered that no sidecar takes: the one that waits for it may be about to watch its executor, or to
-/// look where that has moved.
+/// How long an answer is offered without a taker: the waiting sidecar may be about to watch the executor or
+/// to follow it to its new host.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Before an answer is offered a second time, and the longest time between two offers.
+/// Backoff between offers.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
 
 impl Engine {
-    /// Takes what other sidecars bring to an executor, until it is dropped. It ends where an answer may have got lost.
+    /// Receives what other sidecars deliver to an executor. Returns if an answer may have been lost.
     pub(crate) async fn remote_answer(
         &self,
         id: String,
@@ -37,15 +37,15 @@ impl Engine {
         loop {
             match self.next_answer(&call).await {
                 Ok(Some(answer)) => match take(&answer) {
-                    // Whoever waits here has it.
+                    // The local queue has delivered it.
                     Ok(true) => return pending().await,
                     Ok(false) => tracing::warn!(
                         target: LOG,
-                        "ignored a late answer for '{id}' from another sidecar of the app: the work was given out again, or is finished"
+                        "ignored a late answer for '{id}' from another sidecar of the app: the work was reassigned or is finished"
                     ),
                     Err(error) => tracing::warn!(
                         target: LOG,
-                        "an answer to '{id}' came from another sidecar of the app, and cannot be read: {error}"
+                        "cannot decode an answer to '{id}' from another sidecar of the app: {error}"
                     ),
                 },
                 Err(error) if may_be_lost(&error) => {
@@ -55,7 +55,7 @@ impl Engine {
                     );
                     return Cancelled::Lost;
                 }
-                // It has moved, or is nowhere yet.
+                // The executor has moved or is not hosted yet.
                 Ok(None) | Err(_) => sleep(WATCH_PAUSE).await,
             }
         }
@@ -66,19 +66,20 @@ impl Engine {
         Ok(updates.next().await.transpose()?.map(|any| any.value))
     }
 
-    /// Cancels the wait of the sidecar that waits for the answer to a step.
+    /// Cancels the wait of the sidecar that waits for a step's answer.
     pub(crate) async fn cancel_remotely(&self, id: &str) {
         let kind = &self.types.executor;
         let called = self.call(kind, id, methods::CANCEL, HeaderMap::new(), Bytes::new());
         if let Err(error) = called.await {
             tracing::warn!(
                 target: LOG,
-                "cannot report to the sidecar that runs '{id}' that there is no answer to its turn: {error}"
+                "cannot inform the sidecar that runs '{id}' of its step's lost worker: {error}"
             );
         }
     }
 
-    /// Delivers an answer to the sidecar that waits for it; whether there is one.
+    /// Delivers an answer to the waiting sidecar; returns whether there is one. Not a policy's retry: it
+    /// bridges the time until the waiting sidecar watches.
     pub(crate) async fn deliver_remotely(&self, id: &str, answer: &impl Message) -> Result<bool, Status> {
         let answer = Bytes::from(answer.encode_to_vec());
         let (began, mut pauses) = (Instant::now(), PAUSES);
@@ -94,7 +95,7 @@ impl Engine {
                 return match unwanted {
                     true => Ok(false),
                     false => Err(Status::unavailable(format!(
-                        "the answer to '{id}' was not delivered to the sidecar that waits for it: {error}"
+                        "the answer to '{id}' could not be delivered to the waiting sidecar: {error}"
                     ))),
                 };
             }
@@ -103,7 +104,8 @@ impl Engine {
     }
 }
 
-/// Whether an executor may have told an answer that did not arrive. One that moves says so behind all that it has told.
+/// Whether an executor may have sent an answer that did not arrive. A moving executor reports that after
+/// everything it has sent.
 fn may_be_lost(error: &ActorError) -> bool {
     matches!(error, ActorError::Cut(_)) || !error.is_about_place()
 }
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_ended_in_good_order_has_lost_nothing() {
+    fn only_clean_ends_lose_no_answer() {
         let status = |code| Status::new(code, "gone");
         for kept in [
             ActorError::Moved,
@@ -122,7 +124,7 @@ mod tests {
                 kind: "e".to_owned(),
                 id: "a".to_owned(),
             },
-            // It was never reached.
+            // Never reached.
             ActorError::Peer(status(Code::Unavailable)),
             ActorError::Peer(Status::internal("error invoke actor method: remote actor moved")),
         ] {
@@ -130,7 +132,7 @@ mod tests {
         }
         for lost in [
             ActorError::Cut(status(Code::Unavailable)),
-            // An executor of Dapr that ends may have been told something.
+            // An executor of Dapr may have sent something before it ended.
             ActorError::Peer(Status::unknown("closed")),
             ActorError::Internal(status(Code::Aborted)),
         ] {

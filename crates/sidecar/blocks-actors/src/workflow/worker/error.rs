@@ -1,46 +1,48 @@
-//! Why work was not done by a worker.
+//! Why a worker did not do its work.
 
 use outrigger_accept::budget;
 
-/// Work items that wait or are with workers, at most; one beyond is refused, and comes again with its reminder.
+/// Maximum work items queued or with workers; further ones are rejected and retried by their reminder.
 pub(crate) const MAX_WORK: usize = 1 << 16;
 
-/// The work was not done. It is to be tried again later.
+/// The work was not done and is to be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Cancelled {
-    /// The stream that the work was sent on ended before the worker answered.
-    #[error("the worker that had it disconnected")]
+    /// The worker's stream ended before it answered.
+    #[error("its worker disconnected")]
     Disconnected,
-    /// The same, and the worker also had a step of an instance whose steps have lost their worker before.
-    #[error("the worker that had it disconnected; a workflow that the worker had too may be the cause")]
+    /// As `Disconnected`, but the worker also had a step of an instance that has lost workers before.
+    #[error("its worker disconnected; another workflow on that worker may be the cause")]
     DisconnectedWithSuspect {
-        /// How often in a row that had happened.
+        /// That instance's losses in a row.
         losses: u32,
     },
     /// The queue is full.
-    #[error("{MAX_WORK} work items wait for workers already; start more workers, or limit what is started")]
-    TooMuch,
-    /// The same, in bytes.
     #[error(
-        "the work items of workers hold as many bytes as they may, {0}; start more workers, pass less data, or raise {name}",
+        "the limit of {MAX_WORK} pending work items is reached; start more workers, or start fewer workflows"
+    )]
+    TooMuch,
+    /// The queue's memory is full.
+    #[error(
+        "pending work items have reached the limit of {0} bytes; start more workers, pass less data, or raise {name}",
         name = budget::VARIABLE
     )]
     TooLargeTogether(usize),
-    /// The worker's answer was larger than a message may be.
+    /// The worker's answer exceeds the message limit.
     #[error(
-        "the worker's answer has {size} bytes, which exceeds the {limit} bytes that a message may have; increase daprd \
+        "the worker's answer has {size} bytes, more than the limit of {limit} bytes; increase daprd \
          --max-body-size, or pass less data"
     )]
     TooLarge {
-        /// Bytes of the answer.
+        /// Size of the answer, bytes.
         size: usize,
-        /// Bytes that it may have.
+        /// The limit, bytes.
         limit: usize,
     },
-    /// The answer may have reached another sidecar of the app, and got lost on the way from there.
-    #[error("its answer may have been lost on the way from another sidecar of the app")]
+    /// The answer may have been lost on its way from another sidecar of the app.
+    #[error("its answer may have been lost between sidecars of the app")]
     Lost,
-    /// The sidecar ends.
-    #[error("the sidecar ends")]
+    /// The sidecar is shutting down.
+    #[error("the sidecar is shutting down")]
     Ended,
 }

@@ -1,5 +1,6 @@
-//! Executors: actors at which an answer of a worker meets the sidecar that waits for it, where the answer may reach any
-//! sidecar of the app. Who waits watches the executor of its piece of work; who has the answer calls it.
+//! Executors: actors that connect a worker's answer with the sidecar that waits for it, if answers may reach
+//! any sidecar of the app. The waiting sidecar watches the work item's executor; the sidecar with the answer
+//! calls it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,16 +17,16 @@ use tonic::Status;
 use crate::actors::{ActorCall, InternalActors, Watched};
 use crate::workflow::protocol::methods;
 
-/// Pieces of work whose answers are waited for at the executors of one sidecar, at most.
+/// Maximum work items awaited at the executors of one sidecar.
 const MAX_WAITING: usize = 1 << 16;
-/// Cancelled pieces of work that nobody waited for yet, at most: the oldest is forgotten.
+/// Maximum cancellations kept without a watcher; the oldest is dropped.
 const MAX_CANCELLED: usize = 1024;
-/// How long those are kept. A sidecar that loses its worker may say so before it has begun to wait.
+/// How long those are kept. A sidecar that loses its worker may cancel before it has begun to watch.
 const CANCELLED_KEPT: Duration = Duration::from_secs(5);
 
 type WorkResult = Result<Any, Status>;
 
-/// The executors here. Only those that somebody watches have anything in memory.
+/// The executors of this sidecar; only watched ones use memory.
 #[derive(Default)]
 pub(crate) struct Executors {
     waiting: Arc<Waiting>,
@@ -39,14 +40,14 @@ struct Waiting {
 #[derive(Default)]
 struct State {
     by_id: HashMap<String, Vec<(u64, oneshot::Sender<WorkResult>)>>,
-    /// How many watch, those too that were told and have not gone yet.
+    /// Number of watchers, including notified ones that have not left.
     count: usize,
     next: u64,
     cancelled: VecDeque<(Instant, String)>,
 }
 
 impl State {
-    /// Whether a piece of work was cancelled before anybody waited for it; asked once.
+    /// Consumes a cancellation that preceded its watcher.
     fn take_cancelled(&mut self, id: &str) -> bool {
         let now = Instant::now();
         self.cancelled.retain(|(at, _)| now - *at < CANCELLED_KEPT);
@@ -67,7 +68,7 @@ impl Waiting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for one thing to be told.
+    /// Waits for one notification.
     fn watch(self: &Arc<Self>, id: &str) -> Result<Watched, Status> {
         let (sender, receiver) = oneshot::channel();
         let number = {
@@ -77,7 +78,7 @@ impl Waiting {
             }
             if state.count >= MAX_WAITING {
                 return Err(Status::resource_exhausted(format!(
-                    "the limit of {MAX_WAITING} answers that are waited for is reached"
+                    "the limit of {MAX_WAITING} awaited answers is reached"
                 )));
             }
             state.next += 1;
@@ -103,7 +104,7 @@ impl Waiting {
         .boxed())
     }
 
-    /// Tells all who watch an executor; whether there was one.
+    /// Notifies all watchers of an executor; returns whether there were any.
     fn notify(&self, id: &str, result: &WorkResult) -> bool {
         let watchers = self.locked().by_id.remove(id).unwrap_or_default();
         Self::send(watchers, result)
@@ -123,13 +124,13 @@ impl Waiting {
         };
         match self.notify(&call.id, &Ok(answer)) {
             true => Ok(()),
-            // Who has it keeps it, and may ask again: nothing is lost here.
+            // The sender keeps the answer and may retry.
             false => Err(Status::not_found(format!("no call waits for '{}'", call.id))),
         }
     }
 
     fn cancel(&self, id: &str) {
-        // Under one lock: who begins to watch in between would neither be told nor find it.
+        // One lock for both: a new watcher must see either the notification or the cancellation.
         let mut state = self.locked();
         let watchers = state.by_id.remove(id).unwrap_or_default();
         if !Self::send(watchers, &Err(cancelled())) {
@@ -139,10 +140,10 @@ impl Waiting {
 }
 
 fn cancelled() -> Status {
-    Status::aborted("the worker that had the work disconnected")
+    Status::aborted("the worker disconnected")
 }
 
-/// One that watches, until it is dropped.
+/// A watcher, until dropped.
 struct Watcher {
     waiting: Arc<Waiting>,
     id: String,
@@ -197,12 +198,12 @@ impl InternalActors for Executors {
         })
     }
 
-    /// Who watches is told of the end by the actors.
+    /// The actor runtime ends the watches.
     fn halt<'a>(&'a self, _id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {})
     }
 
-    /// Watchers need no active actor.
+    /// Watchers do not need an active actor.
     fn is_kept(&self, _id: &str) -> bool {
         false
     }
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_reaches_all_who_wait_for_it_and_nobody_else() {
+    async fn answer_reaches_its_watchers_only() {
         let executors = Executors::default();
         let mut gone = watch(&executors, "a").await;
         assert!(gone.next().now_or_never().is_none());
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cancellation_that_comes_first_is_not_lost_and_not_kept_for_long() {
+    async fn keeps_early_cancellation_briefly() {
         let executors = Executors::default();
         let cancel = async |id: &str| executors.invoke(&call(methods::CANCEL, id, b"")).await.unwrap();
         let mut waiting = watch(&executors, "a").await;
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_method_is_refused() {
+    async fn rejects_unknown_methods() {
         let executors = Executors::default();
         let asked = executors.invoke(&call("WatchComplete", "a", b"")).await;
         assert_eq!(asked.unwrap_err().code(), Code::Unimplemented);

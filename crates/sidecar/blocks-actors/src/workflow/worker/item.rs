@@ -1,4 +1,4 @@
-//! Work items as workers read them: a `WorkItem` whose request is sent as it was encoded, without being decoded.
+//! Work items for workers: a `WorkItem` whose already encoded request is sent unchanged.
 
 use bytes::{BufMut, Bytes};
 use outrigger_wire::durabletask::GetWorkItemsRequest;
@@ -11,26 +11,26 @@ const STEP: u32 = 1;
 const ACTIVITY: u32 = 2;
 const TOKEN: u32 = 10;
 
-/// What is to be done.
+/// The work.
 #[derive(Clone, Debug)]
 pub enum Task {
-    /// An `OrchestratorRequest`, encoded, in pieces that follow each other.
+    /// An encoded `OrchestratorRequest`, in pieces.
     Step(Vec<Bytes>),
-    /// An `ActivityRequest`, encoded.
+    /// An encoded `ActivityRequest`.
     Activity(Bytes),
 }
 
-/// A `WorkItem`. It is written, never read.
+/// A `WorkItem`, only ever encoded.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// The work that the item is about.
+    /// The work.
     pub task: Task,
-    /// What the worker hands back with its answer.
+    /// The completion token, which the worker returns with its answer.
     pub token: String,
 }
 
 impl Item {
-    /// The field that the task is, and its length.
+    /// Field number and length of the task.
     fn task_field(&self) -> (u32, usize) {
         match &self.task {
             Task::Step(pieces) => (STEP, pieces.iter().map(Bytes::len).sum()),
@@ -56,7 +56,7 @@ impl Item {
     }
 }
 
-/// Writes [`Item`]s, and reads what asks for them.
+/// Encodes [`Item`]s and decodes requests for them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ItemCodec;
 
@@ -93,7 +93,7 @@ impl Decoder for ItemCodec {
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<GetWorkItemsRequest>, Status> {
         let request = GetWorkItemsRequest::decode(buffer);
         let request =
-            request.map_err(|error| Status::internal(format!("the request cannot be read: {error}")))?;
+            request.map_err(|error| Status::internal(format!("cannot decode the request: {error}")))?;
         Ok(Some(request))
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_are_work_items() {
+    fn encodes_as_work_item() {
         let step = OrchestratorRequest {
             instance_id: "a".to_owned(),
             requires_history_streaming: true,

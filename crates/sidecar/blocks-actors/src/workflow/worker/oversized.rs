@@ -1,4 +1,4 @@
-//! Answers of workers that are larger than a message may be: whoever waits for them is told.
+//! Worker answers above the message limit: their waiters get an error.
 
 use outrigger_wire::durabletask::{ActivityResponse, TaskFailureDetails};
 use tonic::Status;
@@ -7,37 +7,37 @@ use super::error::Cancelled;
 use super::workers::Workers;
 use crate::workflow::protocol::LOG;
 
-/// The type of the failure of an activity whose result is too large.
+/// Error type of an activity whose result is too large.
 const TOO_LARGE: &str = "ActivityResultTooLarge";
 
-/// An answer of a worker that is larger than a message may be, as far as it says what it is the answer to.
+/// A worker answer above the message limit, as far as it could be decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Oversized {
-    /// Id of the workflow instance; empty where it could not be read.
+    /// Workflow instance id; empty if unknown.
     pub instance: String,
-    /// The number of the activity.
+    /// Number of the activity.
     pub task: Option<i32>,
-    /// The token that came with the work, if the worker hands it back.
+    /// The completion token, if the worker returns it.
     pub token: String,
-    /// Bytes of the answer.
+    /// Size of the answer, bytes.
     pub size: usize,
-    /// Bytes that it may have.
+    /// The limit, bytes.
     pub limit: usize,
 }
 
 impl Workers {
-    /// A worker's answer to a step is too large: the step is retried at growing intervals, and the instance can be terminated
-    /// meanwhile. The status for the worker.
+    /// Rejects an oversized answer to a step: the step is retried with backoff, and the instance can be
+    /// terminated. Returns the status for the worker.
     pub async fn step_too_large(&self, answer: &Oversized) -> Status {
         let &Oversized { size, limit, .. } = answer;
         let why = Cancelled::TooLarge { size, limit };
         let is_told = self.queue.reject_step(&answer.instance, &answer.token, why);
         tracing::warn!(
             target: LOG,
-            "CompleteOrchestratorTask for workflow '{}' is refused: it has {size} bytes, which exceeds the {limit} bytes \
-             of a message; increase daprd --max-body-size, or pass less data{}",
+            "CompleteOrchestratorTask for workflow '{}' is rejected: {size} bytes exceed the limit of {limit} \
+             bytes; increase daprd --max-body-size, or pass less data{}",
             answer.instance,
-            if is_told { "" } else { " (nobody waits for it here)" }
+            if is_told { "" } else { " (no caller waits for it here)" }
         );
         if !is_told && !answer.instance.is_empty() && self.is_remote(&answer.token) {
             self.engine.cancel_remotely(&answer.instance).await;
@@ -45,18 +45,18 @@ impl Workers {
         refused(answer)
     }
 
-    /// A worker's answer to an activity is too large: the activity fails with that. The status for the worker.
+    /// Rejects an oversized answer to an activity: the activity fails. Returns the status for the worker.
     pub async fn activity_too_large(&self, answer: Oversized) -> Status {
         let Oversized { size, limit, .. } = answer;
         let status = refused(&answer);
         let task_id = answer.task.unwrap_or_default();
         let error_message = format!(
-            "the worker's answer to activity {task_id} has {size} bytes, which exceeds the {limit} bytes that a message may \
-             have; increase daprd --max-body-size, or return less, such as a key by which the data are found"
+            "the worker's answer to activity {task_id} has {size} bytes, more than the limit of {limit} bytes; increase \
+             daprd --max-body-size, or return less, such as a key of the stored data"
         );
         tracing::warn!(
             target: LOG,
-            "CompleteActivityTask for workflow '{}' is refused, and the activity fails: {error_message}",
+            "CompleteActivityTask for workflow '{}' is rejected, and the activity fails: {error_message}",
             answer.instance
         );
         let failed = ActivityResponse {
@@ -71,13 +71,13 @@ impl Workers {
             completion_token: answer.token,
             ..ActivityResponse::default()
         };
-        // Who waits for it at another sidecar and cannot be told is told by `waits` where it is.
+        // If a waiter on another sidecar cannot be notified, its status shows the pending work.
         let _told = self.activity_done(failed).await;
         status
     }
 }
 
-/// What Dapr's sidecars say of a message that is too large.
+/// Dapr's status for an oversized message.
 fn refused(answer: &Oversized) -> Status {
     let Oversized { size, limit, .. } = answer;
     Status::resource_exhausted(format!(

@@ -1,5 +1,5 @@
-//! The queue of work items: steps of workflows and runs of activities. Each item goes to one of the streams that workers have
-//! open, and is waited for until the worker answers or its stream ends.
+//! The queue of work items: workflow steps and activity runs. Each item goes to one worker stream, and its
+//! caller waits until the worker answers or the stream ends.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -15,33 +15,32 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 use super::error::{Cancelled, MAX_WORK};
 use super::item::{Item, Task};
 
-/// The part of the memory budget for the steps, and for the activities, one in so many.
+/// Divisor: the share of the memory budget for steps, and for activities.
 const MEMORY_PART: usize = 2;
-/// Withdrawn items that stay in the order of those that wait, beyond as many as wait.
+/// Withdrawn items that may remain in `order` beyond the number of queued ones.
 const SLACK: usize = 64;
 
-/// How much may be with workers at once.
+/// Maximum work in progress at workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Steps of workflows; `None` = no limit.
+    /// Workflow steps; `None` is unlimited.
     pub(crate) steps: Option<usize>,
-    /// Activities; `None` = no limit.
+    /// Activities; `None` is unlimited.
     pub(crate) activities: Option<usize>,
 }
 
-/// Where a work item is.
+/// Progress of a work item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// As many as may be are with workers.
+    /// Held back: the maximum is in progress at workers.
     Limit(usize),
-    /// No worker has taken it yet.
+    /// Queued.
     Untaken,
-    /// A worker was sent it then, and has not answered.
+    /// Sent to a worker at this time, not answered.
     Sent(SystemTime),
 }
 
-/// What a worker's answer is matched by, as the contract has it: the instance, and the number of the activity (`None`: the
-/// step).
+/// Matches a worker's answer, as in the contract: the instance and the activity's number (`None`: the step).
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     instance: Arc<str>,
@@ -55,29 +54,29 @@ impl Key {
     }
 }
 
-/// What a worker answered.
+/// A worker's answer.
 enum WorkerResponse {
     Step(OrchestratorResponse),
     Activity(ActivityResponse),
 }
 
 enum Stage {
-    /// As many as may be are with workers.
+    /// Held back by the limit.
     Limited,
-    /// No stream has taken it.
+    /// Queued for a stream.
     Queued(Item),
-    /// It was sent on this stream, then.
+    /// Sent on this stream at this time.
     Sent(u64, SystemTime),
 }
 
-/// All that is known of a work item, from when a caller wants it done until the caller is answered or gives up.
+/// A work item, from its request until its caller is answered or gives up.
 struct WorkItem {
     number: u64,
     stage: Stage,
-    /// A later item of its key was queued: an answer without a token is for that one.
+    /// A later item with its key was queued: an answer without a token is for that one.
     is_superseded: bool,
     answer: oneshot::Sender<Result<WorkerResponse, Cancelled>>,
-    /// How many steps of the instance in a row have lost their worker; 0 for an activity.
+    /// Losses in a row of the instance's steps; 0 for an activity.
     step_losses: u32,
 }
 
@@ -100,15 +99,16 @@ fn progress(items: &[WorkItem], limit: Option<usize>) -> Option<Progress> {
 
 #[derive(Default)]
 struct State {
-    /// The number of the last item or stream.
+    /// Last number given to an item or stream.
     last: u64,
-    /// Nearly always one of each key: a repeated step has its activities run again while workers still have the first ones.
+    /// Mostly one per key: a repeated step requests its activities again while workers still run the first
+    /// ones.
     items: HashMap<Key, Vec<WorkItem>>,
-    /// Callers that want work done, also those whose item is answered already.
+    /// Number of waiting callers, including answered ones.
     wanted: usize,
-    /// The order of queued items, and of some that were withdrawn.
+    /// Queue order, including some withdrawn items.
     order: VecDeque<(u64, Key)>,
-    /// How many are queued.
+    /// Number of queued items.
     queued: usize,
     ended: bool,
 }
@@ -135,7 +135,7 @@ impl State {
         self.queued += 1;
     }
 
-    /// Takes an item out, wherever it is.
+    /// Removes an item in any state.
     fn take(&mut self, key: &Key, number: u64) -> Option<WorkItem> {
         let items = self.items.get_mut(key)?;
         let at = items.iter().position(|item| item.number == number)?;
@@ -145,7 +145,7 @@ impl State {
         }
         if matches!(item.stage, Stage::Queued(_)) {
             self.queued -= 1;
-            // Each pass over the order is paid for by as many withdrawn items.
+            // Amortized: each compaction removes as many withdrawn items as it visits.
             if self.order.len() > 2 * self.queued + SLACK {
                 let items = &self.items;
                 let is_known = |(number, key): &(u64, Key)| {
@@ -158,7 +158,7 @@ impl State {
         Some(item)
     }
 
-    /// Takes the item that the stream is to send next.
+    /// Takes the next item for a stream.
     fn send(&mut self, stream: u64) -> Option<Item> {
         loop {
             let (number, key) = self.order.pop_front()?;
@@ -174,16 +174,16 @@ impl State {
     }
 }
 
-/// The work of one app, and the streams of its workers.
+/// The work queue of an app, and its worker streams.
 pub(crate) struct WorkQueue {
-    /// The prefix of its tokens: no other queue of the app, in whatever process, has the same.
+    /// Prefix of its tokens, unique across all processes of the app.
     origin: String,
     state: Mutex<State>,
-    /// There are queued items.
+    /// Notified when items are queued.
     arrived: Notify,
     limits: Limits,
     step_memory: Arc<Payloads>,
-    /// Apart: steps do not wait for activities, which may take hours and may wait for steps.
+    /// Separate from steps, which must not wait for long activities that may themselves wait for steps.
     activity_memory: Arc<Payloads>,
     step_permits: Option<Semaphore>,
     activity_permits: Option<Semaphore>,
@@ -191,7 +191,7 @@ pub(crate) struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// Without work.
+    /// An empty queue.
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
         Self::within(limits, || Payloads::part(MEMORY_PART))
     }
@@ -210,9 +210,9 @@ impl WorkQueue {
         })
     }
 
-    /// Has a worker run a step of an instance: an `OrchestratorRequest`, encoded, in pieces. `losses`: how many steps of it in a
-    /// row have lost their worker. Dropping the future withdraws the work. `remote` runs meanwhile, and may bring the answer, or
-    /// give up.
+    /// Sends a step to a worker and waits for the answer: an encoded `OrchestratorRequest`, in pieces.
+    /// `losses`: the instance's losses in a row. Dropping the future withdraws the work. `remote` runs
+    /// concurrently, and may return the answer or give up.
     ///
     /// # Errors
     /// [`Cancelled`].
@@ -230,12 +230,12 @@ impl WorkQueue {
             .await?
         {
             WorkerResponse::Step(response) => Ok(response),
-            // Keys of the two kinds are never the same.
+            // Steps and activities have different keys.
             WorkerResponse::Activity(_) => Err(Cancelled::Disconnected),
         }
     }
 
-    /// Has a worker run an activity: an `ActivityRequest`, encoded. As [`WorkQueue::run_step`] otherwise.
+    /// As [`WorkQueue::run_step`], for an activity: an encoded `ActivityRequest`.
     ///
     /// # Errors
     /// [`Cancelled`].
@@ -257,7 +257,7 @@ impl WorkQueue {
         }
     }
 
-    /// Whether there is memory for a step.
+    /// Checks the memory for a step.
     ///
     /// # Errors
     /// [`Cancelled::TooLargeTogether`].
@@ -311,7 +311,7 @@ impl WorkQueue {
             if state.ended {
                 return Err(Cancelled::Ended);
             }
-            // A worker that returns the token answers this item, and no later one of the same key.
+            // An answer with this token is for this item, not for a later one of the key.
             let token = format!("{}{number}", self.origin);
             state.enqueue(&ticket.key, number, Item { task, token });
         }
@@ -323,29 +323,29 @@ impl WorkQueue {
         }
     }
 
-    /// Whether a token is of an item of this queue, waited for or not.
+    /// Whether a token was issued by this queue.
     pub(crate) fn is_own(&self, token: &str) -> bool {
         token.starts_with(&self.origin)
     }
 
-    /// A worker has run a step. The answer is returned where no item waits for it.
+    /// Handles a worker's answer to a step; returned if no item waits for it.
     pub(crate) fn step_done(&self, response: OrchestratorResponse) -> Option<OrchestratorResponse> {
         let key = Key::new(&response.instance_id, None);
         let Some(item) = self.answered(&key, &response.completion_token) else {
             return Some(response);
         };
-        // A caller that gives up at this moment needs no answer.
+        // Fails if the caller gave up.
         let _gone = item.answer.send(Ok(WorkerResponse::Step(response)));
         None
     }
 
-    /// A worker has run a step, and its answer cannot be taken. Whether an item waited for it.
+    /// Rejects a worker's answer to a step; returns whether an item waited for it.
     pub(crate) fn reject_step(&self, instance: &str, token: &str, why: Cancelled) -> bool {
         let item = self.answered(&Key::new(instance, None), token);
         item.is_some_and(|item| item.answer.send(Err(why)).is_ok())
     }
 
-    /// A worker has run an activity. The answer is returned where no item waits for it.
+    /// Handles a worker's answer to an activity; returned if no item waits for it.
     pub(crate) fn activity_done(&self, response: ActivityResponse) -> Option<ActivityResponse> {
         let key = Key::new(&response.instance_id, Some(response.task_id));
         let Some(item) = self.answered(&key, &response.completion_token) else {
@@ -355,7 +355,7 @@ impl WorkQueue {
         None
     }
 
-    /// Takes out the item that an answer is for. One that was not sent yet cannot be what the worker answers.
+    /// Removes the item that an answer is for; unsent items do not match.
     fn answered(&self, key: &Key, token: &str) -> Option<WorkItem> {
         let mut state = self.locked();
         let number = match token {
@@ -366,21 +366,20 @@ impl WorkQueue {
         is_sent.then(|| state.take(key, number)).flatten()
     }
 
-    /// Where the step of an instance is; `None` where none is wanted here.
+    /// Progress of an instance's step; `None` if none is pending here.
     pub(crate) fn step_progress(&self, instance: &str) -> Option<Progress> {
         let state = self.locked();
         progress(state.items.get(&Key::new(instance, None))?, self.limits.steps)
     }
 
-    /// Where an activity of an instance is; `None` where it is not wanted here.
+    /// Progress of an activity; `None` if it is not pending here.
     pub(crate) fn activity_progress(&self, instance: &str, task: i32) -> Option<Progress> {
         let state = self.locked();
         let items = state.items.get(&Key::new(instance, Some(task)))?;
         progress(items, self.limits.activities)
     }
 
-    /// The work that is wanted, `most` items of it: of which instance, which of its activities (`None`: its step), and
-    /// where it is.
+    /// Up to `most` pending items: instance, activity (`None`: step) and progress.
     pub(crate) fn wanted(&self, most: usize) -> Vec<(String, Option<i32>, Progress)> {
         let state = self.locked();
         let wanted = state.items.iter().filter_map(|(key, items)| {
@@ -396,7 +395,7 @@ impl WorkQueue {
         wanted
     }
 
-    /// How many items wait for a stream to take them, or until more may be with workers.
+    /// Items that are queued or held back.
     pub(crate) fn waiting(&self) -> usize {
         let state = self.locked();
         let items = state.items.values().flatten();
@@ -405,18 +404,18 @@ impl WorkQueue {
             .count()
     }
 
-    /// A stream is open from now on; its number.
+    /// Opens a stream; returns its number.
     pub(super) fn open_stream(&self) -> u64 {
         self.streams.fetch_add(1, Ordering::AcqRel);
         self.locked().number()
     }
 
-    /// How many streams are open.
+    /// Number of open streams.
     pub(crate) fn streams(&self) -> usize {
         self.streams.load(Ordering::Acquire)
     }
 
-    /// The next item, which is this stream's from now on.
+    /// Waits for the next item of a stream.
     pub(super) async fn next(&self, stream: u64) -> Item {
         loop {
             let arrived = self.arrived.notified();
@@ -425,7 +424,7 @@ impl WorkQueue {
                 (state.send(stream), state.queued > 0)
             };
             if has_more {
-                // Notices of several items may have become one.
+                // Notifications of several items may have been merged.
                 self.arrived.notify_one();
             }
             match item {
@@ -435,7 +434,7 @@ impl WorkQueue {
         }
     }
 
-    /// Cancels what was sent on a stream and is not answered.
+    /// Closes a stream and cancels its unanswered items.
     pub(super) fn close_stream(&self, stream: u64) {
         self.streams.fetch_sub(1, Ordering::AcqRel);
         let mut lost = Vec::new();
@@ -455,17 +454,17 @@ impl WorkQueue {
             .unwrap_or_default();
         for (task, item) in lost {
             let why = match task {
-                // An activity that only ran at the same time is not blamed.
+                // An activity that ran alongside a suspect is not blamed.
                 Some(_) if losses > 0 => Cancelled::DisconnectedWithSuspect { losses },
                 _ => Cancelled::Disconnected,
             };
             let _gone = item.answer.send(Err(why));
         }
-        // A notice that this stream had and did not use is another's.
+        // Passes on a notification that this stream did not use.
         self.arrived.notify_one();
     }
 
-    /// Cancels all work, and takes no more.
+    /// Cancels all work and closes the queue.
     pub(crate) fn end(&self) {
         let items = {
             let mut state = self.locked();
@@ -484,13 +483,13 @@ impl WorkQueue {
     }
 }
 
-/// Holds memory for an item about twice its bytes: as its instance has them, and as they are sent.
+/// Reserves about twice the bytes of an item: the instance's copy and the sent one.
 fn hold(memory: &Arc<Payloads>, bytes: usize) -> Result<HeldPayload, Cancelled> {
     let held = memory.try_hold(bytes.saturating_mul(2));
     held.ok_or_else(|| Cancelled::TooLargeTogether(memory.most()))
 }
 
-/// A caller that wants an item done. The item is withdrawn with it, before its permit is free for another.
+/// A waiting caller. Dropping it withdraws the item before its permit is released.
 struct Ticket<'a> {
     queue: &'a WorkQueue,
     key: Key,

@@ -13,13 +13,13 @@ use super::queue::WorkQueue;
 use super::workers::Workers;
 use crate::workflow::protocol::LOG;
 
-/// How long a worker may take to read a piece of work before its stream counts as dead.
+/// How long a worker may take to read an item before its stream is closed.
 const SEND: Duration = Duration::from_secs(10);
 
-/// What a worker reads.
+/// The receiving end of a worker's stream.
 pub type WorkItems = mpsc::Receiver<Result<Item, Status>>;
 
-/// One worker's stream of work. When it is dropped, what was sent on it and not answered is cancelled.
+/// A worker's stream of work. Dropping it cancels its unanswered items.
 pub(crate) struct WorkStream {
     queue: Arc<WorkQueue>,
     number: u64,
@@ -33,7 +33,7 @@ impl WorkStream {
         }
     }
 
-    /// The next piece of work, which is this stream's from now on.
+    /// Waits for the next item.
     pub(crate) async fn next(&self) -> Item {
         self.queue.next(self.number).await
     }
@@ -46,7 +46,7 @@ impl Drop for WorkStream {
 }
 
 impl Workers {
-    /// Sends work until the worker disconnects, is too slow, or the sidecar ends.
+    /// Sends work until the worker disconnects or is too slow, or until shutdown.
     pub(crate) async fn serve(&self, items: mpsc::Sender<Result<Item, Status>>, ended: &CancellationToken) {
         let stream = WorkStream::open(&self.queue);
         loop {

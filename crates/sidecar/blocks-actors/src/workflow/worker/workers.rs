@@ -1,7 +1,7 @@
-//! The workers of the app: each piece of work goes through the queue to one of them, and its answer comes back here.
+//! The workers of the app: sends work items through the queue and routes their answers back.
 //!
-//! In a clustered deployment the answer may reach another sidecar of the app. It is waited for in the queue and at the
-//! executor of the piece of work at once.
+//! In a clustered deployment the answer may reach another sidecar of the app, so the caller waits at the
+//! queue and at the item's executor.
 
 use std::sync::Arc;
 
@@ -29,13 +29,13 @@ impl Workers {
         }
     }
 
-    /// How many streams are open.
+    /// Number of open streams.
     pub fn connected(&self) -> usize {
         self.queue.streams()
     }
 
-    /// Has a worker run a step of an instance: an `OrchestratorRequest`, encoded, in pieces. `losses`: how many steps of it
-    /// in a row have lost their worker.
+    /// Sends a step of an instance to a worker: an encoded `OrchestratorRequest`, in pieces. `losses`: the
+    /// instance's losses in a row.
     ///
     /// # Errors
     /// [`Cancelled`].
@@ -54,7 +54,7 @@ impl Workers {
             .await
     }
 
-    /// Has a worker run an activity: an `ActivityRequest`, encoded.
+    /// Sends an activity to a worker: an encoded `ActivityRequest`.
     ///
     /// # Errors
     /// [`Cancelled`].
@@ -75,10 +75,11 @@ impl Workers {
             .await
     }
 
-    /// A worker has run a step. Whether its answer was waited for, here or at another sidecar of the app.
+    /// Handles a worker's answer to a step; returns whether a caller waited for it, here or on another
+    /// sidecar.
     ///
     /// # Errors
-    /// `Unavailable` where the other sidecars could not be asked.
+    /// `Unavailable` if the other sidecars could not be asked.
     pub async fn step_done(&self, response: OrchestratorResponse) -> Result<bool, Status> {
         match self.queue.step_done(response) {
             None => Ok(true),
@@ -87,10 +88,10 @@ impl Workers {
         }
     }
 
-    /// A worker has run an activity, as [`Workers::step_done`] has it.
+    /// As [`Workers::step_done`], for an activity.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Workers::step_done`].
     pub async fn activity_done(&self, response: ActivityResponse) -> Result<bool, Status> {
         match self.queue.activity_done(response) {
             None => Ok(true),
@@ -102,7 +103,7 @@ impl Workers {
         }
     }
 
-    /// Whether the work of a token may have been sent by another sidecar of the app.
+    /// Whether another sidecar of the app may have sent the work of a token.
     pub(crate) fn is_remote(&self, token: &str) -> bool {
         self.engine.is_clustered && !self.queue.is_own(token)
     }

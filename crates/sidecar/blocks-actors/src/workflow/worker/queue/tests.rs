@@ -23,7 +23,7 @@ fn acted(instance: &str, task: i32) -> ActivityResponse {
 }
 
 #[tokio::test]
-async fn work_goes_to_one_stream_and_its_answer_back() {
+async fn routes_work_and_answer() {
     let queue = WorkQueue::new(Limits::default());
     let (one, two) = (WorkStream::open(&queue), WorkStream::open(&queue));
     assert_eq!(queue.streams(), 2);
@@ -46,7 +46,7 @@ async fn work_goes_to_one_stream_and_its_answer_back() {
 }
 
 #[tokio::test]
-async fn what_a_stream_leaves_is_cancelled_and_what_it_did_not_take_is_not() {
+async fn closed_stream_cancels_sent_items_only() {
     let queue = WorkQueue::new(Limits::default());
     let stream = WorkStream::open(&queue);
     let mut sent = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
@@ -64,7 +64,7 @@ async fn what_a_stream_leaves_is_cancelled_and_what_it_did_not_take_is_not() {
 }
 
 #[tokio::test]
-async fn an_activity_beside_a_step_that_has_lost_workers_is_told_so() {
+async fn blames_suspect_step_not_activity() {
     let queue = WorkQueue::new(Limits::default());
     for losses in [0, 2] {
         let stream = WorkStream::open(&queue);
@@ -86,7 +86,7 @@ async fn an_activity_beside_a_step_that_has_lost_workers_is_told_so() {
 }
 
 #[tokio::test]
-async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
+async fn old_answer_does_not_match_new_item() {
     let queue = WorkQueue::new(Limits::default());
     let stream = WorkStream::open(&queue);
     let mut earlier = Box::pin(queue.run_step("a", Vec::new(), 0, pending()));
@@ -101,9 +101,9 @@ async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
     assert!(later.await.is_ok());
 }
 
-/// A step that is repeated has its activities run again while the first executions are still with workers.
+/// A repeated step requests its activities again while workers still run the first ones.
 #[tokio::test]
-async fn each_of_two_pieces_of_one_key_gets_its_own_answer() {
+async fn items_of_one_key_get_own_answers() {
     let queue = WorkQueue::new(Limits::default());
     let stream = WorkStream::open(&queue);
     let mut first = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
@@ -119,9 +119,9 @@ async fn each_of_two_pieces_of_one_key_gets_its_own_answer() {
     assert!(second.now_or_never().is_some_and(|answer| answer.is_ok()));
 }
 
-/// A worker that returns no token answers the latest item of its key, and no earlier one after that.
+/// A worker without tokens answers the latest item of a key, and no earlier one afterwards.
 #[tokio::test]
-async fn an_answer_without_a_token_is_for_the_latest_item() {
+async fn answer_without_token_matches_latest_item() {
     let queue = WorkQueue::new(Limits::default());
     let stream = WorkStream::open(&queue);
     let mut earlier = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
@@ -137,7 +137,7 @@ async fn an_answer_without_a_token_is_for_the_latest_item() {
 }
 
 #[tokio::test]
-async fn tokens_are_of_one_queue() {
+async fn tokens_belong_to_one_queue() {
     let (here, there) = (
         WorkQueue::new(Limits::default()),
         WorkQueue::new(Limits::default()),
@@ -160,7 +160,7 @@ async fn tokens_are_of_one_queue() {
 }
 
 #[tokio::test]
-async fn a_remote_answer_ends_the_wait() {
+async fn remote_answer_completes_item() {
     let queue = WorkQueue::new(Limits {
         steps: Some(1),
         activities: None,
@@ -185,7 +185,7 @@ async fn a_remote_answer_ends_the_wait() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_taken_ends_the_wait_for_it() {
+async fn rejected_answer_ends_wait() {
     let queue = WorkQueue::new(Limits::default());
     let why = Cancelled::TooLarge { size: 9, limit: 8 };
     let stream = WorkStream::open(&queue);
@@ -200,7 +200,7 @@ async fn an_answer_that_cannot_be_taken_ends_the_wait_for_it() {
 }
 
 #[tokio::test]
-async fn limits_hold_work_back() {
+async fn limits_hold_back_work() {
     let queue = WorkQueue::new(Limits {
         steps: None,
         activities: Some(1),
@@ -234,7 +234,7 @@ async fn limits_hold_work_back() {
 }
 
 #[tokio::test]
-async fn what_a_limit_holds_back_counts_as_work() {
+async fn held_back_work_counts_as_waiting() {
     let queue = WorkQueue::new(Limits {
         steps: None,
         activities: Some(1),
@@ -258,10 +258,10 @@ async fn what_a_limit_holds_back_counts_as_work() {
     assert_eq!(queue.waiting(), 0);
 }
 
-/// Invariant: steps hold so many bytes together, whether a worker has them or not. Any step gets in while there is room, however
-/// large. Activities have memory for themselves, so that no step waits for one.
+/// Invariant: the bytes of all steps are bounded, sent or not; one step of any size is admitted while there
+/// is room. Activities have their own budget, so that no step waits for one.
 #[tokio::test]
-async fn work_beyond_its_memory_is_refused() {
+async fn rejects_work_beyond_memory_limit() {
     let queue = WorkQueue::within(Limits::default(), || Payloads::up_to(100));
     let step = |bytes| {
         let mut wanted = Box::pin(queue.run_step("a", vec![vec![0; bytes].into()], 0, pending()));
@@ -288,7 +288,7 @@ async fn work_beyond_its_memory_is_refused() {
 }
 
 #[tokio::test]
-async fn work_that_nobody_waits_for_is_not_sent() {
+async fn withdrawn_work_is_not_sent() {
     let queue = WorkQueue::new(Limits::default());
     let mut dropped = Box::pin(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(dropped.as_mut().now_or_never().is_none());
@@ -300,7 +300,7 @@ async fn work_that_nobody_waits_for_is_not_sent() {
 }
 
 #[tokio::test]
-async fn what_was_withdrawn_is_skipped_and_does_not_pile_up() {
+async fn withdrawn_items_do_not_accumulate() {
     let queue = WorkQueue::new(Limits::default());
     let want = |task: i32| {
         let queue = Arc::clone(&queue);
@@ -335,7 +335,7 @@ async fn what_was_withdrawn_is_skipped_and_does_not_pile_up() {
 }
 
 #[tokio::test]
-async fn an_end_cancels_everything() {
+async fn end_cancels_all_work() {
     let queue = WorkQueue::new(Limits::default());
     let mut waiting = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(waiting.as_mut().now_or_never().is_none());
