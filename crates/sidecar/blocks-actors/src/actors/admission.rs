@@ -127,7 +127,7 @@ impl InFlight {
     }
 
     /// Whether calls must check for eviction: there is an [`Evicting`].
-    pub(super) fn is_asked(&self) -> bool {
+    pub(super) fn has_eviction(&self) -> bool {
         self.period.evicts.load(Ordering::SeqCst) > 0
     }
 
@@ -138,7 +138,7 @@ impl InFlight {
         loop {
             let mut look = std::pin::pin!(shard.recheck.notified());
             look.as_mut().enable();
-            if self.is_cancelled() || (self.is_asked() && evicted()) {
+            if self.is_cancelled() || (self.has_eviction() && evicted()) {
                 return;
             }
             // Checked first: after a suspension, everything the call waits for may be ready at once.

@@ -25,7 +25,7 @@ use super::{ActorError, Actors, REENTRANCY_ID, check, check_for_app};
 /// How long a peer's call waits while calls are not admitted: longer than the election of a placement leader.
 /// A host that is cut off from placement is the last to learn that an actor moved; the calling sidecar knows
 /// or waits itself.
-const PEERS_WAIT: Duration = Duration::from_secs(10);
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A call of an actor method; the body is buffered so that it can be retried.
 #[derive(Clone, Debug, Default)]
@@ -117,7 +117,9 @@ impl Actors {
             &resilience.metrics,
         );
         let sent = attempts.until(&self.ended).run(async |_| {
-            let result = self.found(&Message::Call(call), rules.has_target).await;
+            let result = self
+                .send_with_retries(&Message::Call(call), rules.has_target)
+                .await;
             let outcome = match &result {
                 Ok(_) => Outcome::Success,
                 Err(error) if error.is_failure() => Outcome::Failure { code: None },
@@ -142,13 +144,13 @@ impl Actors {
     /// Sends a message without the type's policy: timers and reminders have their own retries.
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
         self.known(message.kind()).await?;
-        self.found(message, false).await
+        self.send_with_retries(message, false).await
     }
 
     /// Routes a message to its actor. If the host does not have the actor yet, the built-in retries apply,
     /// unless the type has a policy. A new table interrupts a pause with an attempt that does not count as a
     /// retry, so that the startup of a fleet does not use them up.
-    async fn found(&self, message: &Message<'_>, has_policy: bool) -> Result<Reply, ActorError> {
+    async fn send_with_retries(&self, message: &Message<'_>, has_policy: bool) -> Result<Reply, ActorError> {
         let resilience = &self.with.resilience;
         let builtin = (!has_policy).then(|| {
             let policies = resilience.policies.load();
@@ -164,7 +166,7 @@ impl Actors {
                     .map_err(|refused| ActorError::Invoke(refused.to_string()))?;
             }
             // Boxed: the future of an app call is large.
-            let result = Box::pin(self.once(message, Origin::Own, &mut steps)).await;
+            let result = Box::pin(self.route_once(message, Origin::Own, &mut steps)).await;
             let next = match (outcome(&result), pause_end) {
                 (Outcome::Failure { .. }, Some(end)) => end,
                 (outcome, _) => match run.after(outcome) {
@@ -194,7 +196,7 @@ impl Actors {
         if let Some(guard) = self.admission.try_admit(self.shard_of(kind, id)) {
             return Ok(guard);
         }
-        let waited = Box::pin(timeout(PEERS_WAIT, self.admit_call(kind, id))).await;
+        let waited = Box::pin(timeout(PEER_TIMEOUT, self.admit_call(kind, id))).await;
         waited.unwrap_or(Err(ActorError::Disseminating))
     }
 
@@ -206,7 +208,7 @@ impl Actors {
     }
 
     /// Routes a message once. Afterwards `steps` has changed if there is a newer table than the one used.
-    async fn once(
+    async fn route_once(
         &self,
         message: &Message<'_>,
         origin: Origin,
@@ -272,7 +274,8 @@ impl Actors {
     /// Handles a message from another sidecar, whose table says that the actor lives or lived here.
     pub(super) async fn received(&self, message: &Message<'_>, origin: Origin) -> Result<Reply, ActorError> {
         self.known(message.kind()).await?;
-        self.once(message, origin, &mut self.steps.subscribe()).await
+        self.route_once(message, origin, &mut self.steps.subscribe())
+            .await
     }
 
     /// Calls an actor on this sidecar while its guard is held. If the actor is not `owned` any longer, only

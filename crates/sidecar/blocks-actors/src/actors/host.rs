@@ -271,7 +271,7 @@ impl HostedType {
         let turn = match entry {
             Entry::Turn(ticket, begins) => {
                 let turn = self.begun(id, ticket, begins, woken).await;
-                self.unless_cut(turn, turn_request).await
+                self.unless_cancelled(turn, turn_request).await
             }
             Entry::Ends => {
                 let _ended = woken.await;
@@ -301,7 +301,7 @@ impl HostedType {
 
     /// Gives up a turn if its call has been cancelled: it would only be interrupted. Calls queued behind it
     /// do the same. `None` if the actor was deactivated here.
-    async fn unless_cut<'a>(&self, turn: Turn<'a>, turn_request: &TurnRequest<'_>) -> Option<Turn<'a>> {
+    async fn unless_cancelled<'a>(&self, turn: Turn<'a>, turn_request: &TurnRequest<'_>) -> Option<Turn<'a>> {
         let Some(guard) = turn_request.guard else {
             return Some(turn);
         };
@@ -311,7 +311,7 @@ impl HostedType {
             return std::future::pending().await;
         }
         let id = turn.id;
-        if guard.is_asked() && self.is_evicted(id) {
+        if guard.has_eviction() && self.is_evicted(id) {
             drop(turn);
             self.wait_until_ended(id).await;
             return None;

@@ -13,7 +13,7 @@ use super::placement::until;
 use super::{ActorError, Actors, LOG};
 
 /// Maximum concurrent deactivations.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT: usize = 64;
 /// Minimum pause between scans for idle actors.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long an actor that moves may take to end, after which the sidecar proceeds without it. Also how long
@@ -24,7 +24,7 @@ impl Actors {
     /// Deactivates idle actors while the sidecar runs.
     pub(super) async fn end_idle(&self) {
         let mut types = self.types.subscribe();
-        // An unresponsive app delays no other actor, up to [`AT_ONCE`] of them. Actors beyond that are not
+        // An unresponsive app delays no other actor, up to [`MAX_CONCURRENT`] of them. Actors beyond that are not
         // taken yet and stay callable.
         let mut ending = FuturesUnordered::new();
         loop {
@@ -43,7 +43,7 @@ impl Actors {
                     if !kind.has_idle(shard) {
                         continue;
                     }
-                    while kind.internal.is_none() && ending.len() >= AT_ONCE {
+                    while kind.internal.is_none() && ending.len() >= MAX_CONCURRENT {
                         ending.next().await;
                     }
                     // No idle scan during a dissemination: actors that move are ended anyway.
@@ -51,7 +51,7 @@ impl Actors {
                     let most = match kind.internal {
                         // Internal actors are ended without I/O.
                         Some(_) => usize::MAX,
-                        None => AT_ONCE.saturating_sub(ending.len()),
+                        None => MAX_CONCURRENT.saturating_sub(ending.len()),
                     };
                     for (id, ticket) in kind.take_idle(shard, most) {
                         if let Some(internal) = &kind.internal {
@@ -110,7 +110,7 @@ impl Actors {
             ids.into_iter().map(move |id| (kind, id))
         });
         let all: Vec<_> = all.collect();
-        let halted = stream::iter(all).for_each_concurrent(AT_ONCE, |(kind, id)| async move {
+        let halted = stream::iter(all).for_each_concurrent(MAX_CONCURRENT, |(kind, id)| async move {
             if timeout(DEACTIVATION_TIMEOUT, self.halt_one(kind, &id))
                 .await
                 .is_err()

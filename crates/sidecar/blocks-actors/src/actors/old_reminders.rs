@@ -18,7 +18,7 @@ const PROTOBUF: &[u8] = b"\0pb";
 /// Pause between attempts while there is no readable store.
 const RETRY: Duration = Duration::from_secs(30);
 /// Partitions read concurrently.
-const AT_ONCE: u32 = 64;
+const MAX_CONCURRENT: u32 = 64;
 /// Maximum partitions read of a type: the reads load the store at every start.
 const MAX_PARTITIONS: u32 = 1024;
 
@@ -120,8 +120,8 @@ async fn find(store: &Store, kind: &str) -> Result<Option<String>, Cause> {
     let TypeRecord { id, reminders } = record.unwrap_or_default();
     let last = reminders.partition_count.min(MAX_PARTITIONS);
     let key = |number: u32| [whole.as_str(), &id, "reminders", &number.to_string()].join(SEPARATOR);
-    for first in (1..=last).step_by(AT_ONCE as usize) {
-        let keys: Vec<_> = (first..=last.min(first + AT_ONCE - 1)).map(key).collect();
+    for first in (1..=last).step_by(MAX_CONCURRENT as usize) {
+        let keys: Vec<_> = (first..=last.min(first + MAX_CONCURRENT - 1)).map(key).collect();
         let lists = store.get_all_whole(keys.clone(), in_partition(&id)).await?;
         let mut lists = keys.into_iter().zip(lists);
         let found = lists.find(|(_, list)| list.as_ref().is_some_and(|list| has_some(&list.data)));

@@ -15,7 +15,7 @@ pub(super) const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) const SEARCH_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Pause before asking a replica again that closed the connection.
-const BROKEN_OFF: Duration = Duration::from_millis(20);
+const CLOSED_PAUSE: Duration = Duration::from_millis(20);
 
 /// A lost stream, to be reopened.
 pub(super) struct LostStream {
@@ -61,7 +61,7 @@ impl Outage {
 
 /// Asks a replica whether it leads, until it answers or `limit` has passed. A process that is shutting down
 /// still accepts connections and closes them, which proves nothing.
-pub(super) async fn look<T, F>(limit: Duration, mut open: impl FnMut() -> F) -> Result<T, Unopened>
+pub(super) async fn search<T, F>(limit: Duration, mut open: impl FnMut() -> F) -> Result<T, Unopened>
 where
     F: Future<Output = Result<T, Unopened>>,
 {
@@ -72,7 +72,7 @@ where
                 Err(unopened) if unopened.is_ended && !unopened.nobody_leads => broken = unopened,
                 said => return said,
             }
-            sleep(BROKEN_OFF).await;
+            sleep(CLOSED_PAUSE).await;
         }
     });
     looked.await.unwrap_or(Err(broken))
@@ -91,7 +91,12 @@ impl Actors {
     }
 
     /// Handles the result of a search for the leader.
-    pub(super) async fn looked(&self, outage: Outage, lost: &LostStream, tour: usize) -> Option<Outage> {
+    pub(super) async fn after_search(
+        &self,
+        outage: Outage,
+        lost: &LostStream,
+        tour: usize,
+    ) -> Option<Outage> {
         let next = lost.nobody_leads.then(|| outage.next(tour));
         match &next {
             None => self.close().await,
@@ -164,7 +169,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn asks_stopping_replica_again() {
         let mut asked = 0;
-        let looked = look(SEARCH_TIMEOUT, || {
+        let looked = search(SEARCH_TIMEOUT, || {
             asked += 1;
             ready(match asked {
                 1..5 => unopened(&Status::unavailable("connection reset")),
@@ -178,7 +183,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn reports_unproven_outage_in_time() {
         let began = Instant::now();
-        let looked = look(SEARCH_TIMEOUT, || {
+        let looked = search(SEARCH_TIMEOUT, || {
             ready(unopened(&Status::unavailable("connection reset")))
         })
         .await;
@@ -186,9 +191,9 @@ mod tests {
         assert!(!unsure.nobody_leads);
         assert!(unsure.cause.contains("connection reset"), "{}", unsure.cause);
         assert_eq!(began.elapsed(), SEARCH_TIMEOUT);
-        let silent = look(SEARCH_TIMEOUT, pending::<Result<(), _>>).await;
+        let silent = search(SEARCH_TIMEOUT, pending::<Result<(), _>>).await;
         assert!(!silent.unwrap_err().nobody_leads);
-        let turned_away = look(SEARCH_TIMEOUT, || {
+        let turned_away = search(SEARCH_TIMEOUT, || {
             ready(unopened(&Status::permission_denied("no")))
         })
         .await;

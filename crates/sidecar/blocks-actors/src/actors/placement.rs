@@ -21,10 +21,10 @@ use tonic::Streaming;
 use super::outage::{LostStream, Outage, SEARCH_INTERVAL, SEARCH_TIMEOUT, Unopened, look};
 use super::replicas::{Replica, Replicas};
 use super::{Actors, LOG};
-use session::{Handing, Session, handed};
+use session::{PendingHandover, Session, handed};
 
 /// Connect timeout, including TLS.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long the first report waits for the app's actor types.
@@ -81,7 +81,7 @@ impl Actors {
                 None => self.close().await,
             }
         };
-        tokio::join!(ended, handed(&mut handing));
+        tokio::join!(ended, finish_handover(&mut handing));
         self.ended.cancel();
         self.timers.ended().await;
     }
@@ -91,7 +91,7 @@ impl Actors {
         &'a self,
         placement: &Placement,
         stop: &CancellationToken,
-        handing: &mut Handing<'a>,
+        handing: &mut PendingHandover<'a>,
     ) -> Option<Ending<'a>> {
         let mut types = self.types.subscribe();
         tokio::select! {
@@ -134,7 +134,7 @@ impl Actors {
                         if lost.nobody_leads {
                             replicas.denied(&outage);
                         }
-                        self.looked(outage, &lost, replicas.tour()).await
+                        self.after_search(outage, &lost, replicas.tour()).await
                     }
                     _ => {
                         replicas.begin_outage();
@@ -142,7 +142,7 @@ impl Actors {
                     }
                 }
             };
-            (outage, ()) = tokio::join!(without, handed(handing));
+            (outage, ()) = tokio::join!(without, finish_handover(handing));
             if outage.is_none() {
                 self.admission.resume();
             }
@@ -191,7 +191,7 @@ impl Actors {
         replicas: &mut Replicas<'_>,
         outage: Option<&Outage>,
         stop: &CancellationToken,
-        handing: &mut Handing<'a>,
+        handing: &mut PendingHandover<'a>,
     ) -> End<'a> {
         let opening = async {
             let replica = replicas.next(outage).await.map_err(Unopened::from)?;
@@ -199,7 +199,7 @@ impl Actors {
             let tour = u32::try_from(replicas.tour()).unwrap_or(u32::MAX);
             match outage {
                 None => open().await,
-                Some(_) => look(SEARCH_TIMEOUT / tour, open).await,
+                Some(_) => search(SEARCH_TIMEOUT / tour, open).await,
             }
         };
         let opened = tokio::select! {
@@ -288,10 +288,14 @@ impl Placement {
         let name = server_name(host.map_or(replica.listed, |(host, _)| host));
         let address = replica.address.as_str();
         let dialer = match &self.identity {
-            Some((identity, id)) => {
-                Dialer::mutual(address, identity, Expect::Exact(id.clone()), name, CONNECT)
-            }
-            None => Dialer::plain(address, CONNECT),
+            Some((identity, id)) => Dialer::mutual(
+                address,
+                identity,
+                Expect::Exact(id.clone()),
+                name,
+                CONNECT_TIMEOUT,
+            ),
+            None => Dialer::plain(address, CONNECT_TIMEOUT),
         };
         Channel::new(H2Pool::new(dialer, Some(KeepAlive::OF_PLACEMENT)))
     }

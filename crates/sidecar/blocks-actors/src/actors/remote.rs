@@ -30,7 +30,7 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(super) const HANDED: HeaderName = HeaderName::from_static("outrigger-handed-over");
 
 /// Names that Dapr matches case-sensitively.
-const SPELLED: [(&str, &str); 7] = [
+const CASE_SENSITIVE: [(&str, &str); 7] = [
     ("dapr-reentrancy-id", "Dapr-Reentrancy-Id"),
     ("dapr-api-call", "Dapr-API-Call"),
     ("x-dapr-remote", "X-Dapr-Remote"),
@@ -41,8 +41,8 @@ const SPELLED: [(&str, &str); 7] = [
 ];
 
 /// Spells metadata names as Dapr expects.
-pub(super) fn spell(metadata: &mut HashMap<String, ListStringValue>) {
-    for (lower, spelled) in SPELLED {
+pub(super) fn restore_case(metadata: &mut HashMap<String, ListStringValue>) {
+    for (lower, spelled) in CASE_SENSITIVE {
         if let Some(values) = metadata.remove(lower) {
             metadata.insert(spelled.to_owned(), values);
         }
@@ -154,7 +154,7 @@ pub(super) fn request(call: &ActorCall) -> outrigger_wire::internals::v1::Intern
         }),
     };
     let mut message = head.into_message(call.body.clone());
-    spell(&mut message.metadata);
+    restore_case(&mut message.metadata);
     message
 }
 

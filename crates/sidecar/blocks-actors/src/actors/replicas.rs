@@ -71,14 +71,14 @@ impl<'p> Replicas<'p> {
         };
         let listed = listed.ok_or("no address is known")?;
         let address = match self.by_name {
-            true => self.behind(listed, turn, outage).await?.to_string(),
+            true => self.resolve_next(listed, turn, outage).await?.to_string(),
             false => listed.clone(),
         };
         Ok(Replica { address, listed })
     }
 
     /// Selects an address of the name.
-    async fn behind(
+    async fn resolve_next(
         &mut self,
         name: &str,
         turn: usize,

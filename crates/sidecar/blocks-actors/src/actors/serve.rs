@@ -181,6 +181,6 @@ async fn response(reply: Reply, limit: usize) -> Result<InternalInvokeResponse, 
     let mut message = head
         .into_message(body)
         .map_err(|error| Status::internal(error.to_string()))?;
-    spell(&mut message.headers);
+    restore_case(&mut message.headers);
     Ok(message)
 }

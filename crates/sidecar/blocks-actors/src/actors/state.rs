@@ -13,7 +13,7 @@ use outrigger_component::{Kind, Pairs};
 use super::{ActorError, Actors, check, check_for_app};
 
 /// Values read per request to a store.
-const READ_AT_ONCE: usize = 1000;
+const READ_BATCH: usize = 1000;
 
 /// A change of one key of an actor's state.
 #[derive(Clone, Debug)]
@@ -173,7 +173,7 @@ impl Actors {
         let partition = self.partition(kind, id);
         let metadata = Pairs::from([("partitionKey".to_owned(), partition.clone())]);
         let mut values = HashMap::with_capacity(keys.len());
-        for keys in keys.chunks(READ_AT_ONCE) {
+        for keys in keys.chunks(READ_BATCH) {
             let stored = keys.iter().map(|key| format!("{partition}{SEPARATOR}{key}"));
             let found = store.get_all_whole(stored.collect(), metadata.clone());
             let found = tokio::select! {

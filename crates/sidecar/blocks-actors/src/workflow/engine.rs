@@ -19,7 +19,7 @@ use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorCall, ActorError, Actors};
 
 /// Maximum concurrent calls of one step.
-pub(crate) const AT_ONCE: usize = 32;
+pub(crate) const MAX_CONCURRENT: usize = 32;
 
 /// The dependencies of `Workflows`.
 pub struct Dependencies {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outrigger_telemetry::metrics::{Counter, Family, Gauge, Histogram, Millis, Ratio, Registry};
+use outrigger_telemetry::metrics::{Counter, Gauge, Histogram, Millis, PurgeSet, Ratio, Registry};
 
 /// An external operation on an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,8 @@ impl Ended {
 
 /// A counter with its latencies.
 struct Measured {
-    count: Family<Counter, 2>,
-    latency: Family<Histogram<Millis>, 2>,
+    count: PurgeSet<Counter, 2>,
+    latency: PurgeSet<Histogram<Millis>, 2>,
 }
 
 impl Measured {
@@ -71,12 +71,12 @@ impl Measured {
 pub struct WorkflowMetrics {
     operations: Measured,
     executions: Measured,
-    scheduling: Family<Histogram<Millis>, 1>,
+    scheduling: PurgeSet<Histogram<Millis>, 1>,
     activity_operations: Measured,
     activity_executions: Measured,
-    payload: Family<Histogram<Ratio>, 1>,
-    activity_payload: Family<Histogram<Ratio>, 2>,
-    activity_quarantined: Family<Counter, 1>,
+    payload: PurgeSet<Histogram<Ratio>, 1>,
+    activity_payload: PurgeSet<Histogram<Ratio>, 2>,
+    activity_quarantined: PurgeSet<Counter, 1>,
     /// Connected workers.
     pub(super) workers: Gauge,
     /// Stalled instances on this sidecar.
@@ -138,22 +138,22 @@ impl WorkflowMetrics {
                 "Activities parked because their workers disconnected too often.",
                 ["activity_name"],
             ),
-            workers: one(
+            workers: gauge(
                 registry,
                 "runtime_workflow_workers",
                 "Workers with an open stream of work items.",
             ),
-            stalled: one(
+            stalled: gauge(
                 registry,
                 "runtime_workflow_stalled_instances",
                 "Stalled workflow instances on this sidecar.",
             ),
-            failing: one(
+            failing: gauge(
                 registry,
                 "runtime_workflow_failing_instances",
                 "Instances on this sidecar whose last run failed and is retried.",
             ),
-            cached: one(
+            cached: gauge(
                 registry,
                 "runtime_workflow_kept_history_bytes",
                 "Bytes of workflow histories cached between turns.",
@@ -208,6 +208,6 @@ impl WorkflowMetrics {
 }
 
 /// A gauge without labels.
-fn one(registry: &Registry, name: &str, help: &'static str) -> Gauge {
+fn gauge(registry: &Registry, name: &str, help: &'static str) -> Gauge {
     registry.gauge::<0>(name, help, []).with([])
 }

@@ -13,14 +13,14 @@ use prost_types::{Any, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
-use super::engine::{AT_ONCE, Engine};
+use super::engine::{Engine, MAX_CONCURRENT};
 use super::error::retry_later;
 use super::protocol::{any_for, now, random};
 
 /// How long to retry an unavailable scheduler.
 const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between attempts.
-const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// Time limit for postponing a reminder; after it the reminder is redelivered in a second instead.
 pub(crate) const POSTPONE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -58,7 +58,7 @@ impl Engine {
         data: Option<Any>,
     ) -> Result<(), Status> {
         let job = Job {
-            due_time: Some(spelled(due)),
+            due_time: Some(format_due(due)),
             data,
             failure_policy: Some(JobFailurePolicy {
                 policy: Some(Policy::Constant(JobFailurePolicyConstant {
@@ -69,7 +69,7 @@ impl Engine {
             ..Job::default()
         };
         let actors = self.actors().map_err(retry_later)?;
-        let mut pauses = PAUSES;
+        let mut pauses = BACKOFF;
         let end = Instant::now() + SCHEDULER_TIMEOUT;
         loop {
             let Err(error) = actors.set_reminder(kind, id, name, job.clone()).await else {
@@ -106,7 +106,7 @@ impl Engine {
             .into_iter()
             .map(|id| async move { self.forget(kind, &id, RUN_ACTIVITY).await });
         let forgotten: Vec<_> = forgotten.collect();
-        let forgotten = stream::iter(forgotten).buffer_unordered(AT_ONCE);
+        let forgotten = stream::iter(forgotten).buffer_unordered(MAX_CONCURRENT);
         forgotten.try_collect().await
     }
 
@@ -148,7 +148,7 @@ impl Engine {
 }
 
 /// Formats RFC 3339 with fractions of a second, so that a timer is not early.
-fn spelled(due: Option<Timestamp>) -> String {
+fn format_due(due: Option<Timestamp>) -> String {
     let due = due.unwrap_or_else(now);
     let known = jiff::Timestamp::new(due.seconds, due.nanos.clamp(0, 999_999_999));
     let furthest = match due.seconds < 0 {
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn formats_due_times_as_rfc_3339() {
-        let at = |seconds, nanos| spelled(Some(Timestamp { seconds, nanos }));
+        let at = |seconds, nanos| format_due(Some(Timestamp { seconds, nanos }));
         assert_eq!(at(0, 0), "1970-01-01T00:00:00Z");
         assert_eq!(at(1_700_000_000, 250_000_000), "2023-11-14T22:13:20.25Z");
         assert_eq!(at(i64::MAX, 0), "9999-12-30T22:00:00.999999999Z");

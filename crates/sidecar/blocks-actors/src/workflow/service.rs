@@ -10,7 +10,7 @@ use tonic::Status;
 
 use super::activity::actor::Activities;
 use super::activity::failures::ActivityFailures;
-use super::engine::{AT_ONCE, Dependencies, Engine};
+use super::engine::{Dependencies, Engine, MAX_CONCURRENT};
 use super::instance::failures::InstanceFailures;
 use super::instance::retention::Retentioners;
 use super::instance::state::Instances;
@@ -175,7 +175,10 @@ impl Workflows {
             self.engine.tasks.spawn(async move {
                 let all = postponed.iter().map(|id| engine.run_now(id));
                 let all: Vec<_> = all.collect();
-                stream::iter(all).buffer_unordered(AT_ONCE).collect::<()>().await;
+                stream::iter(all)
+                    .buffer_unordered(MAX_CONCURRENT)
+                    .collect::<()>()
+                    .await;
             });
         }
         tracing::info!(target: LOG, "work item stream established; {} in all", *streams);

@@ -1,4 +1,4 @@
-//! Calls that schedule, read and delete, spread over all schedulers.
+//! Calls of the scheduler API, spread over all schedulers.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -19,30 +19,31 @@ use tonic::{Code, Response, Status};
 use super::Scheduler;
 use super::hosts::Host;
 
-/// Time that a call may spend without a connection to a scheduler.
+/// How long a call may wait for a connection to a scheduler.
 const REACH_TIMEOUT: Duration = Duration::from_secs(4);
-/// Limit of a call, with that time: a scheduler may itself have to wait for its store.
-const CALL: Duration = Duration::from_secs(30);
-/// What a sidecar lacks without a scheduler, and the remedy.
+/// Time limit of a call, including [`REACH_TIMEOUT`]: a scheduler may itself wait for its store.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The features that need a scheduler, and the remedy.
 pub const WITHOUT: &str =
     "jobs, actor reminders and workflows need a scheduler (give its address with --scheduler-host-address)";
-/// Before a call that reached no scheduler is made again.
-const PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+/// Backoff between attempts. The deadline bounds them, not a resiliency policy: no policy target covers the
+/// scheduler.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
-/// Why the scheduler did not do what it was asked.
+/// Why a scheduler call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SchedulerError {
-    /// `--scheduler-host-address` names none.
-    // The opening is the contract's.
+    /// No scheduler is configured.
+    // The contract's prefix.
     #[error("scheduler clients are disabled: {WITHOUT}")]
     Disabled,
-    /// It refused, or could not be reached.
+    /// The scheduler rejected the call or was unreachable.
     #[error("rpc error: code = {:?} desc = {}", .0.code(), described(.0))]
     Status(Status),
 }
 
 impl SchedulerError {
-    /// The code that the scheduler answered with.
+    /// The scheduler's code.
     pub fn code(&self) -> Code {
         match self {
             Self::Disabled => Code::Unknown,
@@ -51,7 +52,7 @@ impl SchedulerError {
     }
 }
 
-/// What a status says, or why there was none.
+/// The message of a status, or the local error that prevented an answer.
 pub(super) fn described(status: &Status) -> String {
     match unsent(status) {
         Some(error) => outrigger_transport::error::chain(error),
@@ -59,25 +60,25 @@ pub(super) fn described(status: &Status) -> String {
     }
 }
 
-/// Why a status was made here, because there was no answer.
+/// The local error of a call without an answer.
 fn unsent(status: &Status) -> Option<&SendError> {
     std::error::Error::source(status)?.downcast_ref()
 }
 
-/// Whether a call that came to nothing may be made again.
-fn is_repeatable(status: &Status, idempotent: bool) -> bool {
+/// Whether to retry a failed call on another scheduler.
+fn should_retry(status: &Status, idempotent: bool) -> bool {
     match unsent(status) {
         Some(error) => error.is_repeatable() || (idempotent && error.is_unavailable()),
-        // The scheduler itself ends, or its leader changes.
+        // The scheduler is shutting down, or its leader changes.
         None => status.code() == Code::Cancelled,
     }
 }
 
 impl Scheduler {
-    /// Stores a job or a reminder; `overwrite`: in the place of one with its name.
+    /// Stores a job or a reminder; `overwrite`: replaces one of the same name.
     ///
     /// # Errors
-    /// [`SchedulerError`]; the code is `AlreadyExists` where there is one and it is not to be overwritten.
+    /// [`SchedulerError`] with the code `AlreadyExists` if the name exists and `overwrite` is false.
     pub async fn schedule(
         &self,
         name: &str,
@@ -101,7 +102,7 @@ impl Scheduler {
     /// Reads a job or a reminder.
     ///
     /// # Errors
-    /// [`SchedulerError`]; the code is `NotFound` where there is none.
+    /// [`SchedulerError`] with the code `NotFound` if it does not exist.
     pub async fn get(&self, name: &str, metadata: JobMetadata) -> Result<Job, SchedulerError> {
         let request = GetJobRequest {
             name: name.to_owned(),
@@ -114,7 +115,7 @@ impl Scheduler {
         Ok(call.await?.job.unwrap_or_default())
     }
 
-    /// Deletes a job or a reminder; that there is none is fine.
+    /// Deletes a job or a reminder; succeeds if there is none.
     ///
     /// # Errors
     /// [`SchedulerError`].
@@ -130,7 +131,7 @@ impl Scheduler {
         call.await.map(|_| ())
     }
 
-    /// Lists what belongs to an app, to an actor, or to the actors of a type.
+    /// Lists the jobs of an app, or the reminders of an actor or of an actor type.
     ///
     /// # Errors
     /// [`SchedulerError`].
@@ -145,7 +146,8 @@ impl Scheduler {
         Ok(call.await?.jobs)
     }
 
-    /// Deletes all that belongs to an app or to actors; `id_prefix`: to all whose id starts with the one given.
+    /// Deletes all jobs of an app or all reminders of actors; `id_prefix`: of all actors whose ids start with
+    /// the given one.
     ///
     /// # Errors
     /// [`SchedulerError`].
@@ -161,7 +163,7 @@ impl Scheduler {
         call.await.map(|_| ())
     }
 
-    /// Deletes what belongs to an app or to an actor and has a name that starts with `prefix`.
+    /// Deletes jobs of an app or reminders of an actor whose names start with `prefix`.
     ///
     /// # Errors
     /// [`SchedulerError`].
@@ -177,8 +179,8 @@ impl Scheduler {
         call.await.map(|_| ())
     }
 
-    /// Makes a call, of one scheduler after the other as long as none can have acted on it. `idempotent`: nor does it
-    /// matter if one has.
+    /// Calls one scheduler after the other, as long as none can have acted on the call. An `idempotent` call
+    /// is also retried if one may have.
     async fn call<T, F>(
         &self,
         idempotent: bool,
@@ -204,8 +206,8 @@ impl Scheduler {
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let now = Instant::now();
-        let (deadline, mut reach_by) = (now + CALL, now + REACH_TIMEOUT);
-        let (mut pauses, mut last) = (PAUSES, Cow::Borrowed("no scheduler is known yet"));
+        let (deadline, mut reach_by) = (now + CALL_TIMEOUT, now + REACH_TIMEOUT);
+        let (mut pauses, mut last) = (BACKOFF, Cow::Borrowed("no scheduler is known yet"));
         loop {
             let reached = timeout_at(reach_by, self.reached(&mut pauses, &mut last)).await;
             let host = reached.unwrap_or_else(|_| {
@@ -223,11 +225,11 @@ impl Scheduler {
                 Err(_) => {
                     let address = host.address();
                     return Err(Status::deadline_exceeded(format!(
-                        "no answer from the scheduler at {address} within {CALL:?}"
+                        "no answer from the scheduler at {address} within {CALL_TIMEOUT:?}"
                     )));
                 }
             };
-            if !is_repeatable(&status, idempotent) {
+            if !should_retry(&status, idempotent) {
                 return Err(status);
             }
             reach_by = deadline.min(reach_by + sent.elapsed());
@@ -236,11 +238,11 @@ impl Scheduler {
         }
     }
 
-    /// The first scheduler that takes a connection; `last`: why none has so far.
+    /// The first scheduler that accepts a connection; `last` is set to why none has so far.
     async fn reached(&self, pauses: &mut Backoff, last: &mut Cow<'_, str>) -> Result<Arc<Host>, Status> {
         loop {
             let host = self.next().await?;
-            *last = Cow::Borrowed("it did not answer");
+            *last = Cow::Borrowed("no answer");
             match host.connect().await {
                 Ok(()) => return Ok(host),
                 Err(error) => *last = Cow::Owned(outrigger_transport::error::chain(&error)),
@@ -249,11 +251,11 @@ impl Scheduler {
         }
     }
 
-    /// The scheduler whose turn it is, as soon as one is known.
+    /// The next scheduler in turn, once one is known.
     async fn next(&self) -> Result<Arc<Host>, Status> {
         let mut hosts = self.hosts.subscribe();
         let known = hosts.wait_for(|hosts| hosts.as_ref().is_some_and(|hosts| !hosts.is_empty()));
-        // The sender is ours: there is always somebody to hear from.
+        // `self` owns the sender, so this fails only during shutdown.
         let known = known
             .await
             .map_err(|_| Status::cancelled("the sidecar is shutting down"))?;
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_schedulers_the_flag_and_what_needs_it_are_named() {
+    async fn disabled_error_names_flag_and_features() {
         let scheduler = scheduler(&[]);
         let error = scheduler.list(scheduler.of_app()).await.unwrap_err().to_string();
         let more = error.strip_prefix("scheduler clients are disabled: ").unwrap();
@@ -291,8 +293,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_scheduler_that_is_away_fails_calls_within_five_seconds() {
-        // A port that is bound and not listened on refuses connections.
+    async fn unreachable_scheduler_fails_within_five_seconds() {
+        // A bound port without a listener refuses connections.
         let closed = tokio::net::TcpSocket::new_v4().unwrap();
         closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let address = closed.local_addr().unwrap().to_string();
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_scheduler_that_is_reached_has_thirty_seconds_to_answer() {
+    async fn reached_scheduler_has_thirty_seconds() {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let scheduler = scheduler(&[&address]);

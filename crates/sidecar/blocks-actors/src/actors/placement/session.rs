@@ -33,7 +33,7 @@ const MAX_QUEUED_ORDERS: usize = 16;
 const FORWARD_TIME: Duration = Duration::from_millis(500);
 
 /// The end of moving actors; resolves to the version to answer `UPDATE` with.
-pub(super) type Handing<'a> = Option<Pin<Box<dyn Future<Output = u64> + Send + 'a>>>;
+pub(super) type PendingHandover<'a> = Option<Pin<Box<dyn Future<Output = u64> + Send + 'a>>>;
 
 pub(super) struct Session<'s, 'a> {
     actors: &'a Actors,
@@ -46,7 +46,7 @@ pub(super) struct Session<'s, 'a> {
     settles: bool,
     draining: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
     /// Outlasts the stream: actors that have begun to end finish.
-    handing: &'s mut Handing<'a>,
+    handing: &'s mut PendingHandover<'a>,
     /// `handing` belongs to a dissemination without handover. Orders wait in `queued`; the end
     /// of the stream is handled at once.
     all_stop: bool,
@@ -70,7 +70,7 @@ impl<'s, 'a> Session<'s, 'a> {
         ready: &'s Condition,
         (reports, reported): (mpsc::Sender<wire::Host>, Arc<[String]>),
         outage: Option<Outage>,
-        handing: &'s mut Handing<'a>,
+        handing: &'s mut PendingHandover<'a>,
     ) -> Self {
         Self {
             actors,
@@ -372,7 +372,7 @@ async fn wait<T>(ending: &mut Option<Pin<Box<dyn Future<Output = T> + Send + '_>
 }
 
 /// Completes when the handover of a previous stream has ended.
-pub(super) async fn handed(handing: &mut Handing<'_>) {
+pub(super) async fn finish_handover(handing: &mut PendingHandover<'_>) {
     if let Some(ending) = handing {
         ending.await;
     }

@@ -17,7 +17,7 @@ const SUSPECT_AFTER_LOSSES: u32 = 3;
 const ISOLATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Losses from which the count is saved in the activity's reminder, for a sidecar that starts later. A single
 /// loss is any restart of the app, with all its activities.
-const SAVED_FROM: u32 = 2;
+const SAVE_AFTER_LOSSES: u32 = 2;
 /// Maximum activities with a loss count.
 const MAX_COUNTED: usize = 1 << 16;
 /// How long an unchanged count is kept.
@@ -32,7 +32,7 @@ struct Saved {
 
 /// Appends the loss count to an activity's reminder data, if it must be saved.
 pub(crate) fn with_count(mut data: Any, losses: u32) -> Option<Any> {
-    if losses < SAVED_FROM {
+    if losses < SAVE_AFTER_LOSSES {
         return None;
     }
     // Concatenated protobuf messages are merged; the last value of a field counts.
@@ -188,7 +188,7 @@ mod tests {
             ..Any::default()
         };
         assert_eq!(saved_count(&data.value), 0);
-        assert_eq!(with_count(data.clone(), SAVED_FROM - 1), None);
+        assert_eq!(with_count(data.clone(), SAVE_AFTER_LOSSES - 1), None);
         let data = with_count(data, 4).and_then(|data| with_count(data, 5)).unwrap();
         assert_eq!(saved_count(&data.value), 5);
         assert_eq!(HistoryEvent::decode(&data.value[..]).unwrap(), event);

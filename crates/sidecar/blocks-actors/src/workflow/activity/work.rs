@@ -29,9 +29,9 @@ use crate::workflow::worker::error::Cancelled;
 use crate::workflow::worker::workers::Workers;
 
 /// Pause before an activity that lost its worker is redelivered, as after any failure.
-const AFTER_LOSS: Duration = Duration::from_secs(1);
+const LOSS_PAUSE: Duration = Duration::from_secs(1);
 /// Time limit for saving the loss count.
-const SAVE: Duration = Duration::from_secs(2);
+const SAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Error type of a quarantined activity.
 const QUARANTINED: &str = "ActivityParked";
 
@@ -128,10 +128,10 @@ impl Work {
         let Some(data) = failures::with_count(data, self.failures.count_of(&self.key)) else {
             return;
         };
-        let due = (SystemTime::now() + AFTER_LOSS).into();
+        let due = (SystemTime::now() + LOSS_PAUSE).into();
         let kind = &engine.types.activity;
         let saved = engine.remind(kind, &self.actor, names::RUN_ACTIVITY, Some(due), Some(data));
-        let _saved = timeout(SAVE, saved).await;
+        let _saved = timeout(SAVE_TIMEOUT, saved).await;
     }
 
     fn count(&self, ended: Execution) {

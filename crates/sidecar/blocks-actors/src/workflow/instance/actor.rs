@@ -152,7 +152,7 @@ impl Instances {
         // If the last worker disconnects, the run that would have stored the stall is cancelled.
         held.stall_after(failures.losses_of(id)).await?;
         // A worker was asked already, and nothing has arrived since.
-        if let Some(why) = failures.pauses(id) {
+        if let Some(why) = failures.backoff_error(id) {
             return Err(retry_later(why));
         }
         let ran = Box::pin(held.run(fired, &of)).await;

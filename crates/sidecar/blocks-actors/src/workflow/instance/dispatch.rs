@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use crate::actors::ActorError;
-use crate::workflow::engine::{AT_ONCE, Engine};
+use crate::workflow::engine::{Engine, MAX_CONCURRENT};
 use crate::workflow::error::{is_stalled, is_unknown};
 use crate::workflow::protocol::{DUE_TIME, LOG, any_for, metadata, methods, now};
 
@@ -184,14 +184,14 @@ impl Engine {
                 .await
         });
         let set: Vec<_> = set.collect();
-        let results: Vec<_> = stream::iter(set).buffer_unordered(AT_ONCE).collect().await;
+        let results: Vec<_> = stream::iter(set).buffer_unordered(MAX_CONCURRENT).collect().await;
         results.into_iter().collect()
     }
 }
 
 /// The failures of concurrent calls.
 async fn all(calls: Vec<impl Future<Output = Option<(Option<i32>, bool, String)>>>) -> SendFailures {
-    let calls = stream::iter(calls).buffer_unordered(AT_ONCE);
+    let calls = stream::iter(calls).buffer_unordered(MAX_CONCURRENT);
     SendFailures::of(calls.filter_map(std::future::ready).collect().await)
 }
 

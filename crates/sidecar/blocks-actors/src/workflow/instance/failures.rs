@@ -13,7 +13,7 @@ use crate::workflow::error::retry_later;
 use crate::workflow::protocol::LOG;
 
 /// Maximum instances with a record.
-const MAX_KNOWN: usize = 4096;
+const MAX_RECORDS: usize = 4096;
 /// Maximum characters of an error text.
 const MAX_TEXT: usize = 1024;
 /// Maximum pause between two runs of a failing instance.
@@ -52,13 +52,13 @@ impl FailureRecord {
         (!left.is_zero()).then_some(left)
     }
 
-    fn ask_at_once(&mut self) {
+    fn clear_backoff(&mut self) {
         (self.refused, self.until) = (0, None);
     }
 
     /// The record to keep after the instance leaves; `None` without losses.
     fn leave(mut self) -> Option<Self> {
-        self.ask_at_once();
+        self.clear_backoff();
         self.later = None;
         self.is_left = true;
         (self.lost > 0).then_some(self)
@@ -107,7 +107,7 @@ impl InstanceFailures {
     }
 
     /// Removes a record from the gauge.
-    fn uncount(&self, record: &FailureRecord) {
+    fn decrement_gauge(&self, record: &FailureRecord) {
         if !record.is_left {
             self.gauge.add(-1);
         }
@@ -117,9 +117,9 @@ impl InstanceFailures {
     /// full.
     fn note(&self, id: &str, why: &str, failed: Failed) -> (bool, Option<u32>) {
         let mut all = self.locked();
-        if all.len() >= MAX_KNOWN && !all.contains_key(id) {
+        if all.len() >= MAX_RECORDS && !all.contains_key(id) {
             all.retain(|_, record| !record.is_left);
-            if all.len() >= MAX_KNOWN {
+            if all.len() >= MAX_RECORDS {
                 return (true, None);
             }
         }
@@ -204,7 +204,7 @@ impl InstanceFailures {
 
     /// Whether another reminder than `than` will run the instance within `pause`. An overdue one does not
     /// count: it may have fired on another sidecar.
-    pub(crate) fn comes_later(&self, id: &str, than: &str, pause: Duration) -> bool {
+    pub(crate) fn has_later_reminder(&self, id: &str, than: &str, pause: Duration) -> bool {
         let now = Instant::now();
         let all = self.locked();
         let later = all.get(id).and_then(|record| record.later.as_ref());
@@ -225,7 +225,7 @@ impl InstanceFailures {
             if record.later.is_none() {
                 continue;
             }
-            record.ask_at_once();
+            record.clear_backoff();
             if record.left().is_none() {
                 record.later = None;
                 woken.push(id.clone());
@@ -235,7 +235,7 @@ impl InstanceFailures {
     }
 
     /// The error of an instance in backoff.
-    pub(crate) fn pauses(&self, id: &str) -> Option<String> {
+    pub(crate) fn backoff_error(&self, id: &str) -> Option<String> {
         let all = self.locked();
         let record = all.get(id)?;
         record.left().map(|_| record.why.clone())
@@ -244,14 +244,14 @@ impl InstanceFailures {
     /// A new event arrived: clears the backoff of rejected answers.
     pub(crate) fn wake(&self, id: &str) {
         if let Some(record) = self.locked().get_mut(id) {
-            record.ask_at_once();
+            record.clear_backoff();
         }
     }
 
     /// A run succeeded.
     pub(crate) fn clear(&self, id: &str) {
         let known = self.locked().remove(id);
-        known.iter().for_each(|record| self.uncount(record));
+        known.iter().for_each(|record| self.decrement_gauge(record));
     }
 
     /// The instance leaves this sidecar; returns whether it was postponed and may run at once elsewhere.
@@ -260,7 +260,7 @@ impl InstanceFailures {
         let Some(record) = all.remove(id) else {
             return false;
         };
-        self.uncount(&record);
+        self.decrement_gauge(&record);
         let is_postponed = record.later.is_some();
         let Some(known) = record.leave() else {
             return is_postponed;
@@ -280,7 +280,7 @@ impl InstanceFailures {
     pub(crate) fn forget(&self) {
         let mut all = self.locked();
         let known = std::mem::take(&mut *all).into_iter();
-        let known = known.inspect(|(_, record)| self.uncount(record));
+        let known = known.inspect(|(_, record)| self.decrement_gauge(record));
         *all = known
             .filter_map(|(id, record)| Some((id, record.leave()?)))
             .collect();
@@ -303,7 +303,7 @@ mod tests {
         for _ in 0..10 {
             failures.refused("a", "no such action");
             let began = Instant::now();
-            while failures.pauses("a").is_some() {
+            while failures.backoff_error("a").is_some() {
                 tokio::time::advance(Duration::from_secs(1)).await;
             }
             pauses.push(began.elapsed().as_secs());
@@ -311,15 +311,15 @@ mod tests {
         assert_eq!(pauses, [0, 2, 4, 8, 16, 32, 60, 60, 60, 60]);
         assert!(!failures.refused("a", "no such action"), "that is known");
         assert_eq!(failures.pause("a"), Some(MAX_PAUSE));
-        assert_eq!(failures.pauses("a").as_deref(), Some("no such action"));
-        assert_eq!(failures.pauses("b"), None);
+        assert_eq!(failures.backoff_error("a").as_deref(), Some("no such action"));
+        assert_eq!(failures.backoff_error("b"), None);
         // An event clears the backoff.
         failures.wake("a");
-        assert_eq!((failures.pauses("a"), failures.pause("a")), (None, None));
+        assert_eq!((failures.backoff_error("a"), failures.pause("a")), (None, None));
         // Other failures are reported, and retried with their reminders.
         assert!(failures.failed("a", "bank is not there"));
         assert!(!failures.failed("a", "bank is not there"));
-        assert_eq!(failures.pauses("a"), None);
+        assert_eq!(failures.backoff_error("a"), None);
         let found = failures.of("a").unwrap();
         assert_eq!((found.why.as_str(), found.count), ("bank is not there", 2));
         failures.clear("a");
@@ -332,24 +332,30 @@ mod tests {
         let failures = InstanceFailures::default();
         failures.postpone("a", "start-0".to_owned(), PAUSE);
         assert!(
-            !failures.comes_later("a", "start-1", PAUSE),
+            !failures.has_later_reminder("a", "start-1", PAUSE),
             "nothing is wrong with it"
         );
         for id in ["a", "b"] {
             failures.refused(id, "no such action");
         }
         failures.postpone("a", "start-0".to_owned(), PAUSE);
-        assert!(failures.comes_later("a", "new-event-1", PAUSE));
-        assert!(!failures.comes_later("a", "start-0", PAUSE), "it is the one");
+        assert!(failures.has_later_reminder("a", "new-event-1", PAUSE));
         assert!(
-            !failures.comes_later("a", "new-event-1", PAUSE / 2),
+            !failures.has_later_reminder("a", "start-0", PAUSE),
+            "it is the one"
+        );
+        assert!(
+            !failures.has_later_reminder("a", "new-event-1", PAUSE / 2),
             "it comes too late"
         );
-        assert!(!failures.comes_later("b", "start-0", PAUSE));
+        assert!(!failures.has_later_reminder("b", "start-0", PAUSE));
         assert!(failures.is_postponed("a") && !failures.is_postponed("b"));
         tokio::time::advance(PAUSE).await;
         // It may have fired on another sidecar.
-        assert!(!failures.comes_later("a", "new-event-1", PAUSE), "it was due");
+        assert!(
+            !failures.has_later_reminder("a", "new-event-1", PAUSE),
+            "it was due"
+        );
         assert_eq!(failures.take_postponed(), ["a"]);
         assert_eq!(failures.take_postponed(), [""; 0], "once");
         failures.postpone("b", "start-0".to_owned(), PAUSE);
@@ -389,10 +395,10 @@ mod tests {
     fn bounds_failure_records() {
         let failures = InstanceFailures::default();
         let long = "\u{e9}".repeat(2 * MAX_TEXT);
-        for id in 0..=MAX_KNOWN {
+        for id in 0..=MAX_RECORDS {
             failures.failed(&id.to_string(), &long);
         }
-        assert_eq!(failures.locked().len(), MAX_KNOWN);
+        assert_eq!(failures.locked().len(), MAX_RECORDS);
         assert_eq!(failures.of("0").unwrap().why.chars().count(), MAX_TEXT);
         failures.failed("0", "other");
         assert_eq!(failures.of("0").unwrap().why, "other");

@@ -15,9 +15,9 @@ use tonic::Status;
 use crate::workflow::protocol::arrival;
 
 /// Maximum events of a batch.
-const MAX_TOGETHER: usize = 128;
+const MAX_BATCH: usize = 128;
 /// Maximum bytes of a batch, beyond its first event.
-const MAX_BYTES_TOGETHER: usize = 1024 * 1024;
+const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
 /// An event with a waiting sender.
 struct Waiting {
@@ -73,7 +73,7 @@ fn batch<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> Batch {
         if !is_first {
             bytes += waiting.event.len();
         }
-        if batch.len() >= MAX_TOGETHER || bytes > MAX_BYTES_TOGETHER {
+        if batch.len() >= MAX_BATCH || bytes > MAX_BATCH_BYTES {
             break;
         }
         batch.push((waiting.ticket, waiting.event.clone()));
@@ -359,13 +359,13 @@ mod tests {
     #[test]
     fn batch_is_bounded_beyond_first_event() {
         let inbox = Inbox::default();
-        let large = Bytes::from(vec![0; MAX_BYTES_TOGETHER]);
+        let large = Bytes::from(vec![0; MAX_BATCH_BYTES]);
         let [first, second, third] = [0; 3].map(|_| inbox.enter("large", large.clone()));
         assert_eq!(tickets(inbox.take("large", first)), [first, second]);
         assert_eq!(tickets(inbox.take("large", third)), [third]);
-        let small: Vec<_> = (0..=MAX_TOGETHER)
+        let small: Vec<_> = (0..=MAX_BATCH)
             .map(|_| inbox.enter("many", Bytes::new()))
             .collect();
-        assert_eq!(tickets(inbox.take("many", small[0])), small[..MAX_TOGETHER]);
+        assert_eq!(tickets(inbox.take("many", small[0])), small[..MAX_BATCH]);
     }
 }

@@ -35,7 +35,7 @@ impl Instances {
             return Err(why);
         };
         let purpose = names::purpose(name);
-        if purpose == Some(Purpose::Run) && self.failures.comes_later(id, name, pause) {
+        if purpose == Some(Purpose::Run) && self.failures.has_later_reminder(id, name, pause) {
             return Ok(());
         }
         if why.code() == Code::InvalidArgument {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::error::{Action, WorkflowError};
 use super::status::time;
 use crate::actors::ActorError;
-use crate::workflow::engine::AT_ONCE;
+use crate::workflow::engine::MAX_CONCURRENT;
 use crate::workflow::service::Workflows;
 
 /// Default number of instances examined for one response.
@@ -163,7 +163,7 @@ impl Workflows {
             (id, found.transpose())
         });
         let read: Vec<_> = read.collect();
-        let found: Vec<_> = stream::iter(read).buffered(AT_ONCE).collect().await;
+        let found: Vec<_> = stream::iter(read).buffered(MAX_CONCURRENT).collect().await;
         let instances = found.into_iter().filter_map(|(id, found)| match found? {
             Ok(found) if !listing.wants(&found) => None,
             found => Some((id, found)),

@@ -25,7 +25,7 @@ const MAX_PURGED: usize = 100_000;
 const MAX_PURGE_TIME: Duration = Duration::from_secs(300);
 
 /// Keys probed at once if the number of entries is unknown.
-const LOOKED_FOR: usize = 1000;
+const PROBE_BATCH: usize = 1000;
 
 /// The result of a purge.
 pub struct Purged {
@@ -37,7 +37,7 @@ pub struct Purged {
 
 /// The instances to purge together.
 #[derive(Default)]
-struct Family {
+struct PurgeSet {
     /// Ids of this app's instances, parents before children.
     local: Vec<String>,
     /// Children in other apps: app and id.
@@ -63,7 +63,7 @@ impl Progress {
     }
 
     /// Checks limits before the next step of purging `id`.
-    fn may_go_on(&self, id: &str) -> Result<(), ActorError> {
+    fn check_limits(&self, id: &str) -> Result<(), ActorError> {
         if self.began.elapsed() < MAX_PURGE_TIME {
             return Ok(());
         }
@@ -113,16 +113,16 @@ impl Workflows {
         progress: &mut Progress,
     ) -> Result<(), ActorError> {
         let family = match recursive {
-            true => self.family(id, force, progress).await?,
-            false => Family {
+            true => self.purge_set(id, force, progress).await?,
+            false => PurgeSet {
                 local: vec![id.to_owned()],
-                ..Family::default()
+                ..PurgeSet::default()
             },
         };
         // Only the other apps know whether their children have ended. If one has not, nothing of this app is
         // purged.
         for (app, child) in &family.elsewhere {
-            progress.may_go_on(id)?;
+            progress.check_limits(id)?;
             let purged = self
                 .purge_elsewhere(app, child, force, &mut progress.absent)
                 .await?;
@@ -130,7 +130,7 @@ impl Workflows {
         }
         // Children come after their parents.
         for member in family.local.iter().rev() {
-            progress.may_go_on(id)?;
+            progress.check_limits(id)?;
             let purged = async {
                 match force {
                     true => self.purge_stored(member).await,
@@ -187,13 +187,13 @@ impl Workflows {
     }
 
     /// The instance and its children, all of which must have ended; missing children are skipped.
-    async fn family(&self, id: &str, force: bool, progress: &Progress) -> Result<Family, ActorError> {
+    async fn purge_set(&self, id: &str, force: bool, progress: &Progress) -> Result<PurgeSet, ActorError> {
         let refused = |text: &str| ActorError::Internal(Status::failed_precondition(text));
-        let mut family = Family::default();
+        let mut family = PurgeSet::default();
         let mut known = HashSet::from([(None, id.to_owned())]);
         let mut found = VecDeque::from([id.to_owned()]);
         while let Some(member) = found.pop_front() {
-            progress.may_go_on(id)?;
+            progress.check_limits(id)?;
             // Only one history is held in memory at a time.
             let instance: Instance = match self.load_stored(&member).await {
                 Ok(Some(instance)) if instance.is_left_over() => instance,
@@ -205,7 +205,7 @@ impl Workflows {
                 }
                 Ok(_) if member == id => return Err(ActorError::Internal(Status::not_found(NO_INSTANCE))),
                 Ok(_) => continue,
-                Err(error) if says_broken(&error) => {
+                Err(error) if is_broken_error(&error) => {
                     // A removal may have been interrupted; otherwise it is unknown whether the instance has
                     // ended.
                     let rest = self.recover_broken(&member).await?;
@@ -257,8 +257,8 @@ impl Workflows {
     /// Counts the stored entries if the metadata are unusable.
     async fn stored_entries(&self, id: &str, key: fn(usize) -> String) -> Result<usize, ActorError> {
         let mut count = 0;
-        for first in (0..).step_by(LOOKED_FOR) {
-            let keys: Vec<_> = (first..first + LOOKED_FOR).map(key).collect();
+        for first in (0..).step_by(PROBE_BATCH) {
+            let keys: Vec<_> = (first..first + PROBE_BATCH).map(key).collect();
             let stored = self.actors.states(&self.engine.types.workflow, id, keys.clone());
             let stored = stored.await?;
             let Some(last) = keys.iter().rposition(|key| stored.contains_key(key)) else {
@@ -278,7 +278,7 @@ impl Workflows {
         let instance = match self.load_stored(id).await {
             Ok(Some(instance)) => instance,
             Ok(None) => return Err(ActorError::Internal(Status::not_found(NO_INSTANCE))),
-            Err(error) if says_broken(&error) => self.recover_broken(id).await?,
+            Err(error) if is_broken_error(&error) => self.recover_broken(id).await?,
             Err(error) => return Err(error),
         };
         let actors = &self.actors;
@@ -301,7 +301,7 @@ impl Workflows {
 }
 
 /// Whether the stored state of an instance is broken.
-fn says_broken(error: &ActorError) -> bool {
+fn is_broken_error(error: &ActorError) -> bool {
     error.status().is_some_and(|(code, _)| is_broken(code))
 }
 
@@ -313,9 +313,9 @@ mod tests {
     async fn purge_times_out_with_progress() {
         let mut progress = Progress::new();
         progress.count = 7;
-        assert!(progress.may_go_on("a").is_ok());
+        assert!(progress.check_limits("a").is_ok());
         tokio::time::advance(MAX_PURGE_TIME).await;
-        let error = progress.may_go_on("a").unwrap_err().to_string();
+        let error = progress.check_limits("a").unwrap_err().to_string();
         assert!(
             error.contains("'a'") && error.contains("7 instances are purged"),
             "{error}"

@@ -12,7 +12,7 @@ use crate::workflow::error::broken;
 use crate::workflow::service::Workflows;
 
 /// Attempts to read an instance that changes during the read.
-const READS: usize = 10;
+const READ_ATTEMPTS: usize = 10;
 
 impl Workflows {
     /// The metadata of an instance; `None` if it does not exist.
@@ -42,7 +42,7 @@ impl Workflows {
     /// As [`Workflows::load`], but also finds the remains of one that was never fully stored.
     pub(crate) async fn load_stored(&self, id: &str) -> Result<Option<Instance>, ActorError> {
         let mut unreadable: Option<(Option<String>, ActorError)> = None;
-        for _ in 0..READS {
+        for _ in 0..READ_ATTEMPTS {
             let Some(metadata) = self
                 .actors
                 .state(&self.engine.types.workflow, id, METADATA)

@@ -21,7 +21,7 @@ use crate::workflow::protocol::{LOG, WATCH_PAUSE, methods};
 /// to follow it to its new host.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Backoff between offers.
-const PAUSES: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
 
 impl Engine {
     /// Receives what other sidecars deliver to an executor. Returns if an answer may have been lost.
@@ -82,7 +82,7 @@ impl Engine {
     /// bridges the time until the waiting sidecar watches.
     pub(crate) async fn deliver_remotely(&self, id: &str, answer: &impl Message) -> Result<bool, Status> {
         let answer = Bytes::from(answer.encode_to_vec());
-        let (began, mut pauses) = (Instant::now(), PAUSES);
+        let (began, mut pauses) = (Instant::now(), BACKOFF);
         loop {
             let kind = &self.types.executor;
             let called = self.call(kind, id, methods::COMPLETE, HeaderMap::new(), answer.clone());

@@ -22,7 +22,7 @@ const MAX_WAITING: usize = 1 << 16;
 /// Maximum cancellations kept without a watcher; the oldest is dropped.
 const MAX_CANCELLED: usize = 1024;
 /// How long those are kept. A sidecar that loses its worker may cancel before it has begun to watch.
-const CANCELLED_KEPT: Duration = Duration::from_secs(5);
+const CANCELLATION_RETENTION: Duration = Duration::from_secs(5);
 
 type WorkResult = Result<Any, Status>;
 
@@ -50,7 +50,8 @@ impl State {
     /// Consumes a cancellation that preceded its watcher.
     fn take_cancelled(&mut self, id: &str) -> bool {
         let now = Instant::now();
-        self.cancelled.retain(|(at, _)| now - *at < CANCELLED_KEPT);
+        self.cancelled
+            .retain(|(at, _)| now - *at < CANCELLATION_RETENTION);
         let place = self.cancelled.iter().position(|(_, cancelled)| cancelled == id);
         place.is_some_and(|place| self.cancelled.remove(place).is_some())
     }
@@ -271,7 +272,7 @@ mod tests {
         let mut again = watch(&executors, "a").await;
         assert!(again.next().now_or_never().is_none(), "one is told of it");
         cancel("b").await;
-        tokio::time::advance(CANCELLED_KEPT).await;
+        tokio::time::advance(CANCELLATION_RETENTION).await;
         let mut late = watch(&executors, "b").await;
         assert!(late.next().now_or_never().is_none());
         for number in 0..=MAX_CANCELLED {

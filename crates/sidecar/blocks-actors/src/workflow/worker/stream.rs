@@ -14,7 +14,7 @@ use super::workers::Workers;
 use crate::workflow::protocol::LOG;
 
 /// How long a worker may take to read an item before its stream is closed.
-const SEND: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The receiving end of a worker's stream.
 pub type WorkItems = mpsc::Receiver<Result<Item, Status>>;
@@ -60,7 +60,7 @@ impl Workers {
                 }
                 item = stream.next() => item,
             };
-            match timeout(SEND, items.send(Ok(item))).await {
+            match timeout(SEND_TIMEOUT, items.send(Ok(item))).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return,
                 Err(_) => {
@@ -68,7 +68,7 @@ impl Workers {
                         target: LOG,
                         "a worker did not read its work items within {} s: closing its stream, other workers get \
                          them",
-                        SEND.as_secs()
+                        SEND_TIMEOUT.as_secs()
                     );
                     return;
                 }

@@ -76,7 +76,7 @@ fn count(actors: &Actors) -> usize {
 fn stream<'s, 'a>(
     actors: &'a Actors,
     ready: &'s Condition,
-    handing: &'s mut Handing<'a>,
+    handing: &'s mut PendingHandover<'a>,
 ) -> TestSession<'s, 'a, impl Stream<Item = Result<wire::PlacementOrder, Status>> + Unpin> {
     let told = quiet_stream(actors, ready, handing);
     for operation in ["lock", "update"] {
@@ -91,7 +91,7 @@ type TestSession<'s, 'a, O> = (Session<'s, 'a>, Orders, O, Receiver<wire::Host>)
 fn quiet_stream<'s, 'a>(
     actors: &'a Actors,
     ready: &'s Condition,
-    handing: &'s mut Handing<'a>,
+    handing: &'s mut PendingHandover<'a>,
 ) -> (
     Session<'s, 'a>,
     Orders,
@@ -142,7 +142,7 @@ async fn sees_stream_end_during_handover() {
             assert!(ended.is_err());
         }
         // As when the stream is lost.
-        let mut closing = pin!(join(actors.close(), handed(&mut handing)));
+        let mut closing = pin!(join(actors.close(), finish_handover(&mut handing)));
         assert!(closing.as_mut().now_or_never().is_none());
         assert!(!actors.admission.is_open());
         assert_eq!(count(&actors), 1, "it goes on to end");
@@ -208,7 +208,7 @@ async fn sees_stream_end_while_actors_move() {
             assert!(running.now_or_never().expect("it is seen").is_err());
         }
         let write = actors.admission.admit_nested(0);
-        let mut closing = pin!(join(actors.close(), handed(&mut handing)));
+        let mut closing = pin!(join(actors.close(), finish_handover(&mut handing)));
         assert!(timeout(Duration::from_secs(1), closing.as_mut()).await.is_err());
         assert!(
             write.cancelled().now_or_never().is_some(),
