@@ -1,16 +1,16 @@
 //! Metrics of actors.
 
-use outrigger_telemetry::metrics::{Counter, Gauge, PurgeSet, Registry};
+use outrigger_telemetry::metrics::{Counter, Family, Gauge, Registry};
 
 /// The `dapr_runtime_actor_*` families.
 pub(super) struct ActorMetrics {
-    rebalanced: PurgeSet<Counter, 1>,
-    deactivated: PurgeSet<Counter, 1>,
-    deactivation_failed: PurgeSet<Counter, 1>,
-    pending: PurgeSet<Gauge, 1>,
-    timers: PurgeSet<Gauge, 1>,
-    timers_fired: PurgeSet<Counter, 2>,
-    reminders_fired: PurgeSet<Counter, 2>,
+    rebalanced: Family<Counter, 1>,
+    deactivated: Family<Counter, 1>,
+    deactivation_failed: Family<Counter, 1>,
+    pending: Family<Gauge, 1>,
+    timers: Family<Gauge, 1>,
+    timers_fired: Family<Counter, 2>,
+    reminders_fired: Family<Counter, 2>,
 }
 
 /// The series of one hosted type.
@@ -58,7 +58,7 @@ impl ActorMetrics {
 
     pub(super) fn of(&self, kind: &str) -> TypeMetrics {
         let both =
-            |family: &PurgeSet<Counter, 2>| ["false", "true"].map(|success| family.with([kind, success]));
+            |family: &Family<Counter, 2>| ["false", "true"].map(|success| family.with([kind, success]));
         TypeMetrics {
             rebalanced: self.rebalanced.with([kind]),
             deactivated: self.deactivated.with([kind]),

@@ -18,10 +18,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
-use super::outage::{LostStream, Outage, SEARCH_INTERVAL, SEARCH_TIMEOUT, Unopened, look};
+use super::outage::{LostStream, Outage, SEARCH_INTERVAL, SEARCH_TIMEOUT, Unopened, search};
 use super::replicas::{Replica, Replicas};
 use super::{Actors, LOG};
-use session::{PendingHandover, Session, handed};
+use session::{PendingHandover, Session, finish_handover};
 
 /// Connect timeout, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

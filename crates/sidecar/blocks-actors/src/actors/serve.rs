@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 
 use super::app::is_cancelled;
 use super::call::Message;
-use super::remote::{CANCELLED, HANDED, spell};
+use super::remote::{CANCELLED, HANDED, restore_case};
 use super::{ActorCall, ActorError, Actors, REMOTE, check, check_name, spans};
 
 /// A call of another sidecar.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outrigger_telemetry::metrics::{Counter, Gauge, Histogram, Millis, PurgeSet, Ratio, Registry};
+use outrigger_telemetry::metrics::{Counter, Family, Gauge, Histogram, Millis, Ratio, Registry};
 
 /// An external operation on an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,8 @@ impl Ended {
 
 /// A counter with its latencies.
 struct Measured {
-    count: PurgeSet<Counter, 2>,
-    latency: PurgeSet<Histogram<Millis>, 2>,
+    count: Family<Counter, 2>,
+    latency: Family<Histogram<Millis>, 2>,
 }
 
 impl Measured {
@@ -71,12 +71,12 @@ impl Measured {
 pub struct WorkflowMetrics {
     operations: Measured,
     executions: Measured,
-    scheduling: PurgeSet<Histogram<Millis>, 1>,
+    scheduling: Family<Histogram<Millis>, 1>,
     activity_operations: Measured,
     activity_executions: Measured,
-    payload: PurgeSet<Histogram<Ratio>, 1>,
-    activity_payload: PurgeSet<Histogram<Ratio>, 2>,
-    activity_quarantined: PurgeSet<Counter, 1>,
+    payload: Family<Histogram<Ratio>, 1>,
+    activity_payload: Family<Histogram<Ratio>, 2>,
+    activity_quarantined: Family<Counter, 1>,
     /// Connected workers.
     pub(super) workers: Gauge,
     /// Stalled instances on this sidecar.
