@@ -280,7 +280,7 @@ mod tests {
         let (old, new, caller) = (old.settled(), new.settled(), caller.settled());
         assert_eq!(to(&caller.route(Origin::Own, "T", &moves)), TWO);
         assert_eq!(new.route(Origin::Peer, "T", &moves), Route::Local);
-        assert_eq!(to(&old.route(Origin::Peer, "T", &moves)), TWO, "for who is late");
+        assert_eq!(to(&old.route(Origin::Peer, "T", &moves)), TWO, "for late callers");
         assert_eq!(new.route(Origin::Peer, "T", &stays), Route::Moved);
     }
 

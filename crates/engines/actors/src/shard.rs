@@ -362,7 +362,7 @@ mod tests {
         let (_, begins) = enter(&mut shard, "a", None, at(15), 1).unwrap();
         assert!(!begins, "it is being ended");
         let (ticket, begins) = enter(&mut shard, "c", None, at(15), 2).unwrap();
-        assert!(begins, "nobody ends it yet");
+        assert!(begins, "not being ended yet");
         shard.leave("c", ticket, at(15));
         let left = idle(&mut shard, at(16));
         assert_eq!(left.len(), 1, "c was used");

@@ -238,9 +238,9 @@ mod tests {
         assert_eq!(turns.last(|| 4), None, "once");
         assert_eq!(turns.enter(None, true, || 5), Ok(Entry::Ends));
         let (joined, begins) = enter(&mut turns, reentry("a"), 6).unwrap();
-        assert!(begins, "what belongs to a turn that runs is part of it");
+        assert!(begins, "reentrant calls join the running turn");
         turns.leave(joined);
-        assert_eq!(turns.leave(first), [2], "who was there before is not turned away");
+        assert_eq!(turns.leave(first), [2], "queued calls are not rejected");
         assert!(!turns.is_in_last());
         assert_eq!(turns.leave(second), [3]);
         assert!(turns.is_in_last());
@@ -338,7 +338,7 @@ mod tests {
                 }
             }
             while !open.is_empty() {
-                prop_assert!(!running.is_empty(), "somebody always runs");
+                prop_assert!(!running.is_empty(), "a call always runs");
                 let at = open.iter().position(|(_, call)| running.contains(call)).unwrap();
                 let (ticket, call) = open.remove(at);
                 running.retain(|other| *other != call);

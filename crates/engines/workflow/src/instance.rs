@@ -343,7 +343,7 @@ impl Instance {
 
     /// Puts an event into the inbox and returns the bytes it frees. A result whose start is not stored
     /// replaces the one before it: SDKs give each attempt of a step a new execution id, so only the last one
-    /// can match, and a step that keeps failing would fill the inbox.
+    /// can match. A step that keeps failing would otherwise fill the inbox.
     fn put(&mut self, event: HistoryEvent, waiting: &mut Waiting) -> usize {
         let known = ends(&event)
             .filter(|_| self.facts.ends_nothing(&event))

@@ -48,8 +48,8 @@ impl Change {
     ///
     /// Entries that [`METADATA`] does not count yet come first, then one transaction with all visible
     /// changes, then the deletion of entries no longer counted. Each transaction writes [`METADATA`]. Its
-    /// ETag locks out a host that has lost the instance, and it records how far uncounted entries reach, so
-    /// that the next change or a purge deletes them.
+    /// ETag locks out a host that has lost the instance. It also records how far uncounted entries reach; the
+    /// next change or a purge deletes them.
     ///
     /// A removal has no atomic moment: [`METADATA`] and the end event are deleted last. The remainder after a
     /// crash is unreadable, but [`Instance::salvage`] finds all its keys and that it may be removed.

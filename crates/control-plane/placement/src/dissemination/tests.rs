@@ -159,7 +159,7 @@ fn ignores_answers_to_other_phases() {
     ] {
         assert_eq!(scene.say(1, message), []);
     }
-    assert_eq!(scene.say(7, answer(Phase::Lock, 1)), [], "of nobody");
+    assert_eq!(scene.say(7, answer(Phase::Lock, 1)), [], "unknown stream");
     assert!(!scene.say(1, answer(Phase::Lock, 1)).is_empty());
 }
 
@@ -349,7 +349,7 @@ fn drops_silent_host_and_continues() {
                 version: 2
             }
         );
-        assert!(effects.len() > 1, "the other goes on at once: {effects:?}");
+        assert!(effects.len() > 1, "the other continues at once: {effects:?}");
         scene.settle(effects);
         assert_eq!(scene.names(), ["h1"]);
         let version = if silent_in == Phase::Lock { 2 } else { 3 };

@@ -11,7 +11,7 @@ const SHARED: usize = 10;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(
     clippy::async_yields_async,
-    reason = "what a task leaves behind goes on until all have ended"
+    reason = "a task's connections last until all have ended"
 )]
 async fn batches_joins_into_few_disseminations() {
     let running = start(&["--disseminate-timeout=60s"]).await;

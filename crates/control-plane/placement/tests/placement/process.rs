@@ -29,7 +29,7 @@ fn prints_help_and_flag_errors() {
     assert!(
         text.contains("--id \\\"other\\\" is not in --initial-cluster")
             && text.contains("invalid value for keepalive-time"),
-        "both are told: {text}"
+        "both are reported: {text}"
     );
 }
 

@@ -62,8 +62,8 @@ pub struct Outcome {
     pub refused: Vec<HistoryEvent>,
     /// Early results can be consumed now: run the instance again after storing.
     pub wakes: bool,
-    /// It continued as new more than [`MAX_RESTARTS`] times in a row: run it again after storing, so that
-    /// other instances get a step in between.
+    /// It continued as new more than [`MAX_RESTARTS`](super::answer::MAX_RESTARTS) times in a row: run it
+    /// again after storing, so that other instances get a step in between.
     pub runs_again: bool,
     pub(crate) facts: Facts,
     pub(crate) fresh: Vec<HistoryEvent>,

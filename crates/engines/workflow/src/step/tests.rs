@@ -179,7 +179,7 @@ fn history_patches_must_be_prefix() {
     );
     instance.commit(outcome);
     assert_eq!(instance.status(), OrchestrationStatus::Stalled);
-    assert_eq!(instance.inbox().len(), 1, "the event is taken when it can go on");
+    assert_eq!(instance.inbox().len(), 1, "the event is consumed after the stall");
     // The same reason is recorded once.
     let len = instance.facts().len;
     let step = begin(&mut instance);
@@ -359,7 +359,7 @@ fn early_result_waits_for_its_task() {
     assert_eq!(step.events().len(), 2, "only the event goes to the worker");
     let outcome = done(answer(&instance, step, acts(vec![task(1), task(2)])));
     let begun: Vec<_> = outcome.tasks.iter().map(|task| task.event_id).collect();
-    assert_eq!(begun, [2], "what has a result is not begun again");
+    assert_eq!(begun, [2], "a task with a result is not started again");
     assert!(outcome.wakes);
     instance.commit(outcome);
     assert_eq!(instance.inbox(), [result(1)]);

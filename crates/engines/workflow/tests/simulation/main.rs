@@ -4,11 +4,15 @@
 //! a change. Both runs must end alike, each execution once. Then everything is purged, again with crashes,
 //! and the store must be empty.
 //!
-//! Programs use activities (single, parallel, in another app, failing, retried after a delay), timers, events
-//! with and without a limit, children (also in another app), continue-as-new (also in long rows, and leaving
-//! children behind), failures, and clients that suspend and resume. Programs without events are rerun from
-//! the middle of their history. Some are terminated recursively, at rest or at any moment; everything that is
-//! not terminated must end as it would have.
+//! Programs use:
+//! - activities: single, parallel, in another app, failing, retried after a delay;
+//! - timers, and events with and without a limit;
+//! - children, also in another app;
+//! - continue-as-new, also in long rows and leaving children behind;
+//! - failures, and clients that suspend and resume.
+//!
+//! Programs without events are rerun from the middle of their history. Some are terminated recursively, at
+//! rest or at any moment; everything that is not terminated must end as it would have.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -335,7 +335,7 @@ impl World {
         assert_eq!(
             counts.history,
             instance.facts().len,
-            "what is stored is what is in memory"
+            "stored and cached state are equal"
         );
         // A crash between two transactions leaves uncounted entries.
         if self.most == usize::MAX {
@@ -431,9 +431,9 @@ impl World {
 
     /// Adds events that arrive together.
     fn add(&mut self, id: &str, events: Vec<Arrival>) -> Result<(), Crash> {
-        let mut instance = self.load(id).expect("somebody has created it");
+        let mut instance = self.load(id).expect("the instance exists");
         let Additions { added, run, change } = instance.add(events, Limit::default());
-        assert!(added.iter().all(Result::is_ok), "it can go on: {added:?}");
+        assert!(added.iter().all(Result::is_ok), "not stalled: {added:?}");
         if let Some(run) = run {
             self.remind(self.now, id, &run.reminder, Due::Run);
             self.may_crash()?;

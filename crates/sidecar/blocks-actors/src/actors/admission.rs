@@ -369,7 +369,7 @@ mod tests {
             .unwrap_err();
         admission.resume();
         admission.open();
-        let guard = admission.admit(1).now_or_never().expect("it goes on");
+        let guard = admission.admit(1).now_or_never().expect("admission is open");
         assert!(guard.cancelled().now_or_never().is_none());
     }
 

@@ -149,7 +149,7 @@ impl Actors {
 
     /// Routes a message to its actor. If the host does not have the actor yet, the built-in retries apply,
     /// unless the type has a policy. A new table interrupts a pause with an attempt that does not count as a
-    /// retry, so that the startup of a fleet does not use them up.
+    /// retry: the tables of a starting fleet would use them up.
     async fn send_with_retries(&self, message: &Message<'_>, has_policy: bool) -> Result<Reply, ActorError> {
         let resilience = &self.with.resilience;
         let builtin = (!has_policy).then(|| {

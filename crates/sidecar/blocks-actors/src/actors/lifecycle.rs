@@ -24,8 +24,8 @@ impl Actors {
     /// Deactivates idle actors while the sidecar runs.
     pub(super) async fn end_idle(&self) {
         let mut types = self.types.subscribe();
-        // An unresponsive app delays no other actor, up to [`MAX_CONCURRENT`] of them. Actors beyond that are not
-        // taken yet and stay callable.
+        // An unresponsive app delays no other actor, up to [`MAX_CONCURRENT`] of them. Actors beyond that are
+        // not taken yet and stay callable.
         let mut ending = FuturesUnordered::new();
         loop {
             types.mark_unchanged();

@@ -218,7 +218,7 @@ async fn waiting_call_of_moving_actor_takes_no_turn() {
     assert!(waits.as_mut().now_or_never().is_none());
     assert!(!turn_request.begun.load(Ordering::SeqCst));
     let last = last.now_or_never().flatten();
-    last.expect("nobody is before it").deactivated();
+    last.expect("its queue is empty").deactivated();
     assert!(matches!(waits.now_or_never(), Some(Ok(None))));
 }
 

@@ -137,7 +137,7 @@ impl Fleet {
                 }
                 Effect::Expire { stream, .. } => {
                     let silent = self.hosts.get(&stream).is_none_or(|host| host.silent);
-                    assert!(silent, "only who is silent or gone is left behind");
+                    assert!(silent, "only silent and gone hosts are dropped");
                     self.hosts.remove(&stream);
                 }
                 Effect::Finished { took } => {

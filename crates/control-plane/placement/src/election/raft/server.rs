@@ -152,8 +152,8 @@ mod tests {
             let code = refused(Some(own), workload(other), METHOD);
             assert_eq!(code, Some(Code::PermissionDenied), "{other}");
         }
-        for nobody in [Some(Caller::Anyone), None] {
-            assert_eq!(refused(Some(own), nobody, METHOD), Some(Code::PermissionDenied));
+        for caller in [Some(Caller::Anyone), None] {
+            assert_eq!(refused(Some(own), caller, METHOD), Some(Code::PermissionDenied));
         }
         assert_eq!(refused(None, Some(Caller::Anyone), METHOD), None);
         assert_eq!(refused(None, None, METHOD), Some(Code::PermissionDenied));

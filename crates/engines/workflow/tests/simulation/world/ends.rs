@@ -56,7 +56,7 @@ impl World {
                 instance.history(),
                 self.program
             );
-            assert!(instance.inbox().is_empty(), "{id} was not told all");
+            assert!(instance.inbox().is_empty(), "{id} missed results");
             check_history(&id, &instance);
             ends.insert(id, end_of(&instance));
         }

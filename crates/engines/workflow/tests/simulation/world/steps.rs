@@ -256,7 +256,7 @@ impl World {
         }
         let (senders, events): (Vec<_>, Vec<_>) = came.into_iter().unzip();
         let Additions { added, change, .. } = instance.commit_with(outcome, events, Limit::default());
-        assert!(added.iter().all(Result::is_ok), "it can go on: {added:?}");
+        assert!(added.iter().all(Result::is_ok), "not stalled: {added:?}");
         self.save(instance, change)?;
         self.stored_together += 1;
         for sender in senders {

@@ -143,11 +143,7 @@ async fn answered_call_needs_no_turn() {
     actors.0.notify_one();
     assert_eq!(sent.await, "in that of another");
     turn.deactivated();
-    assert_eq!(
-        kind.count(),
-        0,
-        "who did not wait for its turn keeps no actor active"
-    );
+    assert_eq!(kind.count(), 0, "an answered call keeps no actor active");
 }
 
 /// Actors that stay while they are needed.

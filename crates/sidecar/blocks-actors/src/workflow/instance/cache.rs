@@ -83,7 +83,7 @@ impl Drop for InstanceCache {
     }
 }
 
-/// Counts of entries in memory fit.
+/// An entry count fits.
 fn signed(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -138,7 +138,7 @@ mod tests {
         let mut known = watchers.watch("a", Some(status(OrchestrationStatus::Pending)));
         assert_eq!(next(&mut known).await, Some(OrchestrationStatus::Pending));
         watchers.publish("a", || status(OrchestrationStatus::Running));
-        watchers.publish("b", || unreachable!("nobody watches it"));
+        watchers.publish("b", || unreachable!("no watcher"));
         assert_eq!(next(&mut known).await, Some(OrchestrationStatus::Running));
         assert_eq!(next(&mut unknown).await, Some(OrchestrationStatus::Running));
         watchers.publish("a", || status(OrchestrationStatus::Completed));

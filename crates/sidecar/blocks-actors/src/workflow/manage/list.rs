@@ -233,7 +233,7 @@ mod tests {
             assert_eq!(listing.wants(&found), expected, "{listing:?}");
         }
         found.created_at = None;
-        assert!(!created(at(0), None).wants(&found), "nobody knows when");
+        assert!(!created(at(0), None).wants(&found), "unknown time");
         assert_eq!(Listing::time_of("2026-03-01T02:00:00+02:00"), at(0));
         assert_eq!(Listing::time_of("yesterday"), None);
     }

@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(complete(&executors, "a", b"1").await, None);
         for watcher in [&mut one, &mut two] {
             assert_eq!(watcher.next().await.unwrap().unwrap().value, b"1");
-            assert!(watcher.next().await.is_none(), "each is told once");
+            assert!(watcher.next().await.is_none(), "each is notified once");
         }
         assert!(other.next().now_or_never().is_none());
         assert_eq!(complete(&executors, "a", b"2").await, Some(Code::NotFound));
@@ -270,7 +270,7 @@ mod tests {
         cancel("a").await;
         assert_eq!(next_code(&mut watch(&executors, "a").await).await, Code::Aborted);
         let mut again = watch(&executors, "a").await;
-        assert!(again.next().now_or_never().is_none(), "one is told of it");
+        assert!(again.next().now_or_never().is_none(), "one is notified");
         cancel("b").await;
         tokio::time::advance(CANCELLATION_RETENTION).await;
         let mut late = watch(&executors, "b").await;

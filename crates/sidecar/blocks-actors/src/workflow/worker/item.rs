@@ -56,7 +56,7 @@ impl Item {
     }
 }
 
-/// Encodes [`Item`]s and decodes requests for them.
+/// Encodes work items and decodes requests for them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ItemCodec;
 

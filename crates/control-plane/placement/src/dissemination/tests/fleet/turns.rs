@@ -57,7 +57,7 @@ impl World {
         let Entry::Turn(ticket, begins) = entry else {
             assert!(
                 mates.is_empty(),
-                "call {call} of actor {actor} is part of a turn that is there"
+                "call {call} of actor {actor} joins an existing turn"
             );
             return Some(entry);
         };

@@ -145,7 +145,7 @@ async fn sees_stream_end_during_handover() {
         let mut closing = pin!(join(actors.close(), finish_handover(&mut handing)));
         assert!(closing.as_mut().now_or_never().is_none());
         assert!(!actors.admission.is_open());
-        assert_eq!(count(&actors), 1, "it goes on to end");
+        assert_eq!(count(&actors), 1, "it continues to end");
         lasting.may_end.add_permits(1);
         closing.await;
         assert_eq!(count(&actors), 0);
@@ -167,7 +167,7 @@ async fn finishes_handover_before_shutdown() {
             (wire::HostOperation::Lock, Some(1)),
             (wire::HostOperation::Report, None)
         ],
-        "placement is told at once"
+        "placement is informed at once"
     );
     let early = timeout(LEAVE_TIMEOUT + Duration::from_secs(1), running.as_mut()).await;
     assert!(early.is_err(), "its actor still ends");
@@ -212,7 +212,7 @@ async fn sees_stream_end_while_actors_move() {
         assert!(timeout(Duration::from_secs(1), closing.as_mut()).await.is_err());
         assert!(
             write.cancelled().now_or_never().is_some(),
-            "what it writes is refused"
+            "its writes are rejected"
         );
         assert!(
             actors
@@ -296,7 +296,7 @@ async fn shutdown_keeps_stream_until_calls_drained() {
             let last = answered(&mut answers).pop();
             assert_eq!(last, Some((wire::HostOperation::Lock, Some(1))));
         } else {
-            assert!(ended.expect("nothing runs any more").is_ok());
+            assert!(ended.expect("no call runs").is_ok());
         }
     }
 }
@@ -324,5 +324,5 @@ async fn shutdown_drains_calls_without_dissemination() {
     );
     assert!(runs.cancelled().now_or_never().is_none());
     drop(runs);
-    assert!(running.now_or_never().expect("nothing runs any more").is_ok());
+    assert!(running.now_or_never().expect("no call runs").is_ok());
 }

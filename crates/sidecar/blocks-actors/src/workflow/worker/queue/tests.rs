@@ -150,11 +150,7 @@ async fn tokens_belong_to_one_queue() {
     let (item, foreign) = (one.next().await, two.next().await);
     assert!(here.is_own(&item.token) && !here.is_own(&foreign.token) && !here.is_own(""));
     let back = here.step_done(stepped("a", &foreign.token));
-    assert_eq!(
-        back,
-        Some(stepped("a", &foreign.token)),
-        "for who waits elsewhere"
-    );
+    assert_eq!(back, Some(stepped("a", &foreign.token)), "for another sidecar");
     assert!(here.step_done(stepped("a", &item.token)).is_none());
     assert!(wanted.await.is_ok());
 }
