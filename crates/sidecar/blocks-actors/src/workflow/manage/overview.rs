@@ -38,7 +38,7 @@ impl Workflows {
                 ),
                 None => (
                     "turn",
-                    text(progress, "turns", "maxConcurrentWorkflowInvocations"),
+                    text(progress, "steps", "maxConcurrentWorkflowInvocations"),
                 ),
             };
             json!({"instanceID": instance, "kind": kind, "id": task, "why": why})

@@ -136,7 +136,7 @@ impl Workflows {
                     set("failures", json!(failure.count));
                     set("lastFailure", time(Some(failure.at.into())));
                 } else if let Some(progress) = self.workers().queue.step_progress(instance) {
-                    let why = text(progress, "turns", "maxConcurrentWorkflowInvocations");
+                    let why = text(progress, "steps", "maxConcurrentWorkflowInvocations");
                     set("why", json!(why));
                 }
             }
