@@ -1,18 +1,19 @@
-//! How much is given to the store and not stored yet. It is bounded by who triggers jobs: that waits for the store.
+//! Counts writes handed to the store and not yet stored. The trigger loop uses the count for backpressure: it
+//! waits for the store when the count is high.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// Counts its [`Share`]s.
+/// The number of [`Share`]s alive.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     len: AtomicUsize,
     shrank: Notify,
 }
 
-/// Something that is not stored yet, until it is dropped.
+/// One pending write; counts until dropped.
 #[derive(Debug)]
 pub(crate) struct Share(Arc<Backlog>);
 
@@ -26,7 +27,7 @@ impl Backlog {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Ends when there is less since it ended last.
+    /// Resolves when a share has been dropped since the last call returned.
     pub(crate) async fn shrank(&self) {
         self.shrank.notified().await;
     }

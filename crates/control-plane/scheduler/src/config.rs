@@ -1,4 +1,4 @@
-//! What a scheduler process is told by flags and environment, checked as a whole.
+//! The settings of a scheduler process, read from flags and the environment and validated as a whole.
 
 mod cluster;
 mod flags;
@@ -20,53 +20,54 @@ pub use flags::FLAGS;
 pub use outrigger_controlplane::config::{ConfigError, LogSettings};
 pub use store::{End, EtcdAccess, PostgresAccess, Store};
 
-/// The cluster of a scheduler that is told of none.
+/// The value of `--etcd-initial-cluster` when the flag is not set.
 const DEFAULT_CLUSTER: &str = "dapr-scheduler-server-0=http://localhost:2380";
 
-/// Names the connection string of PostgreSQL, where the flag does not: command lines are seen by others.
+/// Environment variable with the connection string of PostgreSQL, used when the flag is not set. Other users
+/// can see command lines.
 const POSTGRES: &str = "SCHEDULER_POSTGRES";
 
 /// Everything a scheduler needs to be built.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Address of the gRPC server; an empty host means all addresses.
+    /// Address of the gRPC server. An empty host means all addresses.
     pub grpc: Listen,
-    /// `host:port` that sidecars are told, where it was given.
+    /// `host:port` announced to sidecars; `None` means the scheduler detects its address.
     pub broadcast: Option<String>,
     /// Port of the health server, on all addresses.
     pub healthz_port: u16,
-    /// The metrics server; `None` when metrics are off.
+    /// Address of the metrics server; `None` if metrics are off.
     pub metrics: Option<Listen>,
-    /// mTLS; `None` without.
+    /// mTLS settings; `None` if mTLS is off.
     pub tls: Option<TlsConfig>,
-    /// Namespace this scheduler belongs to.
+    /// Namespace of this scheduler.
     pub namespace: String,
     /// Id of this scheduler.
     pub id: String,
-    /// The cluster whose namespaces are followed; `None` outside of one.
+    /// The cluster whose namespaces the scheduler watches; `None` outside of Kubernetes.
     pub kubernetes: Option<Kubernetes>,
-    /// Where jobs are kept.
+    /// The store for jobs.
     pub store: Store,
     /// Folder of the embedded store, below `--etcd-data-dir`.
     pub data: PathBuf,
-    /// Most bytes of the embedded store.
+    /// Maximum size of the embedded store in bytes.
     pub quota: i64,
-    /// Where the embedded store answers etcd's clients.
+    /// Address on which the embedded store answers etcd clients.
     pub etcd_api: Listen,
-    /// Triggers under way at a time.
+    /// Maximum number of triggers in flight.
     pub workers: usize,
-    /// What to do instead of serving.
+    /// One-off task to run instead of serving.
     pub task: Option<Task>,
-    /// The process log.
+    /// Settings of the process log.
     pub log: LogSettings,
 }
 
-/// Something to do with the store instead of serving.
+/// A one-off task on the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
-    /// Copy it to a file.
+    /// Copy the store to a file.
     Snapshot(PathBuf),
-    /// Make it from a copy.
+    /// Restore the store from a copy.
     Restore(PathBuf),
     /// Copy all jobs from one store to another.
     Migrate(End, End),
@@ -75,15 +76,15 @@ pub enum Task {
 /// A Kubernetes cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kubernetes {
-    /// How it is reached from outside of a pod.
+    /// Path of a kubeconfig, for use outside of a pod.
     pub kubeconfig: Option<PathBuf>,
 }
 
 impl Config {
-    /// Reads the flags of [`FLAGS`] and, through `env`, the environment.
+    /// Reads the flags in [`FLAGS`] and, through `env`, the environment.
     ///
     /// # Errors
-    /// Everything that is wrong, not only what comes first.
+    /// All problems found, not only the first.
     pub fn from_flags(flags: &Values, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let namespace = namespace(&env);
         let mut reader = Reader::new(flags);
@@ -146,8 +147,8 @@ impl Config {
     }
 }
 
-/// Where a scheduler keeps jobs, as Dapr's does: in Kubernetes, where each has a volume, the folder that the flag
-/// names. Earlier builds made one in it there too; its jobs stay where they are.
+/// The folder of an etcd. In Kubernetes each scheduler has its own volume, so this is the folder of the flag,
+/// as in Dapr. Earlier builds used a subfolder there too; their jobs are not moved.
 fn data_folder(flags: &Values, mode: Mode, namespace: &str, id: &str) -> PathBuf {
     let root = PathBuf::from(flags.text("etcd-data-dir"));
     let own = root.join(format!("{namespace}-{id}"));
@@ -222,7 +223,7 @@ fn store(reader: &mut Reader<'_>, postgres: Option<String>, named: &Named<'_>) -
     }
 }
 
-/// `id=url` of each scheduler.
+/// The members of the cluster, each as `id=url`.
 fn members(reader: &mut Reader<'_>) -> Vec<String> {
     let mut members = reader.flags.list("etcd-initial-cluster");
     if members.is_empty() {
@@ -238,7 +239,7 @@ fn members(reader: &mut Reader<'_>) -> Vec<String> {
     members
 }
 
-/// The id, which becomes a part of paths and keys.
+/// The id. It is part of paths and keys, so its characters are restricted.
 fn id(reader: &mut Reader<'_>) -> String {
     let id = reader.flags.text("id").to_owned();
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -250,7 +251,7 @@ fn id(reader: &mut Reader<'_>) -> String {
     id
 }
 
-/// A cluster of etcd has a place for each id.
+/// Checks that the cluster has an entry for this id.
 fn check_id(reader: &mut Reader<'_>, named: &Named<'_>) {
     let ids: Vec<&str> = named
         .members
@@ -303,7 +304,7 @@ fn task(reader: &mut Reader<'_>) -> Option<Task> {
     }
 }
 
-/// A store by its name.
+/// Parses the name of a store.
 fn end(reader: &mut Reader<'_>, text: &str) -> Option<End> {
     let named = End::read(text);
     if let Err(why) = &named {

@@ -1,6 +1,7 @@
-//! Gives back the space that deleted and compacted keys leave in the file of the etcd that the scheduler runs: etcd itself
-//! only uses it again. The thresholds are Dapr's (`scheduler.md`, section 1.3). Where the file has reached its quota, etcd
-//! stores nothing more until somebody has made room and taken its alarm back: that is `full`.
+//! Shrinks the database file of the etcd that the scheduler runs. etcd reuses the space of deleted and
+//! compacted keys but does not return it to the disk. The thresholds are Dapr's (`scheduler.md`, section
+//! 1.3). At its quota etcd refuses writes until space is freed and the alarm is disarmed; module `full` does
+//! both.
 
 mod full;
 
@@ -14,33 +15,33 @@ use crate::storage::StorageError;
 use crate::storage::etcd::Client;
 
 const LOG: &str = "dapr.scheduler.etcd";
-/// Size of the file, as a multiple of what is in use, from which on it is made smaller.
+/// The file is defragmented when its size exceeds the bytes in use by this factor.
 const TIMES: i64 = 2;
-/// Time for that. The etcd answers nothing meanwhile, and the others of its cluster go on.
+/// Deadline of a defragmentation. The member does not answer while it runs; other members do.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// How often the etcd is looked at.
+/// How often to check etcd.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
-    /// For how much of the file is in use.
+    /// Interval of checks for unused space.
     pub(crate) every: Duration,
-    /// For whether it is full.
+    /// Interval of checks for the quota alarm.
     pub(crate) alarm: Duration,
 }
 
 impl Pace {
-    /// Outside of tests.
+    /// The intervals outside of tests.
     pub(crate) const USUAL: Self = Self {
         every: Duration::from_secs(600),
         alarm: Duration::from_secs(10),
     };
 }
 
-/// See the module's documentation.
+/// See the module documentation.
 pub(crate) struct Defragment {
-    /// With the scheduler's own etcd as its only member.
+    /// A client of the scheduler's own etcd only.
     client: Client,
-    /// The bytes that the file may have.
+    /// Quota of the file in bytes.
     quota: u64,
 }
 
@@ -49,9 +50,9 @@ impl Defragment {
         Self { client, quota }
     }
 
-    /// Looks again and again until `stop`.
+    /// Checks periodically until `stop`.
     pub(crate) async fn run(self, pace: Pace, stop: CancellationToken) {
-        // Members that were started together do not stand still together.
+        // Random offset, so that members started together do not stall together.
         let mut next = Instant::now() + pace.every.mul_f64(rand::random_range(0.5..1.0));
         let mut room = full::SpaceRecovery::new(self.quota, pace.every);
         loop {
@@ -92,7 +93,7 @@ impl Defragment {
             .await
     }
 
-    /// Makes the file smaller if much of it is not in use.
+    /// Defragments the file if enough of it is unused.
     async fn look(&self, before: &StatusResponse) -> Result<(), StorageError> {
         if before.db_size < before.db_size_in_use.saturating_mul(TIMES) {
             return Ok(());

@@ -13,46 +13,46 @@ use crate::storage::etcd::EndpointError;
 use crate::storage::{OpenError, StorageError};
 use crate::triggers::StoreEnded;
 
-/// The scheduler cannot start, or had to stop.
+/// Why the scheduler cannot start, or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
-    /// The store.
+    /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The store, once open.
+    /// The open store failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The store, later.
+    /// The store failed while triggering jobs.
     #[error(transparent)]
     StoreEnded(#[from] StoreEnded),
-    /// An endpoint of the etcd is not valid.
+    /// An etcd endpoint is not valid.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// Jobs could not be copied.
+    /// Copying the jobs failed.
     #[error("{0}")]
     Migrate(#[from] MigrateError),
     /// The connection string of PostgreSQL is not valid.
     #[error("--postgres: {0}")]
     Postgres(String),
-    /// The etcd that it runs.
+    /// The etcd child process failed.
     #[error(transparent)]
     Child(#[from] ChildError),
-    /// The certificate.
+    /// No certificate from sentry.
     #[error("cannot obtain an identity from sentry (--sentry-address, --trust-anchors-file)")]
     Identity(#[from] StartError),
-    /// Ports cannot be had.
+    /// A port cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindErrors),
-    /// The address to announce to sidecars cannot be found.
+    /// The address to announce to sidecars cannot be determined.
     #[error("{0}; or give --override-broadcast-host-port")]
     Address(#[from] HostAddressError),
-    /// The cluster's API.
+    /// The Kubernetes API failed.
     #[error(transparent)]
     Cluster(#[from] ConnectError),
-    /// A part of the process ended in a panic.
+    /// A background task panicked.
     #[error(transparent)]
     Task(#[from] TaskFailed),
-    /// The runtime.
+    /// The async runtime cannot be set up.
     #[error("cannot set up the process: {0}")]
     Setup(#[from] io::Error),
 }

@@ -1,6 +1,6 @@
-//! The part of etcd's API that the commands of `dapr scheduler` use to list, export, import and delete jobs, on the
-//! client port of the embedded store. Who may connect to it may do all of that, as with etcd: it listens on this
-//! machine only, unless told otherwise.
+//! The part of etcd's API that `dapr scheduler` uses to list, export, import and delete jobs, on the client
+//! port of the embedded store. As with etcd, any client that can connect may do all of this; so the port
+//! listens on loopback by default.
 
 use std::sync::Arc;
 
@@ -22,23 +22,23 @@ use crate::storage::embedded::{Embedded, refusal};
 use crate::storage::{COUNTERS, JOBS, LEADERSHIP, StorageError};
 use crate::stored;
 
-/// Most operations and comparisons of a transaction; etcd's limit here is `--etcd-max-txn-ops`.
+/// Maximum number of operations and comparisons of a transaction; etcd's flag for it is `--etcd-max-txn-ops`.
 const MAX_OPERATIONS: usize = 10_000;
-/// Largest answer, in bytes of keys and values, those before a change included.
+/// Maximum size of a response, in bytes of keys and values, previous values included.
 const MAX_ANSWER: usize = 256 << 20;
-/// Only the latest revision is kept.
+/// The store keeps the latest revision only.
 const COMPACTED: &str =
     "etcdserver: mvcc: required revision has been compacted; this store keeps the latest only";
 
-/// Answers calls of etcd's clients.
+/// Serves calls of etcd clients.
 #[derive(Clone)]
 pub(crate) struct EtcdApi {
     store: Arc<Embedded>,
-    /// Largest answer, in bytes.
+    /// Maximum size of a response in bytes.
     most: usize,
 }
 
-/// What a call's answer has taken, all its parts together.
+/// The bytes used so far by a response, over all its parts.
 struct Answer {
     size: usize,
     most: usize,
@@ -49,13 +49,14 @@ impl Answer {
         Self { size: 0, most }
     }
 
-    /// Counts a pair; whether it still has room.
+    /// Counts a pair; returns whether it fits.
     fn reserve(&mut self, pair: &Pair, keys_only: bool) -> bool {
         self.size += pair.key.len() + if keys_only { 0 } else { pair.value.len() };
         self.size <= self.most
     }
 
-    /// An error where there was no room: it takes back what the same call wrote, as the client will believe.
+    /// Fails if the response was too large. The error rolls back the writes of the same call, so that they
+    /// match what the client sees.
     fn check(&self) -> rusqlite::Result<()> {
         match self.size <= self.most {
             true => Ok(()),
@@ -64,10 +65,10 @@ impl Answer {
     }
 }
 
-/// Tells readers of the store which scheduler runs on it.
+/// Stores the name and address of this scheduler for clients of etcd's API.
 ///
 /// # Errors
-/// When that cannot be stored.
+/// If the entry cannot be stored.
 pub(crate) async fn announce(store: &Embedded, id: &str, address: &str) -> Result<(), StorageError> {
     let host = Host {
         address: address.to_owned(),
@@ -166,7 +167,7 @@ fn check_range(request: &RangeRequest) -> Result<(), Status> {
     if request.revision > 0 {
         return Err(Status::out_of_range(COMPACTED));
     }
-    // By key, ascending, is what there is; other orders are those of clients that do not need them here.
+    // Key order, ascending, is the only order supported.
     if request.sort_order > 1 || request.sort_target > 0 {
         return Err(Status::unimplemented("keys come in ascending order only"));
     }
@@ -229,7 +230,7 @@ fn check_operation(operation: &RequestOp) -> Result<(), Status> {
     }
 }
 
-/// The keys that a request means.
+/// The key range of a request.
 fn span(key: &Bytes, end: &Bytes) -> Range {
     match end.as_ref() {
         b"" => Range::one(key.to_vec()),
@@ -380,7 +381,7 @@ fn transaction(
     })
 }
 
-/// Whether a key is as a transaction wants it; one that there is not has the revisions and the version 0.
+/// Whether a comparison holds. A missing key has revision and version 0, as in etcd.
 fn holds(compare: &Compare, pair: Option<&Pair>) -> bool {
     use compare::{Result as Wanted, TargetUnion as Given};
     let number = |of: fn(&Pair) -> i64| pair.map_or(0, of);
@@ -393,7 +394,7 @@ fn holds(compare: &Compare, pair: Option<&Pair>) -> bool {
             None => return false,
         },
         Some(Given::Lease(_)) => return false,
-        // What is left out is zero.
+        // An unset target value means 0.
         None => match compare.target() {
             compare::Target::Version => number(|pair| pair.version).cmp(&0),
             compare::Target::Create => number(|pair| pair.created).cmp(&0),

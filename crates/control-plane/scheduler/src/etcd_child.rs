@@ -1,5 +1,5 @@
-//! The etcd that a scheduler runs itself, as a child process: started, started again when it ends, ended with the
-//! scheduler, also when that is killed.
+//! Supervises the etcd that a scheduler runs as a child process: starts it, restarts it when it exits, and
+//! stops it with the scheduler, even if the scheduler is killed.
 
 mod trust;
 
@@ -22,29 +22,29 @@ pub(crate) use trust::{Pace, Trust};
 
 const LOG: &str = "dapr.scheduler.etcd";
 const PROGRAM: &str = "etcd";
-/// First argument of the process that becomes etcd; the id of its parent follows.
+/// First argument of the process that becomes etcd; the id of its parent process follows.
 pub(crate) const GUARD: &str = "--become-etcd";
-/// Between two checks of the child.
+/// Interval of checks of the child.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// How long it has to end when told to; then it is killed.
+/// Time for the child to exit after SIGTERM; then it is killed.
 const END: Duration = Duration::from_secs(8);
-/// An etcd that ends this soon could not work.
+/// A child that exits sooner than this counts as failed to start.
 const EARLY_EXIT: Duration = Duration::from_secs(10);
-/// Such ends in a row, after which the scheduler gives up.
+/// Number of early exits in a row after which the scheduler gives up.
 const EARLY_EXITS: u32 = 5;
-/// Pauses before it is started again.
+/// Backoff before a restart.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-/// Last lines of its log that are told when it ends.
+/// Number of log lines reported when the child exits.
 const LINES: usize = 5;
-/// How long its last lines are waited for once it has ended.
+/// How long to wait for the last log lines after the exit.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// Longest line that is kept.
+/// Maximum length of a log line; longer lines are cut.
 const LINE: usize = 2000;
 
-/// Why there is no etcd.
+/// Why etcd cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    /// There is no such program.
+    /// The program is not installed.
     #[error(
         "cannot run etcd, which the data folder or --etcd-initial-cluster asks for: {0}; install it (Debian: \
          etcd-server) so that it is found in PATH, or use one of yours with --etcd-embed=false"
@@ -55,10 +55,10 @@ pub enum ChildError {
     Folder {
         /// The file or folder.
         path: PathBuf,
-        /// What the operating system answered.
+        /// The error of the operating system.
         cause: io::Error,
     },
-    /// The folder is not for it.
+    /// The data folder was written by a newer version of etcd.
     #[error(
         "the data folder {path} was last used by etcd {written}, and the etcd in PATH is {installed}: install {written} or \
          later; Dapr's scheduler 1.17 has etcd 3.5 in itself"
@@ -66,36 +66,35 @@ pub enum ChildError {
     Older {
         /// The folder.
         path: PathBuf,
-        /// The version of the cluster in it.
+        /// Version of the cluster in the folder.
         written: String,
-        /// The version of the program.
+        /// Version of the installed program.
         installed: String,
     },
-    /// It ends again and again.
+    /// The child keeps exiting.
     #[error("etcd ended {EARLY_EXITS} times in a row ({status}); its last output: {said}")]
     Ended {
         /// The last exit status.
         status: String,
-        /// Last lines of its log.
+        /// The last log lines.
         said: String,
     },
 }
 
-/// What its supervisor is told.
+/// An order to the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// End it.
     Stop,
-    /// End it, and start another.
+    /// Stop the child, then start another.
     Restart,
 }
 
-/// How the child was started last.
+/// When and with which certificates the child was started last.
 #[derive(Default)]
 struct Supervised {
-    /// The file with the certificates that it trusts, where members show each other some.
+    /// The file of trusted certificates, if the members use mTLS.
     file: Option<PathBuf>,
-    /// How often it was started, and what the file had then.
+    /// Number of starts, and the contents of the file at the last start.
     started: Mutex<(u64, Option<Vec<u8>>)>,
 }
 
@@ -110,7 +109,8 @@ impl Supervised {
         self.started.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Whether the file has something else than when the child was started. One that cannot be read is being replaced.
+    /// Whether the file changed since the child was started. An unreadable file counts as unchanged, because
+    /// it is being replaced.
     fn is_outdated(&self) -> bool {
         let Some(now) = self.read() else { return false };
         let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,17 +122,17 @@ impl Supervised {
     }
 }
 
-/// A child process under supervision; it ends when this, and its [`Trust`], are dropped.
+/// A supervised child process. It stops when this handle and its [`Trust`] are dropped.
 pub(crate) struct EtcdChild {
     orders: queue::Sender<Order>,
-    /// What is needed to follow whom it trusts.
+    /// Restarts the child when the trusted certificates change.
     trust: Option<Trust>,
     ended: Option<oneshot::Receiver<ChildError>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// What becomes etcd, if the process was started for that: `arguments` are those of the process, its name included.
-/// It ends when its parent does.
+/// Becomes etcd if this process was started for that. `arguments` are those of the process, its name
+/// included. The kernel ends etcd when the parent exits.
 pub(crate) fn become_etcd(arguments: &[String]) -> Option<io::Error> {
     let [_, guard, parent, rest @ ..] = arguments else {
         return None;
@@ -146,7 +146,7 @@ pub(crate) fn become_etcd(arguments: &[String]) -> Option<io::Error> {
         if let Err(error) = rustix::process::set_parent_process_death_signal(die) {
             return Some(error.into());
         }
-        // It may have ended before the signal was asked for: then this process has another parent.
+        // The parent may have exited before the signal was requested; then this process has a new parent.
         let now = rustix::process::getppid().map(|id| id.as_raw_nonzero().get().to_string());
         if now.as_ref() != Some(parent) {
             return Some(io::Error::other("the scheduler has ended"));
@@ -158,10 +158,10 @@ pub(crate) fn become_etcd(arguments: &[String]) -> Option<io::Error> {
 }
 
 impl EtcdChild {
-    /// Prepares its folder, and starts it. `guard` is a program that calls [`become_etcd`].
+    /// Prepares the data folder and starts etcd. `guard` is a program that calls [`become_etcd`].
     ///
     /// # Errors
-    /// [`ChildError`]; whether it works shows later.
+    /// [`ChildError`]. A child that fails later is reported by [`EtcdChild::ended`].
     pub(crate) fn start(cluster: &Cluster, guard: PathBuf) -> Result<Self, ChildError> {
         let known = known_flags()?;
         prepare(cluster).map_err(|cause| ChildError::Folder {
@@ -173,7 +173,7 @@ impl EtcdChild {
         tracing::info!(target: LOG, "starting etcd {}", arguments.join(" "));
         let (orders, ordered) = queue::channel();
         let (failed, ended) = oneshot::channel();
-        // The thread starts the child, and lasts as long: the child ends with the thread that started it.
+        // The child ends with the thread that started it, so this thread lives as long as the child.
         let folder = cluster.folder.clone();
         let supervised = Arc::new(Supervised {
             file: cluster.identity.as_ref().map(|folder| folder.join("ca.pem")),
@@ -191,7 +191,6 @@ impl EtcdChild {
         });
         let run = move || {
             if let Err(error) = supervise(&guard, &folder, &arguments, &ordered, &supervised) {
-                // The scheduler may have ended.
                 let _ = failed.send(error);
             }
         };
@@ -207,7 +206,7 @@ impl EtcdChild {
         })
     }
 
-    /// Tells why it ended for good; never, if that is because it was told to.
+    /// Resolves when the supervisor gives up on the child. Never resolves after an orderly stop.
     pub(crate) fn ended(&mut self) -> impl Future<Output = ChildError> + Send + use<> {
         let ended = self.ended.take();
         async move {
@@ -220,15 +219,14 @@ impl EtcdChild {
         }
     }
 
-    /// What restarts it when those change whom it trusts; `None` where its members show no certificates, and the second
-    /// time.
+    /// Takes the handle that restarts the child when trusted certificates change. `None` if the members do
+    /// not use mTLS, or if it was taken before.
     pub(crate) fn trust(&mut self) -> Option<Trust> {
         self.trust.take()
     }
 
-    /// Ends it, and waits for that.
+    /// Stops the child and waits for its exit.
     pub(crate) fn stop(mut self) {
-        // It may have ended.
         let _ = self.orders.send(Order::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -236,7 +234,7 @@ impl EtcdChild {
     }
 }
 
-/// The flags of the installed version.
+/// The flags that the installed version supports.
 fn known_flags() -> Result<String, ChildError> {
     let help = Command::new(PROGRAM)
         .arg("--help")
@@ -256,7 +254,7 @@ fn prepare(cluster: &Cluster) -> io::Result<()> {
     Ok(())
 }
 
-/// The names of schedulers, as their certificates have them: those of all replicas.
+/// The names in the certificates of all scheduler replicas.
 fn names(identity: &Path) -> Vec<String> {
     let read = std::fs::read(identity.join("cert.pem")).ok();
     let chain = read.and_then(|pem| pem::parse_certificates(&pem).ok());
@@ -265,8 +263,8 @@ fn names(identity: &Path) -> Vec<String> {
         .unwrap_or_default()
 }
 
-/// URLs of members with the names that their certificates have. Dapr's sentry gives them with a dot at the end alone, and
-/// etcd takes `a.b.` and `a.b` for the same only where the certificate has the latter.
+/// Rewrites the member URLs to the host names in the certificates. Certificates of Dapr's sentry have names
+/// with a trailing dot only, and etcd accepts `a.b` for `a.b.` only if the certificate has `a.b`.
 fn spelled(urls: &str, names: &[String]) -> String {
     let dotted = names.iter().filter_map(|name| name.strip_suffix('.'));
     dotted
@@ -302,7 +300,8 @@ fn arguments(cluster: &Cluster, known: &str, names: &[String]) -> Vec<String> {
             format!("--peer-trusted-ca-file={}", file("ca.pem")),
             format!("--peer-cert-file={}", file("cert.pem")),
             format!("--peer-key-file={}", file("key.pem")),
-            // Sidecars have certificates of the same authority; those of schedulers have this name, with the dot or without.
+            // Sidecars have certificates of the same CA, so peers must have the name of a scheduler. The dot
+            // is optional.
             format!("--peer-cert-allowed-hostname={peer}."),
         ]);
     }
@@ -319,7 +318,7 @@ fn supervise(
     let mut ends = 0;
     loop {
         let begun = Instant::now();
-        // Before the child reads it: what is written in between counts as new.
+        // Before the child reads the file, so that a write in between counts as a change.
         supervised.note_start();
         let mut said = ChildOutput::default();
         let status = match spawn(guard, arguments, &mut said) {
@@ -329,7 +328,7 @@ fn supervise(
                 Err(Order::Stop) => return Ok(()),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ChildError::Program(error)),
-            // It may pass: there may be too many processes.
+            // May be temporary, such as a process limit.
             Err(error) => format!("could not be started: {error}"),
         };
         ends = if begun.elapsed() < EARLY_EXIT { ends + 1 } else { 1 };
@@ -345,7 +344,7 @@ fn supervise(
         if ends >= EARLY_EXITS {
             return Err(ChildError::Ended { status, said: last });
         }
-        // It is about to be started again in any case.
+        // A restart order changes nothing here: the child is restarted anyway.
         if order(ordered, PAUSES.after(ends - 1)) == Some(Order::Stop) {
             return Ok(());
         }
@@ -366,7 +365,7 @@ fn spawn(guard: &Path, arguments: &[String], said: &mut ChildOutput) -> io::Resu
     Ok(child)
 }
 
-/// What is ordered within that time. A supervisor that nobody can reach any more stops.
+/// Waits for an order, up to `time`. A closed channel means stop.
 fn order(ordered: &queue::Receiver<Order>, time: Duration) -> Option<Order> {
     match ordered.recv_timeout(time) {
         Ok(order) => Some(order),
@@ -375,7 +374,8 @@ fn order(ordered: &queue::Receiver<Order>, time: Duration) -> Option<Order> {
     }
 }
 
-/// What an etcd says, in either form of its log, of a folder that a newer one used: the version of that, and its own.
+/// Finds the versions in etcd's message about a folder of a newer version, in either log format: the
+/// cluster's version, then etcd's own.
 fn versions(said: &str) -> Option<(String, String)> {
     let complaint = &said[said.find("invalid downgrade")?..];
     let after = |name: &str| {
@@ -392,7 +392,7 @@ fn versions(said: &str) -> Option<(String, String)> {
     ))
 }
 
-/// How the child ended, or the order by which it was ended.
+/// Waits for the exit of the child; `Err` is the order that ended it.
 fn wait(child: &mut Child, ordered: &queue::Receiver<Order>) -> Result<ExitStatus, Order> {
     loop {
         match child.try_wait() {
@@ -413,7 +413,6 @@ fn end(child: &mut Child) {
         .ok()
         .and_then(rustix::process::Pid::from_raw)
     {
-        // It may have ended.
         let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     }
     while Instant::now() < deadline {
@@ -427,7 +426,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// The last lines that a child wrote.
+/// The last log lines of a child.
 #[derive(Default)]
 struct ChildOutput {
     lines: Arc<Mutex<VecDeque<String>>>,
@@ -438,7 +437,7 @@ impl ChildOutput {
     fn listen(&mut self, from: Option<impl Read + Send + 'static>) {
         let Some(from) = from else { return };
         let lines = Arc::clone(&self.lines);
-        // It ends with the child.
+        // The thread ends with the child.
         self.readers.push(thread::spawn(move || {
             let mut reader = BufReader::new(from);
             let mut line = Vec::new();
@@ -456,7 +455,8 @@ impl ChildOutput {
         }));
     }
 
-    /// What it said last, once all of it is read; `timeout` is for a pipe that something else keeps open.
+    /// The last lines, once the output is read to its end. `timeout` covers a pipe that another process keeps
+    /// open.
     fn last(&self, timeout: Duration) -> String {
         let deadline = Instant::now() + timeout;
         while !self.readers.iter().all(thread::JoinHandle::is_finished) && Instant::now() < deadline {
@@ -476,7 +476,7 @@ mod tests {
 
     use super::{ChildError, ChildOutput, Order, Supervised, spelled, supervise, versions};
 
-    /// A pipe whose text takes a while.
+    /// A reader that delivers its text late.
     struct Slow(&'static [u8]);
 
     impl Read for Slow {
@@ -494,7 +494,7 @@ mod tests {
         assert_eq!(last, "starts | listen: address in use");
     }
 
-    /// Regression: one attempt to start it that failed, where there were too many processes, ended the scheduler.
+    /// Regression: a single failed start, for example at a process limit, ended the scheduler.
     #[test]
     fn a_start_that_fails_is_tried_again_unless_there_is_no_program() {
         let folder = tempfile::tempdir().unwrap();
@@ -503,9 +503,9 @@ mod tests {
         let run = |guard: &Path| supervise(guard, folder.path(), &[], &ordered, &supervised);
         let outcome = run(&folder.path().join("missing"));
         assert!(matches!(outcome, Err(ChildError::Program(_))), "{outcome:?}");
-        // While it waits for the next attempt.
+        // During the backoff.
         orders.send(Order::Stop).unwrap();
-        // What cannot be run now.
+        // A program that cannot be run at the moment.
         let outcome = run(folder.path());
         assert!(outcome.is_ok(), "{outcome:?}");
         assert_eq!(supervised.starts(), 2);

@@ -1,7 +1,8 @@
-//! Places at which a test kills the process: between every two steps of a write, and between an answer of an app and its
-//! way to the store. A release build has none of this.
+//! Points at which a test kills the process: between any two steps of a write, and between an app's answer
+//! and its write to the store. Compiled out in release builds.
 
-/// `NAME#2`: the second time that the process comes to the place NAME is its end. `list`: it names each place that it comes to.
+/// `NAME#2` kills the process when it reaches point NAME for the second time. `list` prints the name of each
+/// point reached.
 #[cfg(debug_assertions)]
 const VARIABLE: &str = "OUTRIGGER_SCHEDULER_FAULT";
 
@@ -28,14 +29,13 @@ impl Plan {
     }
 }
 
-/// One of these places. It is named in what the process says last.
+/// A fault point. The process prints its name before it is killed.
 #[cfg(debug_assertions)]
 pub(crate) fn point(name: &str) {
     use std::io::Write as _;
     use std::sync::LazyLock;
     use std::sync::atomic::Ordering;
 
-    // Of the process, which ends with it.
     static PLAN: LazyLock<Option<Plan>> = LazyLock::new(|| Plan::read(&std::env::var(VARIABLE).ok()?));
     let Some(plan) = &*PLAN else { return };
     if let Plan::End { name: wanted, left } = plan
@@ -43,12 +43,11 @@ pub(crate) fn point(name: &str) {
     {
         return;
     }
-    // Nobody may listen.
     let _ = writeln!(std::io::stderr(), "fault point: {name}");
     if matches!(plan, Plan::List) {
         return;
     }
-    // As if from outside: nothing is flushed, and nothing cleaned up.
+    // SIGKILL, so that nothing is flushed or cleaned up.
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     loop {
         std::thread::park();

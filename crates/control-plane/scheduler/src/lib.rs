@@ -1,5 +1,5 @@
-//! The scheduler of the control plane: it keeps jobs and reminders, and triggers them, over streams that sidecars open,
-//! when they are due.
+//! The scheduler of the control plane: it stores jobs and reminders and triggers them when due, over streams
+//! that sidecars open.
 //!
 //! [`Config`] → [`Scheduler::build`] → [`Scheduler::run`].
 

@@ -1,4 +1,4 @@
-//! The metrics of the scheduler, under the names that Dapr gives them.
+//! The metrics of the scheduler, with Dapr's names.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::names::Kind;
 
-/// Bounds of the buckets of latencies, in milliseconds.
+/// Upper bounds of latency buckets in milliseconds.
 const BUCKETS: [u64; 6] = [0, 100, 500, 1_000, 5_000, 10_000];
 
 /// A counter for each kind of job.
@@ -19,7 +19,7 @@ impl ByKind {
     }
 }
 
-/// How long something took.
+/// A latency histogram.
 #[derive(Debug, Default)]
 struct Latency {
     buckets: [AtomicU64; BUCKETS.len()],
@@ -40,22 +40,22 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// A stream of triggers began.
+    /// Counts an opened trigger stream.
     pub(crate) fn connected(&self) {
         self.connected.fetch_add(1, Relaxed);
     }
 
-    /// A stream of triggers ended.
+    /// Counts a closed trigger stream.
     pub(crate) fn disconnected(&self) {
         self.connected.fetch_sub(1, Relaxed);
     }
 
-    /// A job was stored for a caller.
+    /// Counts a stored job.
     pub(crate) fn created(&self, kind: Kind) {
         self.created.add(kind);
     }
 
-    /// An app took a tick, or failed to, after this time.
+    /// Counts an answered trigger and its latency.
     pub(crate) fn answered(&self, kind: Kind, success: bool, after: Duration) {
         let latency = &self.latency[kind as usize];
         let millis = after.as_secs_f64() * 1000.0;
@@ -72,17 +72,17 @@ impl Metrics {
         counter.add(kind);
     }
 
-    /// No host takes a tick that is due.
+    /// Counts a due trigger without a connected host.
     pub(crate) fn undelivered(&self, kind: Kind) {
         self.undelivered.add(kind);
     }
 
-    /// Jobs that this scheduler triggers.
+    /// Sets the number of jobs that this scheduler triggers.
     pub(crate) fn jobs(&self, count: usize) {
         self.jobs.store(count as u64, Relaxed);
     }
 
-    /// The text exposition format of Prometheus.
+    /// Renders the Prometheus text format.
     pub(crate) fn render(&self) -> String {
         let mut out = String::new();
         head(
@@ -157,7 +157,6 @@ impl Metrics {
     }
 }
 
-// Writing to a String cannot fail.
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(
         out,

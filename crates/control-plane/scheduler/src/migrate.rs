@@ -1,5 +1,5 @@
-//! Copies all jobs from one store to another: their bytes, and how far they are. Nothing is deleted at the source, and
-//! nothing is overwritten at the target; what was copied before is left as it is, so a copy that broke off goes on.
+//! Copies all jobs and their progress from one store to another. The source is not changed and jobs at the
+//! target are not overwritten, so an interrupted copy can be resumed with the same command.
 
 mod reserve;
 
@@ -21,43 +21,43 @@ use crate::storage::{OpenError, StorageError};
 use crate::stored;
 use reserve::Reserved;
 
-/// Jobs that are written together: two steps each, and etcd allows 128 unless told otherwise.
+/// Jobs per write. Each takes two operations, and etcd allows 128 by default.
 const BATCH: usize = 48;
-/// Jobs that wait to be written.
+/// Capacity of the queue of jobs to write.
 const WAITING: usize = 256;
-/// Names in an error, at the most.
+/// Maximum number of job names in an error.
 const NAMES_IN_ERROR: usize = 5;
 
-/// Why jobs could not be copied.
+/// Why the copy failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MigrateError {
-    /// The embedded store.
+    /// The embedded store failed.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Another store.
+    /// A shared store failed.
     #[error("{0}; the jobs copied so far stay, and the same command continues from there")]
     Storage(#[from] StorageError),
-    /// An endpoint of an etcd is not valid.
+    /// An etcd endpoint is not valid.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// A connection string of PostgreSQL is not valid.
     #[error("{0}")]
     Connection(String),
-    /// There is no embedded store.
+    /// The embedded store does not exist.
     #[error("there is no embedded store in {0}: check --etcd-data-dir, --id and the variable NAMESPACE")]
     NoSource(std::path::PathBuf),
-    /// Schedulers run on a store.
+    /// Schedulers use the store.
     #[error(
         "schedulers run on the {which}, or were killed less than 20 s ago: {ids}; stop them first, so that no job \
          changes or fires during the copy"
     )]
     InUse {
-        /// Source or target.
+        /// `source` or `target`.
         which: &'static str,
         /// Ids of these schedulers.
         ids: String,
     },
-    /// Jobs of the target would be overwritten.
+    /// The copy would overwrite jobs of the target.
     #[error(
         "{count} jobs at the target have the names of other jobs ({names}): nothing was copied; delete them there, or \
          those at the source"
@@ -65,34 +65,34 @@ pub enum MigrateError {
     Conflict {
         /// Number of these jobs.
         count: usize,
-        /// Some of them.
+        /// Names of some of them.
         names: String,
     },
-    /// A job makes no sense.
+    /// A stored job is not valid.
     #[error(
         "the job {name:?} at the source is broken: {why}; nothing was copied; delete it there, or repair it"
     )]
     Broken {
-        /// The stored name of the job, with its namespace and app.
+        /// The full name of the job, with namespace and app.
         name: String,
-        /// The reason, for the message.
+        /// The reason.
         why: String,
     },
-    /// The target is not what was written to it.
+    /// The target lacks jobs that were written to it.
     #[error(
         "after the copy {0} jobs are missing at the target: another process wrote to one of the stores; try again"
     )]
     Incomplete(usize),
-    /// A part of it ended in a panic.
+    /// A background task panicked.
     #[error("internal error, please report it: a background task failed: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 
-/// What was done.
+/// The result of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Migrated {
     pub(crate) copied: usize,
-    /// Were at the target before.
+    /// Jobs that the target had before.
     pub(crate) there: usize,
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Migrated {
     }
 }
 
-/// A job, with how far it is.
+/// A job and its progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: Name,
@@ -114,7 +114,7 @@ pub(crate) struct Entry {
     pub(crate) counter: Option<Vec<u8>>,
 }
 
-/// Copies all jobs. `location` is the embedded store, where that is meant.
+/// Copies all jobs. `location` is the folder used where either end is the embedded store.
 ///
 /// # Errors
 /// [`MigrateError`].
@@ -131,14 +131,14 @@ pub(crate) async fn migrate(from: &End, to: &End, location: &Location) -> Result
             Err(error) => Err(error),
         },
     };
-    // Also where it failed: whoever does better next time need not wait.
+    // Also after a failure, so that the next attempt need not wait for the lease to expire.
     if let Some(reserved) = reserved {
         reserved.release().await;
     }
     migrated
 }
 
-/// An embedded store with all jobs.
+/// Creates an embedded store with all jobs.
 async fn make(source: &Source, location: &Location) -> Result<Migrated, MigrateError> {
     let location = location.clone();
     let mut entries = source.read();
@@ -152,7 +152,7 @@ async fn make(source: &Source, location: &Location) -> Result<Migrated, MigrateE
         }
         copied += 1;
     }
-    // Without this end nothing of it stays.
+    // `None` commits the file; without it the new store is discarded.
     let _ = send.send(None).await;
     drop(send);
     making.await??;
@@ -167,7 +167,7 @@ async fn fill(source: &Source, target: Arc<dyn Backend>) -> Result<Migrated, Mig
     migrated
 }
 
-/// Looks at all, writes what is missing, and looks again.
+/// Compares the stores, writes missing jobs, and compares again.
 async fn copy(source: &Source, target: &dyn Backend) -> Result<Migrated, MigrateError> {
     let mut there = 0;
     let (mut conflicts, mut names) = (0, Vec::new());
@@ -212,7 +212,7 @@ async fn copy(source: &Source, target: &dyn Backend) -> Result<Migrated, Migrate
     }
 }
 
-/// What the target has of a job.
+/// The state of a job at the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Same,
@@ -269,7 +269,7 @@ async fn write(target: &dyn Backend, states: Vec<(Entry, State)>) -> Result<usiz
 enum Source {
     Embedded {
         location: Location,
-        /// Keeps a scheduler out.
+        /// Keeps schedulers off the folder.
         _lock: FolderLock,
     },
     Shared(Arc<dyn Backend>),
@@ -299,17 +299,16 @@ impl Source {
         }
     }
 
-    /// All its jobs, by name.
+    /// Streams all jobs by name.
     fn read(&self) -> mpsc::Receiver<Result<Entry, MigrateError>> {
         let (send, entries) = mpsc::channel(WAITING);
-        // Who reads ends with the receiver, and changes nothing: nobody has to wait for that.
+        // The reader changes nothing and stops when the receiver is dropped, so its task is detached.
         match self {
             Self::Embedded { location, .. } => {
                 let location = location.clone();
                 tokio::task::spawn_blocking(move || {
                     let read = location.read(|entry| send.blocking_send(Ok(entry)).is_ok());
                     if let Err(error) = read {
-                        // Whoever asked may have gone.
                         let _ = send.blocking_send(Err(error.into()));
                     }
                 });
@@ -318,7 +317,6 @@ impl Source {
                 let backend = Arc::clone(backend);
                 tokio::spawn(async move {
                     if let Err(error) = read(&*backend, &send).await {
-                        // Whoever asked may have gone.
                         let _ = send.send(Err(error.into())).await;
                     }
                 });
@@ -357,7 +355,7 @@ fn checked(entry: Entry) -> Result<Entry, MigrateError> {
     }
 }
 
-/// Jobs, many at a time.
+/// Groups jobs into batches.
 struct Batches(mpsc::Receiver<Result<Entry, MigrateError>>);
 
 impl Batches {

@@ -1,42 +1,43 @@
-//! Names of jobs: how they are made of namespace, target and the caller's name, and what they may not have in them.
+//! Names of jobs: how they are composed of namespace, target and the caller's name, and which characters they
+//! may contain.
 
 use outrigger_schedule::engine::Target;
 use outrigger_wire::scheduler::v1::{JobMetadata, job_target_metadata::Type};
 
-/// Between the parts of a name.
+/// Separates the parts of a name.
 const SEPARATOR: &str = "||";
 /// First part of the name of an app's job.
 const APP: &str = "app";
 /// First part of the name of an actor's reminder.
 const ACTOR: &str = "actorreminder";
-/// Longest name, all parts together, in bytes.
+/// Maximum length of a full name in bytes.
 const MAX_NAME: usize = 512;
 
-/// Why there is no job of that name.
+/// Why a name is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NameError {
-    /// Neither `job` nor `actor` in `metadata.target`.
+    /// `metadata.target` is neither `job` nor `actor`.
     #[error("unknown job type: set metadata.target to job or to actor")]
     NoTarget,
-    /// No name.
+    /// The name is empty.
     #[error("job name is empty: set name")]
     Empty,
-    /// Longer than a store's key may be.
+    /// The name is longer than the key of a store may be.
     #[error(
         "job name of {0} bytes is too long: namespace, app id or actor, and name may have {MAX_NAME} bytes together"
     )]
     Long(usize),
-    /// A character that none may have.
+    /// The name has a forbidden character.
     #[error(
         "job name '{0}' is invalid: it may not have {1:?} in it, nor any of / \\ # ? or a control character"
     )]
     Character(String, char),
-    /// A part that means a folder elsewhere.
+    /// A part of the name would be a relative folder.
     #[error("job name '{0}' is invalid: no part of it may be . or ..")]
     Dots(String),
 }
 
-/// What kind of job it is, for metrics.
+/// The kind of a job, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Job,
@@ -44,7 +45,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Of a whole name.
+    /// The kind of the job with this full name.
     pub(crate) fn of(name: &str) -> Self {
         if name.starts_with(ACTOR) {
             Self::Actor
@@ -54,20 +55,20 @@ impl Kind {
     }
 }
 
-/// What the names of all jobs of a namespace begin with: those of actors, and those of apps.
+/// The prefixes of all jobs of a namespace: actor reminders and app jobs.
 pub(crate) fn of_namespace(namespace: &str) -> [String; 2] {
     [ACTOR, APP].map(|kind| format!("{kind}{SEPARATOR}{namespace}{SEPARATOR}"))
 }
 
-/// What comes after [`SEPARATOR`] in the order of names.
+/// Sorts directly after [`SEPARATOR`].
 const AFTER_SEPARATOR: &str = "|}";
 
-/// Where the names of jobs of apps, and of those of actors, begin and end.
+/// The key ranges of app jobs and of actor reminders.
 pub(crate) fn kinds() -> [[String; 2]; 2] {
     [ACTOR, APP].map(|kind| [SEPARATOR, AFTER_SEPARATOR].map(|end| format!("{kind}{end}")))
 }
 
-/// The namespace of a job, and the name that comes after those of all jobs of its kind there.
+/// The namespace of a job, and a name that sorts after all jobs of its kind in that namespace.
 pub(crate) fn namespace(name: &str) -> Option<(&str, String)> {
     let (kind, rest) = name.split_once(SEPARATOR)?;
     let (namespace, _) = rest.split_once(SEPARATOR)?;
@@ -77,7 +78,7 @@ pub(crate) fn namespace(name: &str) -> Option<(&str, String)> {
     ))
 }
 
-/// The whole name of a job.
+/// The full name of a job.
 ///
 /// # Errors
 /// [`NameError`].
@@ -90,8 +91,8 @@ pub(crate) fn compose(metadata: &JobMetadata, name: &str) -> Result<String, Name
     Ok(whole)
 }
 
-/// What the names of all jobs of a target begin with, the separator included. For actors without an id: of all of
-/// the type.
+/// The prefix of all jobs of a target, the separator included. For an actor without id: of all actors of the
+/// type.
 ///
 /// # Errors
 /// [`NameError`].
@@ -99,7 +100,7 @@ pub(crate) fn prefix(metadata: &JobMetadata) -> Result<String, NameError> {
     Ok(format!("{}{SEPARATOR}", open_prefix(metadata)?))
 }
 
-/// As [`prefix`], without the last separator: ids that begin with the one given match too.
+/// As [`prefix`], without the last separator, so that it also matches longer ids.
 ///
 /// # Errors
 /// [`NameError`].
@@ -117,14 +118,14 @@ pub(crate) fn open_prefix(metadata: &JobMetadata) -> Result<String, NameError> {
     Ok(prefix)
 }
 
-/// What the caller called the job with this whole name; `metadata` are the job's. Actor ids and names may have the separator in
-/// them.
+/// The caller's name for the job with this full name. `metadata` belongs to the job; it is needed because
+/// actor ids and names may contain the separator.
 pub(crate) fn own<'n>(name: &'n str, metadata: &JobMetadata) -> &'n str {
     let prefix = prefix(metadata).unwrap_or_default();
     name.strip_prefix(&prefix).unwrap_or(name)
 }
 
-/// To whom its ticks go; `None` where the metadata names no target.
+/// The target of a job's triggers; `None` if the metadata names none.
 pub(crate) fn target(metadata: &JobMetadata) -> Option<Target> {
     let namespace = metadata.namespace.as_str().into();
     Some(match metadata.target.as_ref()?.r#type.as_ref()? {

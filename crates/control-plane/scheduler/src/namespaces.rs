@@ -1,4 +1,4 @@
-//! The namespaces of a cluster: when one is gone, so are its jobs.
+//! Watches the namespaces of a cluster and deletes the jobs of deleted ones.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,16 +15,17 @@ use crate::names;
 use crate::storage::{Storage, StorageError};
 
 const LOG: &str = "dapr.scheduler";
-/// What deletes the jobs of a namespace. The command speaks to an etcd, or to the embedded store.
+/// For messages: the command that deletes the jobs of a namespace. It works with etcd and with the embedded
+/// store.
 const DELETE: &str = "`dapr scheduler delete-all app/NAMESPACE` (on PostgreSQL by SQL: docs/reference/scheduler.md has the statement)";
-/// Between two attempts to delete the jobs of namespaces.
+/// Pause between attempts to delete jobs.
 const RETRY: Duration = Duration::from_secs(5);
-/// Between two attempts to follow namespaces where the rights do not suffice.
+/// Pause between attempts to watch namespaces after the API denied access.
 const REFUSED: Duration = Duration::from_secs(300);
-/// Deleted namespaces whose jobs are still there, because the store or the API fails.
+/// Maximum number of deleted namespaces queued while the store or the API fails.
 const MAX_WAITING: usize = 65_536;
 
-/// A namespace, of which only the name matters.
+/// A namespace; only its name is used.
 #[derive(Debug, PartialEq)]
 struct Namespace;
 
@@ -36,14 +37,14 @@ impl Watched for Namespace {
     }
 }
 
-/// Follows the namespaces.
+/// Deletes the jobs of deleted namespaces.
 pub(crate) struct Namespaces {
     client: Client,
     storage: Arc<dyn Storage>,
-    /// Deleted namespaces whose jobs are to be deleted.
+    /// Queue of deleted namespaces whose jobs still exist.
     waiting: Mutex<BTreeSet<String>>,
     added: Notify,
-    /// Between two attempts where the rights do not suffice.
+    /// Pause after the API denied access.
     pause: Duration,
 }
 
@@ -58,8 +59,8 @@ impl Namespaces {
         }
     }
 
-    /// Deletes jobs with their namespace, until told to stop. Ready once the namespaces are known, or once it is known that
-    /// they may not be: whoever has the rights of one namespace alone has jobs all the same.
+    /// Runs until `stop`. `ready` is set once the namespaces are known or access to them is denied: a
+    /// scheduler with the rights of one namespace alone works without them.
     pub(crate) async fn run(self, ready: Part, stop: CancellationToken) {
         let following = async {
             let mut is_told = false;
@@ -82,8 +83,9 @@ impl Namespaces {
             .await;
     }
 
-    /// Tells of jobs of namespaces that the cluster does not have: maybe those were deleted while no scheduler ran. Nothing is
-    /// deleted, because the store may be another cluster's too, and sidecars need not be in the cluster.
+    /// Logs namespaces that have jobs and are not in the cluster; they may have been deleted while no
+    /// scheduler ran. Their jobs are not deleted: several clusters may share the store, and sidecars may run
+    /// outside of any cluster.
     async fn tell_unknown(&self, store: &Store<Namespace>) {
         loop {
             match self.unknown(store).await {
@@ -110,13 +112,13 @@ impl Namespaces {
         Ok(self.of_jobs().await?.difference(&known).cloned().collect())
     }
 
-    /// The namespaces that have jobs, and may be names of namespaces of a cluster.
+    /// The namespaces that have jobs and whose names are valid in Kubernetes.
     async fn of_jobs(&self) -> Result<BTreeSet<String>, StorageError> {
         let mut namespaces = BTreeSet::new();
         for [mut from, below] in names::kinds() {
             while let Some(name) = self.storage.first(from, below.clone()).await? {
                 let Some((namespace, after)) = names::namespace(&name) else {
-                    // Not a name that this scheduler makes: nor are those after it looked at.
+                    // This scheduler does not make such names; the remaining ones sort after it.
                     break;
                 };
                 if is_label(namespace) && namespaces.len() < MAX_WAITING {
@@ -128,7 +130,7 @@ impl Namespaces {
         Ok(namespaces)
     }
 
-    /// Notes deleted namespaces until the API refuses to tell them.
+    /// Queues deleted namespaces until the API denies access.
     async fn follow(&self, ready: &Part) {
         let reflector = Reflector::<Namespace>::new(self.client.clone(), Scope::default());
         let mut progress = reflector.progress();
@@ -136,25 +138,25 @@ impl Namespaces {
         let mut changes = store.follow();
         let refused = async {
             loop {
-                // The reflector, which tells it, is there as long as this.
+                // The sender lives in the reflector, which outlives this function.
                 let known = progress.wait_for(|progress| *progress != Progress::Pending).await;
                 if known.is_ok_and(|progress| *progress == Progress::Complete) {
                     ready.set(true);
                     self.tell_unknown(&store).await;
                     return std::future::pending::<()>().await;
                 }
-                // It failed; whether for want of rights, the answer says.
+                // The watch failed; a list tells whether access is denied.
                 match self.client.all(Kind::NAMESPACES, None, "").await {
                     Err(error) if error.is_forbidden() => return,
                     _ => {
-                        // Asked again after a while, or followed meanwhile.
+                        // Retries after the pause, or as soon as the watch works.
                         let complete = progress.wait_for(|progress| *progress == Progress::Complete);
                         let _ = tokio::time::timeout(RETRY, complete).await;
                     }
                 }
             }
         };
-        // Apart from what deletes: that may wait for the store, and changes do not wait for anybody.
+        // Concurrent with deletion: deletion may wait for the store, and the watch must not lag.
         let noting = async {
             loop {
                 match changes.recv().await {
@@ -188,7 +190,7 @@ impl Namespaces {
         self.added.notify_one();
     }
 
-    /// Deletes the jobs of all that wait, again and again. One that fails holds up no other.
+    /// Deletes the jobs of all queued namespaces, repeatedly. A failing namespace does not delay others.
     async fn delete(&self) {
         loop {
             let all = std::mem::take(&mut *self.waiting());
@@ -210,8 +212,8 @@ impl Namespaces {
         }
     }
 
-    /// Deletes the jobs of a namespace; only if the API says that there is none of that name, because a list may lack
-    /// one for other reasons.
+    /// Deletes the jobs of a namespace only if the API confirms that the namespace does not exist, because a
+    /// list may be incomplete.
     async fn delete_jobs_of(&self, namespace: &str) -> Result<(), String> {
         match self.client.get::<Value>(Kind::NAMESPACES, None, namespace).await {
             Err(error) if error.is_not_found() => {}
@@ -227,7 +229,7 @@ impl Namespaces {
     }
 }
 
-/// Whether a namespace of a cluster may have this name: a label of DNS.
+/// Whether Kubernetes accepts this name for a namespace (a DNS label).
 fn is_label(name: &str) -> bool {
     let fits = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     (1..=63).contains(&name.len()) && name.bytes().all(fits)
@@ -270,10 +272,10 @@ mod tests {
         let mut namespaces = Namespaces::new(server.client(), store(folder.path()));
         namespaces.pause = Duration::from_millis(20);
         let running = tokio::spawn(namespaces.run(health.part("namespaces"), stop.clone()));
-        // Each attempt asks twice: the second answer says why.
+        // Each attempt asks twice; the second answer has the reason.
         server.asked("LIST", "/api/v1/namespaces", 5).await;
         assert!(health.is_ready());
-        // The right is given, and then it follows.
+        // Once access is granted, the watch starts.
         let listed = json!({"metadata": {"resourceVersion": "1"}, "items": []});
         server.fix("/api/v1/namespaces", 200_u16.try_into().unwrap(), listed);
         server.asked("WATCH", "/api/v1/namespaces", 1).await;
@@ -299,7 +301,7 @@ mod tests {
         running.await.unwrap();
     }
 
-    /// With two jobs of each namespace.
+    /// A store with two jobs in each namespace.
     async fn stored(folder: &std::path::Path, namespaces: &[&str]) -> Arc<dyn Storage> {
         let storage = store(folder);
         for namespace in namespaces {
@@ -321,7 +323,7 @@ mod tests {
     #[tokio::test]
     async fn jobs_of_namespaces_that_the_cluster_does_not_have_are_told_and_stay() {
         let folder = tempfile::tempdir().unwrap();
-        // The last is no name of a cluster's: whoever made those jobs, no namespace's end is theirs.
+        // `Standalone_1` is not a valid Kubernetes name, so it is never reported.
         let namespaces = ["gone", "gone-too", "here", "Standalone_1"];
         let storage = stored(folder.path(), &namespaces).await;
         let server = Server::start().await;
@@ -360,7 +362,7 @@ mod tests {
         let server = Server::start().await;
         let found = json!({"metadata": {"name": "here"}});
         let all = Namespaces::new(server.client(), Arc::clone(&storage));
-        // The list lacks it: the cluster is asked for it by its name.
+        // The list lacks `here`, but a direct request finds it.
         server.put("/api/v1/namespaces/here", found);
         assert_eq!(all.of_jobs().await.unwrap(), BTreeSet::from(["here".to_owned()]));
         all.delete_jobs_of("here").await.unwrap();
@@ -385,7 +387,7 @@ mod tests {
         let running = tokio::spawn(namespaces.run(health.part("namespaces"), stop.clone()));
         server.asked("WATCH", "/api/v1/namespaces", 1).await;
         assert!(health.is_ready());
-        // What cannot be told of one namespace does not hold up another.
+        // A namespace whose lookup fails does not delay others.
         let stuck = "/api/v1/namespaces/a-stuck";
         server.fix(stuck, 500_u16.try_into().unwrap(), json!({"kind": "Status"}));
         server.delete(stuck);

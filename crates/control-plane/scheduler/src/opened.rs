@@ -1,4 +1,4 @@
-//! The store that a configuration names, opened.
+//! Opens the store that a configuration names.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,22 +16,22 @@ use crate::storage::shared::backend::Backend;
 use crate::storage::shared::{SelfMember, SharedStorage};
 use crate::storage::{Change, Hosts, Storage};
 
-/// A store, what it tells, and who shares it.
+/// An open store with its event stream and the schedulers that share it.
 pub(crate) struct Opened {
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) changes: mpsc::Receiver<Change>,
     pub(crate) hosts: watch::Receiver<Hosts>,
-    /// The store, where it is the embedded one.
+    /// The embedded store, if that is used.
     pub(crate) embedded: Option<Arc<Embedded>>,
-    /// The etcd that this scheduler runs, and what keeps its file small.
+    /// The etcd child process and the task that shrinks its file, if the scheduler runs etcd.
     pub(crate) child: Option<(EtcdChild, Defragment)>,
-    /// Where the jobs are, for the log.
+    /// Description of the store for the log.
     pub(crate) at: String,
 }
 
 impl Opened {
-    /// Opens the embedded store, and checks it; an external one is joined as soon as it answers. `address` is what
-    /// sidecars are told.
+    /// Opens and checks the embedded store; connects to an external store in the background. `address` is the
+    /// one announced to sidecars.
     pub(crate) async fn open(config: &Config, address: &str) -> Result<Self, SchedulerError> {
         match &config.store {
             Store::Embedded => Self::embedded(config, address).await,
@@ -87,7 +87,7 @@ impl Opened {
         let location = location(config);
         let opened = tokio::task::spawn_blocking(move || Embedded::open(&location)).await;
         let (store, changes) = opened.map_err(outrigger_controlplane::TaskFailed::from)??;
-        // It has one scheduler: the list never changes.
+        // The embedded store has a single scheduler, so the list never changes.
         let (_, hosts) = watch::channel(Hosts::from([address.to_owned()]));
         Ok(Self {
             storage: store.clone(),
@@ -100,7 +100,7 @@ impl Opened {
     }
 }
 
-/// This program, also where its file was replaced meanwhile.
+/// Path of this program, even if its file was replaced.
 fn own_program() -> std::io::Result<PathBuf> {
     let running = PathBuf::from("/proc/self/exe");
     match running.exists() {
@@ -109,7 +109,7 @@ fn own_program() -> std::io::Result<PathBuf> {
     }
 }
 
-/// Where the embedded store is.
+/// Location of the embedded store.
 pub(crate) fn location(config: &Config) -> Location {
     Location {
         folder: config.data.clone(),

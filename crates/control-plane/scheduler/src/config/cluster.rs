@@ -1,4 +1,4 @@
-//! The etcd that a scheduler runs itself: what its flags and its data folder say of it.
+//! Settings of the etcd that a scheduler runs itself, from the flags and the data folder.
 
 use std::path::{Path, PathBuf};
 
@@ -6,52 +6,52 @@ use outrigger_accept::{Listen, address::is_localhost};
 use outrigger_flags::Values;
 use outrigger_resources::value::quantity;
 
-/// Folder of an etcd below a scheduler's data folder, as Dapr names it.
+/// Folder of etcd below a scheduler's data folder, as in Dapr.
 const FOLDER: &str = "dapr-0.1";
-/// Without this file beside it, Dapr's scheduler deletes what is in the folder.
+/// Dapr's scheduler deletes the folder's contents unless this file is next to it.
 const MARKER: &str = "dapr-scheduler-existing-cluster";
-/// Largest request, as Dapr's scheduler allows it.
+/// Maximum request size, as in Dapr's scheduler.
 const REQUEST_BYTES: &str = "2147483647";
 
-/// A child process: one member of a cluster of etcd.
+/// One etcd member, run as a child process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
-    /// Its data.
+    /// Data folder.
     pub(crate) folder: PathBuf,
-    /// Tells Dapr's scheduler to keep them.
+    /// Marker file that makes Dapr's scheduler keep the data.
     pub(crate) marker: PathBuf,
-    /// Where it answers this scheduler, and tools.
+    /// Client address, for this scheduler and for tools.
     pub(crate) client: Listen,
-    /// Flags of etcd, without the dashes; those it does not know are left out.
+    /// Flags of etcd without dashes. Flags that the installed version does not support are left out.
     pub(crate) flags: Vec<(&'static str, String)>,
-    /// The first name that certificates of schedulers have, for mTLS between members.
+    /// First name in the certificates of schedulers, for mTLS between members.
     pub(crate) peer_name: String,
-    /// Where the certificate is written for it, for mTLS between members.
+    /// Folder for the certificate files, for mTLS between members.
     pub(crate) identity: Option<PathBuf>,
 }
 
-/// What of the configuration names a cluster.
+/// The settings that identify a cluster.
 pub(super) struct Named<'a> {
     pub(super) flags: &'a Values,
     pub(super) id: &'a str,
-    /// `id=url` of each member.
+    /// The members, each as `id=url`.
     pub(super) members: &'a [String],
-    /// Where the scheduler keeps jobs.
+    /// Data folder of the scheduler.
     pub(super) data: &'a Path,
     pub(super) namespace: &'a str,
     pub(super) client: &'a Listen,
 }
 
-/// Whether the data folder of a scheduler holds an etcd's files.
+/// Whether a scheduler's data folder has files of an etcd.
 pub(crate) fn holds_etcd(data: &Path) -> bool {
     data.join(FOLDER).join("member").is_dir()
 }
 
-/// What etcd keeps where it is told 0.
+/// Quota that etcd uses for the value 0.
 const USUAL_QUOTA: u64 = 2 << 30;
 
 impl Cluster {
-    /// The bytes that its file may have, as etcd reads its flag.
+    /// Quota of the database file in bytes, as etcd parses its flag.
     pub(crate) fn quota(&self) -> u64 {
         let given = self.flags.iter().find(|(flag, _)| *flag == "quota-backend-bytes");
         match given.and_then(|(_, value)| value.parse::<i64>().ok()) {
@@ -62,7 +62,7 @@ impl Cluster {
         }
     }
 
-    /// `None` where the id has no URL, which was told before.
+    /// `None` if the id has no URL; that problem was reported before.
     pub(super) fn read(named: &Named<'_>) -> Option<Self> {
         let Named {
             flags, id, namespace, ..
@@ -107,7 +107,7 @@ impl Cluster {
             ("max-snapshots", "etcd-max-snapshots"),
             ("max-wals", "etcd-max-wals"),
             ("max-txn-ops", "etcd-max-txn-ops"),
-            // The name changed with etcd's versions; each knows one of them.
+            // The name of the flag changed between versions of etcd; each version knows one of the two.
             ("experimental-bootstrap-defrag-threshold-megabytes", DEFRAG),
             ("bootstrap-defrag-threshold-megabytes", DEFRAG),
         ] {
@@ -143,7 +143,7 @@ fn identity(flags: &Values) -> PathBuf {
     }
 }
 
-/// Where a member listens for the others: names are those of this machine on whatever address it has.
+/// The address on which a member listens for peers. A host name means all addresses.
 fn listen_url(own: &str) -> String {
     let Some((scheme, rest)) = own.split_once("://") else {
         return own.to_owned();

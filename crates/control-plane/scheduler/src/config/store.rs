@@ -3,16 +3,16 @@
 use super::Cluster;
 use crate::storage::{etcd, postgres};
 
-/// Where jobs are kept.
+/// The store for jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Store {
-    /// In a file in the data folder, for one scheduler alone.
+    /// A file in the data folder, for a single scheduler.
     Embedded,
-    /// In an etcd, which others may run schedulers on too.
+    /// An external etcd, which several schedulers may share.
     Etcd(EtcdAccess),
-    /// In an etcd that this scheduler runs itself, alone or with those of other schedulers.
+    /// An etcd that this scheduler runs, alone or in a cluster with those of other schedulers.
     Cluster(Box<Cluster>),
-    /// In PostgreSQL, which others may run schedulers on too.
+    /// PostgreSQL, which several schedulers may share.
     Postgres(PostgresAccess),
 }
 
@@ -22,25 +22,25 @@ pub struct PostgresAccess(pub String);
 
 impl std::fmt::Debug for PostgresAccess {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // It has a password in it.
+        // The string may contain a password.
         formatter.write_str("PostgresAccess(..)")
     }
 }
 
-/// Where an etcd is, and as whom to call it.
+/// Endpoints and credentials of an etcd.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct EtcdAccess {
-    /// `host:port` of each member, with or without a scheme.
+    /// `host:port` of each member, with or without scheme.
     pub endpoints: Vec<String>,
-    /// Empty: without an account.
+    /// User name; empty means no authentication.
     pub username: String,
-    /// Password of that user.
+    /// Password of the user.
     pub password: String,
 }
 
 impl std::fmt::Debug for EtcdAccess {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Passwords are not for logs.
+        // Omits the password.
         formatter
             .debug_struct("EtcdAccess")
             .field("endpoints", &self.shown())
@@ -56,20 +56,20 @@ impl EtcdAccess {
     }
 }
 
-/// A store that jobs are copied from or to.
+/// Source or target of a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// The embedded one, in the data folder of this scheduler.
+    /// The embedded store in the data folder of this scheduler.
     Embedded,
-    /// One that runs already: where it is reached.
+    /// A running etcd.
     Etcd(EtcdAccess),
     /// PostgreSQL.
     Postgres(PostgresAccess),
 }
 
 impl End {
-    /// `embedded`, `etcd://[user:password@]host:port[,host:port]` (`etcds` with TLS), or a connection string of
-    /// PostgreSQL.
+    /// Parses `embedded`, `etcd://[user:password@]host:port[,host:port]` (`etcds` with TLS), or a connection
+    /// string of PostgreSQL.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         if text == "embedded" {
             return Ok(Self::Embedded);

@@ -1,5 +1,6 @@
-//! An etcd that has reached its quota. It refuses all puts from then on, until its file is smaller and the alarm that it
-//! raised is taken back. Nobody does that by hand for the etcd of a scheduler: deleting jobs has to be enough.
+//! Recovers an etcd that has reached its quota. etcd then refuses all puts until the file is smaller and the
+//! alarm is disarmed. Deleting jobs must be enough for that, because the scheduler's etcd has no operator who
+//! disarms alarms.
 
 use std::time::Duration;
 
@@ -11,26 +12,26 @@ use crate::proto::etcd::{
 };
 use crate::storage::StorageError;
 
-/// The part of the quota that has to be free before puts are let in again, one in: with less the next ones would raise the
-/// alarm anew.
+/// One tenth of the quota must be free before puts are allowed again; with less, the next puts would raise
+/// the alarm again.
 const FREE: u64 = 10;
 
-/// What was done to make room, as long as there is none.
+/// Progress of the recovery while the alarm is raised.
 pub(super) struct SpaceRecovery {
-    /// The most bytes that the file may have for puts to be let in.
+    /// Maximum bytes in use for puts to be allowed.
     most: u64,
-    /// Between two attempts where etcd does not say that there is room to be gained.
+    /// Pause between attempts while etcd reports no space to reclaim.
     every: Duration,
     full: Option<Attempts>,
 }
 
 #[derive(Default)]
 struct Attempts {
-    /// The etcd's revision at the last look.
+    /// etcd's revision at the last check.
     revision: i64,
-    /// History up to here is gone.
+    /// Revision up to which history is compacted.
     compacted: i64,
-    /// When the file was made smaller last, and of which revision it was.
+    /// Time and revision of the last defragmentation.
     defragmented: Option<(Instant, i64)>,
 }
 
@@ -43,12 +44,12 @@ impl SpaceRecovery {
         }
     }
 
-    /// No alarm is raised.
+    /// Resets the progress: no alarm is raised.
     pub(super) fn is_there(&mut self) {
         self.full = None;
     }
 
-    /// Makes room if the alarm is that of this member, and takes it back once there is some.
+    /// Frees space if this member raised the alarm, and disarms the alarm once there is enough.
     pub(super) async fn make(
         &mut self,
         of: &Defragment,
@@ -56,7 +57,7 @@ impl SpaceRecovery {
     ) -> Result<(), StorageError> {
         let header = status.header.as_ref();
         let (member, revision) = header.map_or((0, 0), |header| (header.member_id, header.revision));
-        // That of another member is its scheduler's. One after the other stands still for a while, and not all together.
+        // Each scheduler recovers its own member, so that members stall one after another.
         let own = AlarmMember {
             member_id: member,
             alarm: AlarmType::Nospace.into(),
@@ -74,7 +75,7 @@ impl SpaceRecovery {
             );
             Attempts::default()
         });
-        // Up to what was there at the last look: who reads an older revision has had time to end.
+        // Compacts up to the revision of the last check, which leaves time to readers of older revisions.
         if full.revision > full.compacted {
             of.compact(full.revision).await?;
             full.compacted = full.revision;
@@ -83,7 +84,7 @@ impl SpaceRecovery {
         let mut now = of.status().await?;
         if bytes(now.db_size) > self.most {
             let is_promising = bytes(now.db_size_in_use) <= self.most;
-            // etcd counts what is free when it writes the next time, and nobody may write.
+            // etcd updates its count of free pages on the next write, and writes are refused now.
             let is_worth_a_try = full
                 .defragmented
                 .is_none_or(|(when, of)| of < full.compacted && when.elapsed() >= self.every);
@@ -116,7 +117,7 @@ fn bytes(told: i64) -> u64 {
 }
 
 impl Defragment {
-    /// Asks for all alarms, or changes one.
+    /// Lists all alarms, or changes one.
     pub(super) async fn alarms(
         &self,
         action: AlarmAction,
@@ -145,7 +146,7 @@ impl Defragment {
                 stubs.kv.compact(request).await
             });
         match compacting.await {
-            // By etcd itself, as its flags say, or for another member.
+            // Compacted before by etcd's auto-compaction, or for another member.
             Err(StorageError::Failed(text)) if text.contains("has been compacted") => Ok(()),
             done => done.map(drop),
         }

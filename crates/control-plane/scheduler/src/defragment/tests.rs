@@ -8,9 +8,9 @@ use crate::proto::etcd::{
 };
 use crate::storage::Full;
 
-/// Of an etcd that becomes full soon.
+/// Small, so that etcd is full soon.
 const QUOTA: u64 = 16 << 20;
-/// What is looked at often.
+/// Short intervals.
 const PACE: Pace = Pace {
     every: Duration::from_millis(50),
     alarm: Duration::from_millis(50),
@@ -42,13 +42,13 @@ async fn the_file_of_an_etcd_whose_jobs_are_gone_becomes_small_again() {
         };
         kv.put(put).await.unwrap();
     }
-    // It tells what it has written to the file, which is a little later.
+    // etcd reports the size shortly after the write.
     let mut full = status(&client).await;
     while full.db_size < 16 << 20 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         full = status(&client).await;
     }
-    // All of it is in use: it stays as it is.
+    // All of it is in use, so it is not defragmented.
     client.look(&full).await.unwrap();
     assert!(status(&client).await.db_size >= full.db_size, "{full:?}");
 
@@ -67,7 +67,7 @@ async fn the_file_of_an_etcd_whose_jobs_are_gone_becomes_small_again() {
     let running = tokio::spawn(defragment(&etcd, u64::MAX).run(PACE, stop.clone()));
     let smaller = async {
         while status(&client).await.db_size > 1 << 20 {
-            // It counts what is free when it writes the next time.
+            // etcd updates its count of free pages on the next write.
             let put = PutRequest {
                 key: "dapr/jobs/other".into(),
                 ..PutRequest::default()
@@ -83,7 +83,8 @@ async fn the_file_of_an_etcd_whose_jobs_are_gone_becomes_small_again() {
     running.await.unwrap();
 }
 
-/// Puts jobs of 256 KiB, numbered from `first`, until the etcd takes no more: the number of the one that it refused.
+/// Puts jobs of 256 KiB, numbered from `first`, until etcd refuses one; returns the number of the refused
+/// job.
 async fn fill(kv: &mut KvClient<Channel>, first: usize) -> usize {
     for at in first.. {
         let put = PutRequest {
@@ -99,7 +100,7 @@ async fn fill(kv: &mut KvClient<Channel>, first: usize) -> usize {
     0
 }
 
-/// Whether it takes a job, as the scheduler is told.
+/// Whether etcd accepts a job, as the scheduler sees it.
 async fn takes(of: &Defragment) -> Result<(), StorageError> {
     let put = PutRequest {
         key: "dapr/jobs/another".into(),
@@ -112,7 +113,7 @@ async fn takes(of: &Defragment) -> Result<(), StorageError> {
     putting.await.map(drop)
 }
 
-/// Invariant: the alarm is taken back once there is room, not before, and no other alarm is.
+/// Invariant: the alarm is disarmed once there is space, not before, and no other alarm is disarmed.
 #[tokio::test]
 async fn an_etcd_that_was_full_takes_jobs_again_when_some_are_gone() {
     let Some(etcd) = Etcd::start_with_quota(QUOTA) else {
@@ -126,7 +127,8 @@ async fn an_etcd_that_was_full_takes_jobs_again_when_some_are_gone() {
     let stop = CancellationToken::new();
     let running = tokio::spawn(defragment(&etcd, QUOTA).run(PACE, stop.clone()));
 
-    // Without room it stays as it is. A file that was written in many small steps has room to be gained: that is filled too.
+    // No recovery without space. A file written in many small steps has space to reclaim, so that is filled
+    // too.
     let mut is_raised = false;
     for _ in 0..10 {
         tokio::time::sleep(PACE.alarm * 20).await;
@@ -163,7 +165,7 @@ async fn an_etcd_that_was_full_takes_jobs_again_when_some_are_gone() {
     running.await.unwrap();
 }
 
-/// Invariant: so it is where the quota was raised instead.
+/// Invariant: a raised quota also ends the alarm.
 #[tokio::test]
 async fn an_etcd_that_may_have_more_takes_jobs_again() {
     let Some(etcd) = Etcd::start_with_quota(QUOTA) else {
@@ -179,7 +181,7 @@ async fn an_etcd_that_may_have_more_takes_jobs_again() {
         "{full:?}"
     );
     room.make(&asked, &full).await.unwrap();
-    // Another write that was refused may raise it once more.
+    // Another refused write may raise the alarm once more.
     for _ in 0..20 {
         if asked.alarms(AlarmAction::Get, None).await.unwrap().is_empty() {
             return;

@@ -126,7 +126,7 @@ async fn jobs_that_tools_write_are_jobs() {
     );
 }
 
-/// A stored job is one that can be read.
+/// A valid stored job.
 fn job_like(value: &Bytes) -> Bytes {
     stored::read(value, None).unwrap();
     value.clone()
@@ -208,7 +208,7 @@ async fn an_answer_without_room_is_refused_and_nothing_is_written() {
     let part = |request| RequestOp {
         request: Some(request),
     };
-    // Each answer has room alone, both together have not.
+    // Each answer fits alone, but not both together.
     let put = || part(request_op::Request::RequestPut(put_of(new, value.clone())));
     let read = || part(request_op::Request::RequestRange(range_of(old, "")));
     let txn = |success| TxnRequest {

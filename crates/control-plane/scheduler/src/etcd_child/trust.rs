@@ -1,5 +1,5 @@
-//! Restarts the etcd when the root certificates change that it trusts: it reads them at its start alone, and a member that
-//! still has the old ones refuses every other member once their certificates are of the new CA.
+//! Restarts etcd when the trusted root certificates change. etcd reads them only at its start, so a member
+//! with the old roots would refuse all peers once their certificates come from the new CA.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::{LOG, Order, POLL_INTERVAL, Supervised};
 
-/// How the restarts of the members of a cluster are kept apart.
+/// Timing of the restarts of the members of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
-    /// A member waits a random part of this before its restart, so that they do not go together. Between the
-    /// announcement of a CA and its first certificate there are at least two lifetimes of certificates.
+    /// Each member waits a random part of this before its restart, so that members do not restart together. A
+    /// new CA is announced at least two certificate lifetimes before it issues its first certificate.
     pub(crate) spread: Duration,
-    /// Between two looks at the file, and at members that do not answer.
+    /// Interval of checks of the file, and of members that do not answer.
     pub(crate) look: Duration,
-    /// How long members that do not answer are waited for. One that is gone for good must not keep the others from
-    /// trusting the new CA.
+    /// How long to wait for members that do not answer. A lost member must not stop the others from trusting
+    /// the new CA.
     pub(crate) give_up_after: Duration,
 }
 
 impl Pace {
-    /// Of a real cluster.
+    /// Values for production.
     pub(crate) const USUAL: Self = Self {
         spread: Duration::from_secs(10 * 60),
         look: Duration::from_secs(30),
@@ -35,7 +35,7 @@ impl Pace {
     };
 }
 
-/// Time for another member to accept a connection.
+/// Timeout for connections to other members.
 const ANSWER: Duration = Duration::from_secs(3);
 
 /// Watches the certificates that one etcd trusts.
@@ -47,8 +47,8 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    /// Restarts the etcd whenever its file has other certificates than it read, until `stop`. `anchors` tells when to
-    /// look; the file is written a little later, and may have been missed: it is looked at now and then too.
+    /// Restarts etcd whenever its file has changed, until `stop`. `anchors` signals a change; the file is
+    /// written slightly later and a signal may be missed, so the file is also polled.
     pub(crate) async fn follow(
         self,
         mut anchors: watch::Receiver<Arc<TrustBundle>>,
@@ -91,7 +91,7 @@ impl Trust {
             tracing::info!(target: LOG, "etcd's member at {silent} does not answer: etcd is restarted when it does");
             sleep(pace.look).await;
         }
-        // It may have ended meanwhile, and read them as it was started again.
+        // etcd may have exited and read the file when the supervisor restarted it.
         if !self.supervised.is_outdated() {
             return;
         }
@@ -106,7 +106,7 @@ impl Trust {
         }
     }
 
-    /// A member that accepts no connection.
+    /// The first member that accepts no connection.
     async fn silent(&self) -> Option<&str> {
         for other in &self.others {
             if !matches!(timeout(ANSWER, TcpStream::connect(other)).await, Ok(Ok(_))) {
@@ -117,7 +117,7 @@ impl Trust {
     }
 }
 
-/// `host:port` of the members in `id=url,...` but `own`, each once.
+/// `host:port` of the members in `id=url,...` except `own`, without duplicates.
 pub(super) fn others(members: &str, own: &str) -> Vec<String> {
     let addresses = members.split(',').filter_map(|member| {
         let (id, url) = member.split_once('=')?;

@@ -1,4 +1,4 @@
-//! Keeps schedulers away from a store while its jobs are copied.
+//! Keeps schedulers off a store while its jobs are copied.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,15 @@ use crate::storage::pair::Range;
 use crate::storage::shared::backend::{Backend, Condition, Write};
 use crate::storage::{LEADERSHIP, StorageError};
 
-/// The entry among those of schedulers. They wait until all of them agree, which this one never does.
+/// Id of the entry among those of schedulers. Schedulers wait until all entries agree, and this entry never
+/// does.
 const ID: &str = "migration";
-/// Life of the entry when nobody keeps it.
+/// Lifetime of the lease if it is not renewed.
 const LEASE: Duration = Duration::from_secs(20);
-/// Between two times that it is kept.
+/// Interval of lease renewals.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// A store that no scheduler uses, until this is released or dropped.
+/// Keeps schedulers off a store until released or dropped.
 pub(super) struct Reserved {
     backend: Arc<dyn Backend>,
     lease: i64,
@@ -28,10 +29,10 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
-    /// `which` store it is, for messages.
+    /// Reserves a store. `which` names it in messages.
     ///
     /// # Errors
-    /// When schedulers use it.
+    /// If schedulers use the store.
     pub(super) async fn take(backend: Arc<dyn Backend>, which: &'static str) -> Result<Self, MigrateError> {
         let lease = backend.grant(LEASE).await?;
         fault::point("lease granted");
@@ -42,7 +43,7 @@ impl Reserved {
             _keeping: AbortOnDropHandle::new(tokio::spawn(async move {
                 loop {
                     tokio::time::sleep(KEEP_EVERY).await;
-                    // Where it ends, the last look at the jobs tells what that has done.
+                    // If the lease is lost, the final comparison of the jobs detects the effects.
                     let _ = keeping.keep(lease).await;
                 }
             })),
@@ -75,9 +76,9 @@ impl Reserved {
         })
     }
 
-    /// Lets schedulers use it again.
+    /// Releases the store.
     pub(super) async fn release(self) {
-        // Where that fails it ends by itself.
+        // If this fails, the lease expires.
         let _ = self.backend.revoke(self.lease).await;
         fault::point("lease given back");
     }

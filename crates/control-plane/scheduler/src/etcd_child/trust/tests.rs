@@ -26,7 +26,7 @@ fn supervised(folder: &Path) -> Arc<Supervised> {
     })
 }
 
-/// Follows a child that is as good as started.
+/// Follows a child that counts as started.
 fn followed(
     folder: &Path,
     others: Vec<String>,
@@ -58,7 +58,7 @@ async fn other_certificates_restart_it_once_and_the_same_ones_do_not() {
     sleep(PACE.spread * 2).await;
     assert_eq!(ordered.try_recv(), Err(queue::TryRecvError::Empty));
     anchors.replace(Authority::new("td", Algorithm::P256).bundle());
-    // The file is written a little later than others hear of it.
+    // The file is written slightly after the signal.
     sleep(Duration::from_millis(10)).await;
     std::fs::write(folder.path().join("ca.pem"), "two").unwrap();
     sleep(PACE.spread + PACE.look * 2).await;
@@ -98,14 +98,15 @@ async fn members_that_do_not_answer_are_waited_for_but_not_for_ever() {
     }
 }
 
-/// A program in etcd's place, which tells in a file of its start, and that it was asked to end.
+/// A stand-in for etcd that records its starts and its SIGTERM in a file.
 fn program(folder: &Path) -> PathBuf {
     let program = folder.join("etcd");
     let journal = folder.join("told").display().to_string();
     let script = format!(
         "#!/bin/sh\ntrap 'echo ended >> {journal}; kill $!; exit 0' TERM\nsleep 60 > /dev/null 2>&1 &\necho started >> {journal}\nwait\n"
     );
-    // Written by another process: a file that this one has open cannot be run, not even by a child of another thread.
+    // Written by another process: Linux refuses to execute a file that any thread of this process has open
+    // for writing.
     let written = Command::new("sh")
         .arg("-c")
         .arg("printf %s \"$1\" > \"$2\" && chmod +x \"$2\"")
