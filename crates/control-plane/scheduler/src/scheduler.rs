@@ -1,4 +1,4 @@
-//! The only place where the parts are wired: a configuration becomes a scheduler, a scheduler runs.
+//! Wires the parts of a scheduler: builds it from a configuration and runs it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,38 +35,38 @@ use crate::storage::{Storage, StorageError};
 use crate::triggers::{self, Driver, Triggers};
 
 const LOG: &str = "dapr.scheduler";
-/// App id of the scheduler in its SPIFFE id.
+/// App id in the scheduler's SPIFFE id.
 const APP_ID: &str = "dapr-scheduler";
-/// What the scheduler calls itself to the API of a cluster.
+/// User agent for the Kubernetes API.
 const AGENT: &str = concat!("outrigger-scheduler/", env!("CARGO_PKG_VERSION"));
-/// Connections of the gRPC server: each sidecar has five or so.
+/// Connection limits of the gRPC server. A sidecar has about five connections.
 const CONNECTIONS: Limits = Limits {
     connections: 16_384,
     per_source: 8_192,
 };
-/// Silence after which a peer is asked whether it is still there. The triggers of one that is gone go to another.
+/// Time without traffic before a peer is pinged. Triggers of a lost peer go to another sidecar.
 const PING_AFTER: Duration = Duration::from_secs(3);
-/// Time limit of its answer.
+/// Timeout of a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Calls at the same time on one connection.
+/// Maximum number of concurrent calls per connection.
 const MAX_STREAMS: u32 = 1024;
-/// What clients of the gRPC server may have.
+/// Limits of the gRPC server.
 const GRPC: ServerLimits = ServerLimits {
     connections: CONNECTIONS,
     ping_after: PING_AFTER,
     ping_timeout: PING_TIMEOUT,
     streams: MAX_STREAMS,
 };
-/// Largest request, in bytes: a job with its payload.
+/// Maximum size of a request in bytes: a job with its payload.
 const MAX_REQUEST: usize = 16 << 20;
-/// Time for what was answered last to be stored when the process ends.
+/// Deadline at shutdown for storing the last answers.
 const CLOSE: Duration = Duration::from_secs(10);
 
 /// A scheduler with its ports bound and its store open, ready to run.
 pub struct Scheduler {
     grpc: Server,
     monitoring: Monitoring,
-    /// The embedded store, and where it answers etcd's clients.
+    /// The embedded store and its server for etcd clients.
     embedded: Option<(Arc<Embedded>, Server)>,
     identity: Option<(Identity, Renewal)>,
     storage: Arc<dyn Storage>,
@@ -75,42 +75,43 @@ pub struct Scheduler {
     address: String,
     service: Service,
     driver: Driver,
-    /// In a cluster: its namespaces, and whether they are followed.
+    /// In Kubernetes: the watch of namespaces and its readiness.
     namespaces: Option<(Namespaces, Part)>,
-    /// Ready once all jobs are known.
+    /// Ready once all jobs are loaded.
     loaded: Part,
-    /// Ready once readers of the embedded store know of this scheduler.
+    /// Ready once this scheduler is announced in the embedded store.
     announced: Option<Part>,
     metrics: Arc<Metrics>,
-    /// Ends all parts: when told to stop, and when one of them cannot go on.
+    /// Stops all parts, at shutdown or when one of them fails.
     stop: CancellationToken,
 }
 
-/// Addresses the servers are bound to.
+/// Addresses of the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
-    /// The scheduler.
+    /// Address of the gRPC server.
     pub grpc: SocketAddr,
     /// Address of the `/healthz` server.
     pub healthz: SocketAddr,
-    /// Metrics, when on.
+    /// Address of the metrics server, if enabled.
     pub metrics: Option<SocketAddr>,
-    /// Where etcd's clients are answered, on the embedded store.
+    /// Address for etcd clients, if the store is embedded.
     pub etcd_api: Option<SocketAddr>,
-    /// The `host:port` that is announced to sidecars.
+    /// The `host:port` announced to sidecars.
     pub broadcast: String,
 }
 
 impl Scheduler {
-    /// The arguments as flags, from those of the process. Where they say so, the process becomes etcd.
+    /// Turns the arguments of the process into flags. If the arguments say so, the process becomes etcd
+    /// instead.
     ///
     /// # Errors
-    /// When it cannot become etcd.
+    /// If it cannot become etcd.
     pub fn arguments(mut given: Vec<String>) -> Result<Vec<String>, String> {
         if let Some(error) = become_etcd(&given) {
             return Err(format!("cannot run etcd: {error}"));
         }
-        // `--migrate FROM TO` has two values, and flags have one.
+        // `--migrate FROM TO` has two values, but a flag has one.
         let is_migrate = |argument: &String| matches!(argument.as_str(), "--migrate" | "-migrate");
         let at = given.iter().position(is_migrate);
         if let Some(target) = at.and_then(|at| given.get_mut(at + 2))
@@ -121,10 +122,10 @@ impl Scheduler {
         Ok(given)
     }
 
-    /// Does what the configuration wants done instead of serving; whether there was something.
+    /// Runs the one-off task of the configuration; `false` if there is none.
     ///
     /// # Errors
-    /// When it cannot be done.
+    /// If the task fails.
     pub async fn perform(config: &Config) -> Result<bool, SchedulerError> {
         let location = location(config);
         match &config.task {
@@ -220,7 +221,7 @@ impl Scheduler {
         })
     }
 
-    /// Where the servers listen.
+    /// Addresses of the servers.
     pub fn addresses(&self) -> Addresses {
         Addresses {
             grpc: self.grpc.address(),
@@ -231,11 +232,11 @@ impl Scheduler {
         }
     }
 
-    /// Serves until told to stop, then lets open calls finish, and what was answered reach the store. Ends early only
-    /// when a part cannot go on.
+    /// Serves until stopped, then lets open calls finish and stores the last answers. Ends early only if a
+    /// part fails.
     ///
     /// # Errors
-    /// When it ended early.
+    /// If it ended early.
     pub async fn run(self) -> Result<(), SchedulerError> {
         let stop = self.stop;
         let mut tasks = JoinSet::new();
@@ -319,7 +320,7 @@ impl Scheduler {
             );
         }
         if let Some(child) = child {
-            // After the store, which it is.
+            // After the store is closed, because etcd is the store.
             let ended = tokio::task::spawn_blocking(|| child.stop()).await;
             ended.map_err(outrigger_controlplane::TaskFailed::from)?;
         }
@@ -327,7 +328,7 @@ impl Scheduler {
     }
 }
 
-/// In a cluster, what follows its namespaces.
+/// Starts the watch of namespaces, in Kubernetes only.
 async fn namespaces(
     config: &Config,
     storage: &Arc<dyn Storage>,
@@ -341,7 +342,7 @@ async fn namespaces(
     Ok(Some((namespaces, monitoring.part("scheduler-controller"))))
 }
 
-/// The `host:port` that is announced to sidecars.
+/// The `host:port` announced to sidecars.
 fn broadcast(config: &Config, bound: SocketAddr, host_ip: Option<&str>) -> Result<String, SchedulerError> {
     if let Some(given) = &config.broadcast {
         return Ok(given.clone());

@@ -33,32 +33,32 @@ use crate::storage::{Hosts, JobRef, Scheduled, Storage, StorageError};
 use crate::stored;
 use crate::triggers::Triggers;
 
-/// What the names of reminders begin with by which a sidecar hands the result of an activity to a workflow of another app
+/// Name prefix of the reminders with which a sidecar hands an activity's result to a workflow of another app
 /// (Dapr's feature `WorkflowsRemoteActivityReminder`).
 const ACTIVITY_RESULT: &str = "activity-result-";
-/// How the actor types end that take them.
+/// Suffix of the actor types of workflows.
 const WORKFLOW: &str = ".workflow";
 
-/// Largest list of jobs, in bytes.
+/// Maximum size of a list of jobs in bytes.
 const MAX_LIST: usize = 1 << 30;
 
-/// Answers calls.
+/// Serves the gRPC calls.
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) triggers: Triggers,
     pub(crate) metrics: Arc<Metrics>,
-    /// What sidecars are told.
+    /// The schedulers to announce to sidecars.
     pub(crate) hosts: Receiver<Hosts>,
-    /// No answers to triggers are taken any more, which is a while after the scheduler was told to end.
+    /// Cancelled when answers to triggers are no longer accepted, a while after shutdown begins.
     pub(crate) over: CancellationToken,
-    /// The tasks of streams, which end with `over`.
+    /// Tasks of the streams; they end with `over`.
     pub(crate) streams: TaskTracker,
-    /// What triggers hold that sidecars have not read.
+    /// Budget of the payloads that sidecars have not read.
     pub(crate) payloads: Arc<Payloads>,
 }
 
-/// The part of the memory budget for payloads of triggers that sidecars have not read, one in so many.
+/// Divisor of the memory budget: payloads that sidecars have not read may use one part of this many.
 pub(crate) const PAYLOADS_PART: usize = 2;
 
 #[tonic::async_trait]
@@ -191,7 +191,7 @@ impl Scheduler for Service {
     }
 }
 
-/// Who calls, and what was sent.
+/// Splits a request into its caller and message.
 fn called<T>(request: Request<T>) -> Result<(Caller, T), Status> {
     let caller = request.extensions().get::<Caller>().cloned();
     let caller = caller.ok_or_else(|| {
@@ -200,7 +200,7 @@ fn called<T>(request: Request<T>) -> Result<(Caller, T), Status> {
     Ok((caller, request.into_inner()))
 }
 
-/// The metadata, if the caller may speak for its namespace and app, and for what the job is for.
+/// The metadata, if the caller may act for its namespace, app and target.
 fn allowed(caller: &Caller, metadata: Option<JobMetadata>) -> Result<JobMetadata, Status> {
     let metadata = metadata.unwrap_or_default();
     check(caller, &metadata.namespace, &metadata.app_id)?;
@@ -208,7 +208,7 @@ fn allowed(caller: &Caller, metadata: Option<JobMetadata>) -> Result<JobMetadata
     Ok(metadata)
 }
 
-/// The reminders of an app's workflows are nobody else's to read, take or delete.
+/// Only the app itself may read, receive or delete the reminders of its workflows.
 fn check_target(caller: &Caller, metadata: &JobMetadata) -> Result<(), Status> {
     let target = metadata.target.as_ref().and_then(|target| target.r#type.as_ref());
     match target {
@@ -217,8 +217,8 @@ fn check_target(caller: &Caller, metadata: &JobMetadata) -> Result<(), Status> {
     }
 }
 
-/// Whether a job hands the result of an activity to a workflow, which may be one of another app. Its name has nothing in it
-/// that separates the parts of names, so that it arrives as it was checked here.
+/// Whether a job hands the result of an activity to a workflow, possibly of another app. The name must not
+/// contain a separator, so that the delivered name is the one checked here.
 fn hands_over_result(name: &str, metadata: &JobMetadata, job: Option<&AskedJob>) -> bool {
     let target = metadata.target.as_ref().and_then(|target| target.r#type.as_ref());
     let to_workflow = matches!(target, Some(Type::Actor(actor)) if actor.r#type.ends_with(WORKFLOW));
@@ -228,7 +228,7 @@ fn hands_over_result(name: &str, metadata: &JobMetadata, job: Option<&AskedJob>)
         && job.and_then(|job| job.data.as_ref()).is_some_and(is_result)
 }
 
-/// Whether it is the event that an activity has completed, or failed.
+/// Whether the event is the completion or the failure of an activity.
 fn is_result(data: &Any) -> bool {
     let event = HistoryEvent::decode(data.value.as_slice()).ok();
     matches!(
@@ -237,8 +237,8 @@ fn is_result(data: &Any) -> bool {
     )
 }
 
-/// Whether what only begins like the target may be meant. Not types of actors that begin with another type's name, and
-/// not apps that begin with the name of the one that calls.
+/// Whether a prefix may match beyond its target. It must not match longer actor types, or other apps whose id
+/// begins with the caller's.
 fn may_leave_target(caller: &Caller, metadata: &JobMetadata) -> bool {
     let target = metadata.target.as_ref().and_then(|target| target.r#type.as_ref());
     match target {
@@ -361,7 +361,7 @@ mod tests {
         }
     }
 
-    /// What `a` schedules for an actor of an app of its namespace.
+    /// A request of app `a` for an actor of an app in its namespace.
     fn scheduled_by_a(
         name: &str,
         actor_type: &str,
@@ -373,7 +373,7 @@ mod tests {
             ..HistoryEvent::default()
         };
         let mut value = event.encode_to_vec();
-        // An unknown field, as that in which sidecars say for which execution a result is.
+        // An unknown field, like the one with which sidecars name the execution of a result.
         value.extend([0xd2, 0x3e, 0x01, b'x']);
         let target = Type::Actor(TargetActorReminder {
             r#type: actor_type.to_owned(),
@@ -412,7 +412,7 @@ mod tests {
         let (storage, changes) = Embedded::open(&location).unwrap();
         let storage: Arc<dyn Storage> = storage;
         let metrics = Arc::new(Metrics::default());
-        // Nothing is triggered: the driver does not run.
+        // The driver does not run, so nothing is triggered.
         let (triggers, _driver) = Triggers::new(
             Arc::clone(&storage),
             changes,

@@ -1,5 +1,5 @@
-//! Where jobs are kept. An engine of triggers ([`crate::triggers`]) follows what is stored; callers are answered when
-//! what they asked for is.
+//! The interface of job stores. The trigger engine ([`crate::triggers`]) follows the store's changes; calls
+//! return once their writes are durable.
 
 pub(crate) mod embedded;
 pub(crate) mod etcd;
@@ -17,116 +17,118 @@ use tokio::sync::oneshot;
 
 use crate::backlog::Share;
 
-/// Keys of jobs begin with this, and go on with the job's name.
+/// Key prefix of jobs; the job's name follows.
 pub(crate) const JOBS: &str = "dapr/jobs/";
-/// Keys of counters.
+/// Key prefix of counters.
 pub(crate) const COUNTERS: &str = "dapr/counters/";
-/// Keys of replicas.
+/// Key prefix of scheduler members.
 pub(crate) const LEADERSHIP: &str = "dapr/leadership/";
 
-/// Changes that wait for the engine; whoever writes waits beyond it.
+/// Capacity of the queue of changes to the engine; writers wait when it is full.
 pub(crate) const CHANGES: usize = 1024;
 
-/// A time during which this scheduler looks after jobs; between two, others may have looked after them.
+/// Identifies a period in which this scheduler owns its jobs. Between two tenures other schedulers may have
+/// owned them.
 pub(crate) type Tenure = u64;
 
-/// Something that happened in the store, in the order it did.
+/// A change of the store, in commit order.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// A job, new or in place of another.
+    /// A job was created or replaced.
     Put {
         name: Name,
         version: Version,
         job: Vec<u8>,
         counter: Option<Vec<u8>>,
     },
-    /// A job is gone.
+    /// A job was deleted.
     Deleted {
         name: Name,
-        /// Of the store, when it was deleted.
+        /// Revision of the deletion.
         revision: u64,
     },
-    /// All jobs that were stored before have been told.
+    /// All jobs stored before have been sent.
     Loaded,
-    /// Other schedulers come or go: nothing is sent until [`Change::Reset`]. It is answered when no answer of an app
-    /// is waited for, and all that came was given to the store.
+    /// Other schedulers join or leave: no triggers are sent until [`Change::Reset`]. Answered once no trigger
+    /// is in flight and all answers were handed to the store.
     Pause(oneshot::Sender<()>),
-    /// This scheduler looks after no job any more; those that it looks after from now on, in this tenure, are told next.
+    /// This scheduler owns no jobs now. The jobs that it owns in the new tenure follow.
     Reset(Tenure),
 }
 
-/// How far a job is, to be stored: or that it is over.
+/// The progress of a job to store, or its end.
 #[derive(Debug, Clone)]
 pub(crate) struct Advance {
     pub(crate) name: Name,
-    /// Of the job that this belongs to; another one is left as it is.
+    /// The version of the job that the progress belongs to; another version is not changed.
     pub(crate) version: Version,
-    /// When it was found out: what is known of another tenure is old.
+    /// The tenure of the progress. Progress of another tenure is stale.
     pub(crate) tenure: Tenure,
-    /// `None`: it is over, and is deleted.
+    /// `None` deletes the job, because it has ended.
     pub(crate) progress: Option<Progress>,
-    /// Dropped when it is stored, or never will be.
+    /// Dropped once the progress is stored or given up.
     #[expect(dead_code, reason = "it counts until it is dropped")]
     pub(crate) share: Share,
 }
 
-/// What became of a job that a caller wants stored.
+/// The result of a request to store a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scheduled {
     Stored,
-    /// There is one of that name already.
+    /// A job with that name exists.
     Exists,
 }
 
-/// A job that is asked for.
+/// A reference to a job.
 #[derive(Debug, Clone)]
 pub(crate) struct JobRef {
     pub(crate) name: Name,
-    /// Written at this revision and no other; `None`: any.
+    /// If set, only the job written at this revision matches.
     pub(crate) revision: Option<u64>,
 }
 
 impl JobRef {
-    /// Whether this is it.
+    /// Whether the stored pair matches the reference.
     pub(crate) fn is(&self, pair: &pair::Pair) -> bool {
         self.revision
             .is_none_or(|revision| revision == pair.modified.unsigned_abs())
     }
 }
 
-/// A job by its name.
+/// Name and value of a job.
 pub(crate) type Named = (String, Vec<u8>);
 
-/// The addresses of all schedulers of the store, for sidecars; none until they are known.
+/// The addresses of all schedulers of the store, for sidecars; empty until they are known.
 pub(crate) type Hosts = Arc<[String]>;
 
-/// A store of jobs.
+/// A store for jobs.
 #[async_trait]
 pub(crate) trait Storage: Send + Sync {
-    /// Stores a job; `overwrite`: in place of one of that name, whose progress is forgotten.
+    /// Stores a job. `overwrite` replaces a job with that name and resets its progress.
     async fn schedule(&self, name: String, job: Vec<u8>, overwrite: bool) -> Result<Scheduled, StorageError>;
-    /// The jobs that are asked for; `None` for those that there are not.
+    /// The referenced jobs; `None` for missing ones.
     async fn get(&self, wanted: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError>;
-    /// All jobs whose names begin so, by name, as they are at one moment; at most `most` bytes.
+    /// All jobs with this prefix, by name, in one snapshot; at most `most` bytes.
     async fn list(&self, prefix: String, most: usize) -> Result<Vec<Named>, StorageError>;
-    /// The first name of a job from this one on, and before the other.
+    /// The first job name at or after `from` and before `below`.
     async fn first(&self, from: String, below: String) -> Result<Option<String>, StorageError>;
-    /// Deletes a job, if there is one.
+    /// Deletes a job if it exists.
     async fn delete(&self, name: String) -> Result<(), StorageError>;
-    /// Deletes all jobs whose names begin so.
+    /// Deletes all jobs with this prefix.
     async fn delete_prefix(&self, prefix: String) -> Result<(), StorageError>;
-    /// Whether the jobs that were told in a tenure are this scheduler's still, as far as it can know. Once they are not,
+    /// Whether this scheduler still owns the jobs of a tenure, as far as it knows. Once it does not,
     /// [`Change::Reset`] follows.
     fn may_trigger(&self, _tenure: Tenure) -> bool {
         true
     }
-    /// Stores how far a job is, soon; tries again until it is. Later ones for a job overtake earlier ones.
+    /// Queues progress to be stored, with retries. Later progress of a job replaces earlier progress in the
+    /// queue.
     fn advance(&self, advance: Advance);
-    /// Ends when everything that was asked for is stored, or cannot be.
+    /// Returns when all queued writes are stored or given up.
     async fn close(&self);
 }
 
-/// A store cannot be opened.
+/// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The data folder cannot be used.
@@ -134,7 +136,7 @@ pub enum OpenError {
     Folder {
         /// The file or folder.
         path: PathBuf,
-        /// What the operating system answered.
+        /// The error of the operating system.
         cause: std::io::Error,
     },
     /// The folder holds the files of an etcd.
@@ -144,10 +146,10 @@ pub enum OpenError {
          --migrate etcd://localhost:2379 embedded --etcd-data-dir <another folder>`; in any case go on with another folder"
     )]
     Etcd {
-        /// The folder that the etcd has as its `--data-dir`.
+        /// The `--data-dir` of that etcd.
         path: PathBuf,
     },
-    /// The file is of a later version.
+    /// The file has a newer format.
     #[error(
         "the store {path} has format {found}, and this scheduler supports {known}: run the newer scheduler that \
          wrote it, or restore an earlier snapshot"
@@ -168,12 +170,12 @@ pub enum OpenError {
     Id {
         /// The file or folder.
         path: PathBuf,
-        /// Id of the scheduler whose store it is.
+        /// Id of the scheduler that owns the file.
         found: String,
         /// Id of this scheduler.
         wanted: String,
     },
-    /// The file is in use.
+    /// Another process uses the file.
     #[error(
         "the store {path} is in use by another process: end it, or give this one another --etcd-data-dir"
     )]
@@ -181,7 +183,7 @@ pub enum OpenError {
         /// The file or folder.
         path: PathBuf,
     },
-    /// Part of the file is damaged.
+    /// A part of the file is damaged.
     #[error("the store {path} is damaged: {what}; restore a snapshot of it (scheduler --restore-from FILE)")]
     Damaged {
         /// The file or folder.
@@ -189,10 +191,10 @@ pub enum OpenError {
         /// The damage, for the message.
         what: String,
     },
-    /// The snapshot would overwrite something.
+    /// The target of the snapshot exists.
     #[error("{0} exists already: move it away first")]
     Exists(PathBuf),
-    /// SQLite cannot open it.
+    /// SQLite cannot open the file.
     #[error("cannot open the store {path}: {cause}")]
     Sqlite {
         /// The file or folder.
@@ -202,14 +204,14 @@ pub enum OpenError {
     },
 }
 
-/// Which store has no room left. What makes some is told with the error.
+/// The store that is full; its message has the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Full {
     /// The file in the data folder.
     Embedded,
     /// The etcd that this scheduler runs.
     Child,
-    /// An etcd that somebody else runs.
+    /// An external etcd.
     Etcd,
     /// PostgreSQL.
     Postgres,
@@ -234,56 +236,57 @@ impl std::fmt::Display for Full {
     }
 }
 
-/// A store does not do what was asked for.
+/// Why a call of the store failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StorageError {
-    /// No room.
+    /// The store is full.
     #[error("the store is full: {0}")]
     Full(Full),
-    /// The list would be too long.
+    /// The list is too large.
     #[error(
         "the requested jobs have more than {0} bytes: request fewer at once, for example those of one actor"
     )]
     TooMuch(usize),
-    /// The answer to a call of etcd's API would be too long.
+    /// The response to a call of etcd's API is too large.
     #[error(
         "the answer is larger than {0} bytes: set a limit or keys_only, or leave out prev_kv; nothing was stored of this \
          call"
     )]
     AnswerTooLarge(usize),
-    /// What is stored is not what was written.
+    /// A stored value does not match its checksum, or cannot be decoded.
     #[error(
         "the store is damaged: {0}; schedule the job again or delete it, or restore a snapshot of the store (scheduler \
          --restore-from FILE)"
     )]
     Damaged(String),
-    /// The scheduler ends.
+    /// The scheduler is shutting down.
     #[error("the scheduler is shutting down: try another one, or again later")]
     Closed,
-    /// A job that the store does not take.
+    /// The store rejects the size of the job.
     #[error(
         "the store refuses a job of this size: {0}; give it a smaller payload, or allow larger requests in the store"
     )]
     TooLarge(String),
-    /// It does not answer.
+    /// The store is unreachable; the call had no effect.
     #[error("the store cannot be reached: {0}; try again later")]
     Unavailable(String),
-    /// It was asked, and did not answer: what was asked for may be done, or not.
+    /// The store did not answer in time; the call may have had an effect.
     #[error("the store did not answer: {0}; try again later")]
     Unanswered(String),
-    /// It did not answer for a job that is due at once, and that is not there: it may have been, and be over.
+    /// The store did not answer for a job that is due at once, and the job is not stored: it may have been
+    /// stored, triggered and deleted.
     #[error(
         "it is unknown whether the job was stored: {0}; it is not stored now, so it was triggered already or never \
          stored: try again if triggering it twice does no harm"
     )]
     Unknown(String),
-    /// Anything else.
+    /// Any other error.
     #[error("the store failed: {0}")]
     Failed(String),
 }
 
 impl StorageError {
-    /// Whether another attempt may succeed.
+    /// Whether a retry may succeed.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Unanswered(_))
     }

@@ -1,4 +1,4 @@
-//! Jobs as they are stored: the bytes that Dapr's scheduler writes, so that either reads what the other wrote.
+//! The stored form of jobs. The bytes are those of Dapr's scheduler, so that each reads what the other wrote.
 
 use jiff::Timestamp;
 use outrigger_schedule::cron::{Cron, CronError, Dialect};
@@ -17,29 +17,29 @@ use crate::proto::stored::{
     Constant, Counter, Definition, Drop, FailurePolicy as StoredPolicy, Job, failure_policy, job,
 };
 
-/// The type of [`JobMetadata`] in an `Any`.
+/// Type URL of [`JobMetadata`] in an `Any`.
 const METADATA_TYPE: &str = "type.googleapis.com/dapr.proto.scheduler.v1.JobMetadata";
-/// The last second of protobuf's calendar, 9999-12-31T23:59:59Z.
+/// Last second of protobuf timestamps, 9999-12-31T23:59:59Z.
 const LAST_SECOND: i64 = 253_402_300_799;
 
-/// A stored job that makes no sense.
+/// Why a stored job cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unreadable {
-    /// The bytes.
+    /// The bytes are no valid message.
     #[error("it cannot be decoded: {0}")]
     Encoding(#[from] prost::DecodeError),
-    /// A part is missing.
+    /// A field is missing.
     #[error("its {0} is missing")]
     Missing(&'static str),
-    /// A time out of the supported range of dates.
+    /// A time is out of range.
     #[error("its {0} is out of the supported range of dates")]
     Time(&'static str),
-    /// A schedule that cannot be read.
+    /// The schedule cannot be parsed.
     #[error("its schedule: {0}")]
     Schedule(#[from] CronError),
 }
 
-/// A new job, checked. `partition` is random.
+/// Creates a job from a valid request. `partition` is random.
 ///
 /// # Errors
 /// [`InvalidJob`].
@@ -82,7 +82,7 @@ pub(crate) fn create(
     })
 }
 
-/// What a caller asked for, given back.
+/// The job as the caller requested it.
 pub(crate) fn asked(job: Job) -> Option<WireJob> {
     let definition = job.job?;
     let policy = read_policy(definition.failure_policy.as_ref());
@@ -96,10 +96,10 @@ pub(crate) fn asked(job: Job) -> Option<WireJob> {
     })
 }
 
-/// The metadata a job was created with.
+/// The metadata of a stored job.
 ///
 /// # Errors
-/// When it has none, or no readable one.
+/// If it is missing or cannot be decoded.
 pub(crate) fn metadata(job: &Job) -> Result<JobMetadata, Unreadable> {
     let definition = job.job.as_ref().ok_or(Unreadable::Missing("definition"))?;
     let any = definition
@@ -109,7 +109,7 @@ pub(crate) fn metadata(job: &Job) -> Result<JobMetadata, Unreadable> {
     Ok(JobMetadata::decode(any.value.as_slice())?)
 }
 
-/// What the engine needs of a job: to whom its ticks go, when they are, and how far it is.
+/// The engine's view of a job: target, due times and progress.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     pub(crate) target: Target,
@@ -117,7 +117,7 @@ pub(crate) struct Schedule {
     pub(crate) progress: Progress,
 }
 
-/// Reads a single job; for more, see [`Reader`].
+/// Reads a single job; for several, use [`Reader`].
 ///
 /// # Errors
 /// [`Unreadable`].
@@ -125,14 +125,14 @@ pub(crate) fn read(job: &[u8], counter: Option<&[u8]>) -> Result<Schedule, Unrea
     Reader::default().read(job, counter)
 }
 
-/// Reads jobs; those with the same schedule share it.
+/// Reads jobs; jobs with equal schedules share one parsed schedule.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     schedules: Interner<String, Cron>,
 }
 
 impl Reader {
-    /// Reads a stored job, and the counter beside it.
+    /// Reads a stored job and its counter.
     ///
     /// # Errors
     /// [`Unreadable`].
@@ -169,7 +169,7 @@ fn progress(counter: Option<&[u8]>, partition: u64) -> Result<Progress, Unreadab
         return Ok(Progress::default());
     };
     let counter = Counter::decode(counter)?;
-    // That of a job that was replaced.
+    // The counter belongs to a replaced job.
     if counter.job_partition_id != partition {
         return Ok(Progress::default());
     }
@@ -184,19 +184,19 @@ fn progress(counter: Option<&[u8]>, partition: u64) -> Result<Progress, Unreadab
     })
 }
 
-/// What of a job decides who looks after it.
+/// The field of a job that assigns it to a scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 struct Partition {
     #[prost(uint64, tag = "1")]
     partition_id: u64,
 }
 
-/// The partition of a stored job; 0 where it cannot be decoded.
+/// The partition of a stored job; 0 if it cannot be decoded.
 pub(crate) fn partition(job: &[u8]) -> u64 {
     Partition::decode(job).map_or(0, |job| job.partition_id)
 }
 
-/// The version of a job that the store wrote at this revision.
+/// The version of a job written at this revision.
 pub(crate) fn version(revision: i64, job: &[u8]) -> Version {
     Version {
         revision: revision.unsigned_abs(),
@@ -204,7 +204,7 @@ pub(crate) fn version(revision: i64, job: &[u8]) -> Version {
     }
 }
 
-/// How far a job is, as stored.
+/// Encodes the progress of a job.
 pub(crate) fn counter(progress: &Progress, partition: u64) -> Vec<u8> {
     let counter = Counter {
         job_partition_id: partition,
@@ -216,7 +216,7 @@ pub(crate) fn counter(progress: &Progress, partition: u64) -> Vec<u8> {
 }
 
 fn stamp(time: Timestamp) -> prost_types::Timestamp {
-    // Nanoseconds of times before 1970 count backwards with jiff, and forwards here.
+    // Before 1970 jiff counts nanoseconds backwards; protobuf counts them forwards.
     let nanos = time.as_nanosecond();
     prost_types::Timestamp {
         seconds: i64::try_from(nanos.div_euclid(1_000_000_000)).unwrap_or(i64::MAX),
@@ -224,8 +224,8 @@ fn stamp(time: Timestamp) -> prost_types::Timestamp {
     }
 }
 
-/// Times of the last hours of protobuf's calendar, which Dapr's scheduler stores for "never", are the last moment there is
-/// here, as in [`outrigger_schedule::moment`].
+/// Dapr's scheduler stores "never" as a time in the last hours of protobuf's range. They map to the maximum
+/// timestamp, as in [`outrigger_schedule::moment`].
 fn time(stamp: prost_types::Timestamp, of: &'static str) -> Result<Timestamp, Unreadable> {
     let last_hours = Timestamp::MAX.as_second() + 1..=LAST_SECOND;
     if last_hours.contains(&stamp.seconds) && (0..1_000_000_000).contains(&stamp.nanos) {
@@ -244,7 +244,7 @@ fn policy_of(policy: &JobFailurePolicy) -> Option<FailurePolicy> {
     })
 }
 
-/// Without one there is no pause, and what lies before now is none either.
+/// A missing or negative interval means no pause.
 fn span(interval: Option<prost_types::Duration>) -> std::time::Duration {
     interval.and_then(|span| span.try_into().ok()).unwrap_or_default()
 }
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(of_another.progress, Progress::default());
     }
 
-    /// Regression: a job of Dapr's that never ends could not be read, and the store that had it was refused.
+    /// Regression: a job of Dapr's that never ends could not be read, and its store was refused.
     #[test]
     fn the_last_hours_of_the_calendar_are_the_last_moment_there_is() {
         let with = |seconds, nanos| {

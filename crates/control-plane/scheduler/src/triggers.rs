@@ -1,4 +1,5 @@
-//! Drives the engine: follows the store and the clock, tells the streams what is due, and the store what was answered.
+//! Drives the trigger engine: feeds it changes of the store and the clock, sends due triggers to streams, and
+//! sends progress to the store.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -20,18 +21,20 @@ use crate::storage::{Advance, Change, Storage, Tenure};
 use crate::stored::Reader;
 
 const LOG: &str = "dapr.scheduler.triggers";
-/// Longest time between two looks at the clock while there are jobs: it may be set, and the machine may sleep.
+/// Maximum time between checks of the clock while there are jobs: the clock may be set, and the machine may
+/// sleep.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Answers of apps that are not stored yet; from here on jobs that are due wait.
+/// Maximum number of answers not yet stored; above it no new triggers are sent.
 const MAX_UNSTORED: usize = 16_384;
-/// Between two warnings that the store is behind.
+/// Minimum time between warnings about a slow store.
 const WARN_EVERY: Duration = Duration::from_secs(60);
-/// How long apps have to answer what is under way when the scheduler ends: less than its connections last then.
+/// How long apps have to answer triggers in flight at shutdown. Shorter than the shutdown time of
+/// connections.
 const DRAIN: Duration = Duration::from_secs(3);
-/// Messages that are taken in before what they mean is done.
+/// Maximum number of messages taken before the engine acts.
 const BATCH: usize = 256;
 
-/// What the engine may have under way: `workers` triggers, of which no app holds more than it leaves free.
+/// The engine's limits: `workers` triggers in flight, of which one app holds at most half.
 pub(crate) fn limits(workers: usize) -> Limits {
     Limits {
         in_flight: workers,
@@ -39,16 +42,16 @@ pub(crate) fn limits(workers: usize) -> Limits {
     }
 }
 
-/// A tick for a stream.
+/// A trigger for a stream.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub(crate) trigger: TriggerId,
     pub(crate) name: Name,
-    /// Of the job when it was due: a later one is due at another time.
+    /// Revision of the job when it became due. A replaced job has its own due time.
     pub(crate) revision: u64,
-    /// When it was due.
+    /// Tenure in which it became due.
     pub(crate) tenure: Tenure,
-    /// Cancelled at the end of the tenure: it is not sent any more.
+    /// Cancelled at the end of the tenure; then the trigger is no longer sent.
     pub(crate) revoked: CancellationToken,
 }
 
@@ -56,7 +59,7 @@ enum Command {
     Connect {
         host: Host,
         deliveries: mpsc::UnboundedSender<Delivery>,
-        /// Where whoever asked has gone, what it is told with is dropped, which disconnects it.
+        /// If the caller has gone, the [`Connection`] in this channel is dropped, which disconnects the host.
         connected: oneshot::Sender<Connection>,
     },
     Disconnect(HostId),
@@ -64,11 +67,11 @@ enum Command {
     Discard(HostId, TriggerId),
 }
 
-/// The way to the engine.
+/// A handle to the engine.
 #[derive(Clone)]
 pub(crate) struct Triggers(mpsc::UnboundedSender<Command>);
 
-/// A connected stream; it is disconnected when this is dropped.
+/// A connected stream; dropping it disconnects the stream.
 pub(crate) struct Connection {
     host: HostId,
     triggers: Triggers,
@@ -102,8 +105,8 @@ impl Triggers {
         (triggers, driver)
     }
 
-    /// A host that takes triggers from now on. Deliveries end when it answers what it was not asked, or the process
-    /// ends; their number is bounded by the engine's limit of triggers under way.
+    /// Connects a host for triggers. The deliveries end if the host answers an unknown trigger or the process
+    /// ends. The engine's limit of triggers in flight bounds their number.
     pub(crate) async fn connect(
         &self,
         host: Host,
@@ -120,18 +123,18 @@ impl Triggers {
     }
 
     fn send(&self, command: Command) {
-        // Without an engine the process is about to end.
+        // A missing engine means that the process is shutting down.
         let _ = self.0.send(command);
     }
 }
 
 impl Connection {
-    /// The host's answer to a trigger.
+    /// Reports the host's answer to a trigger.
     pub(crate) fn answer(&self, trigger: TriggerId, outcome: Outcome) {
         self.triggers.send(Command::Answer(self.host, trigger, outcome));
     }
 
-    /// A trigger was not sent: its job was deleted or replaced meanwhile.
+    /// Reports that a trigger was not sent, because its job was deleted or replaced.
     pub(crate) fn discard(&self, trigger: TriggerId) {
         self.triggers.send(Command::Discard(self.host, trigger));
     }
@@ -148,40 +151,41 @@ struct Stream {
     sent: HashMap<TriggerId, (Instant, Kind)>,
 }
 
-/// The engine, and what surrounds it.
+/// The engine with its inputs and outputs.
 pub(crate) struct Driver {
     engine: Engine,
-    /// The way to itself, for connections.
+    /// A handle to itself, for connections.
     triggers: Triggers,
     storage: Arc<dyn Storage>,
-    /// What the store was given.
+    /// Writes handed to the store and not yet stored.
     backlog: Arc<Backlog>,
-    /// When it was said that the store is behind.
+    /// Time of the last warning about a slow store.
     warned: Option<Instant>,
     changes: mpsc::Receiver<Change>,
     commands: mpsc::UnboundedReceiver<Command>,
     metrics: Arc<Metrics>,
     reader: Reader,
     streams: HashMap<HostId, Stream>,
-    /// Waits until no answer is waited for.
+    /// Answered when no trigger is in flight.
     holding: Option<oneshot::Sender<()>>,
-    /// In which the jobs here were told, and what is cancelled at its end.
+    /// The current tenure, and the token cancelled at its end.
     tenure: Tenure,
     revoked: CancellationToken,
-    /// When it ends at the latest, once it was told to.
+    /// Deadline of the shutdown, once it has begun.
     ends: Option<Instant>,
 }
 
 impl Driver {
-    /// Runs until `drain` and until what is under way was answered, for a while, or until the store ends. `ready` is switched
-    /// on when all stored jobs are known; `over` is cancelled when no answer is taken any more.
+    /// Runs until `drain` and until triggers in flight are answered or timed out, or until the store ends.
+    /// `ready` is set when all stored jobs are loaded; `over` is cancelled when answers are no longer
+    /// accepted.
     pub(crate) async fn run(
         mut self,
         ready: Part,
         drain: CancellationToken,
         over: CancellationToken,
     ) -> Result<(), StoreEnded> {
-        // Before the streams find that nothing is due any more.
+        // Dropped before the streams, so that their end does not look like an error of the sidecar.
         let _over = over.drop_guard();
         let (mut changes, mut commands) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
         loop {
@@ -204,11 +208,11 @@ impl Driver {
                 () = self.backlog.shrank(), if self.engine.waits_for_store() => {}
             }
             let now = Timestamp::now();
-            // Before the engine hears of anything: the process may have been stopped for as long as its lease.
+            // Checked before the engine acts: the process may have been suspended for longer than its lease.
             if !self.storage.may_trigger(self.tenure) {
                 self.engine.pause_dispatch();
             }
-            // The store was given all that the engine wanted stored until here.
+            // The backlog includes everything that the engine has asked to store so far.
             self.engine.unstored(self.backlog.len());
             for change in changes.drain(..) {
                 self.change(change, now, &ready);
@@ -222,7 +226,6 @@ impl Driver {
             if !self.engine.awaits_answers()
                 && let Some(holding) = self.holding.take()
             {
-                // Whoever waited may have given up.
                 let _ = holding.send(());
             }
             self.metrics.jobs(self.engine.len());
@@ -234,15 +237,15 @@ impl Driver {
         }
     }
 
-    /// Sends nothing from now on; what is under way is waited for.
+    /// Stops sending triggers and waits for those in flight.
     fn end(&mut self) {
         self.ends = Some(Instant::now() + DRAIN);
         self.engine.pause_dispatch();
-        // What waits for a sidecar to read it is not sent either.
+        // Triggers that a sidecar has not read yet are dropped too.
         self.revoked.cancel();
     }
 
-    /// Whether there is nothing to wait for any more before the end.
+    /// Whether the shutdown need not wait any longer.
     fn is_over(&self, ends: Instant) -> bool {
         if !self.engine.awaits_answers() {
             return true;
@@ -258,10 +261,10 @@ impl Driver {
         is_late
     }
 
-    /// Until something is due, or the end; `None` when nothing ever is.
+    /// Time until the next due trigger or the deadline; `None` if there is neither.
     fn wait(&self) -> Option<Duration> {
         let due = self.engine.wake_at().map(|due| {
-            // What is due already waits for nothing but its turn.
+            // Overdue triggers wait only for a free slot.
             let until = Duration::try_from(due.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
             until.min(POLL_INTERVAL)
         });
@@ -279,7 +282,7 @@ impl Driver {
                 self.holding = Some(drained);
             }
             Change::Reset(tenure) => {
-                // What is due by jobs that are forgotten now is not sent as if it were of this tenure.
+                // Triggers of jobs that are dropped now must not be sent in the new tenure.
                 self.act();
                 self.holding = None;
                 self.tenure = tenure;
@@ -326,7 +329,6 @@ impl Driver {
                     host,
                     triggers: self.triggers.clone(),
                 };
-                // Whoever asked may have gone.
                 let _ = connected.send(connection);
             }
             Command::Disconnect(host) => self.disconnect(host),
@@ -337,7 +339,7 @@ impl Driver {
                 self.engine.discard_trigger(host, trigger);
             }
             Command::Answer(host, trigger, outcome) => {
-                // A stream that was ended for an answer may have sent any number of others by then: one line is enough.
+                // A stream closed for an unknown answer may have sent more of them; one log line is enough.
                 let Some(stream) = self.streams.get_mut(&host) else {
                     return;
                 };
@@ -349,7 +351,7 @@ impl Driver {
                                 .answered(kind, outcome == Outcome::Success, at.elapsed());
                         }
                     }
-                    // The contract closes a stream that says what it was not asked.
+                    // Dapr's contract: a stream that answers an unknown trigger is closed.
                     Err(unknown) => {
                         tracing::warn!(target: LOG, "closing a sidecar's stream: {unknown}");
                         self.disconnect(host);
@@ -378,7 +380,7 @@ impl Driver {
                 } => {
                     if let Some(stream) = self.streams.get_mut(&host) {
                         stream.sent.insert(trigger, (Instant::now(), Kind::of(&name)));
-                        // A stream that ends says so itself.
+                        // A closed stream disconnects itself.
                         let _ = stream.deliveries.send(Delivery {
                             trigger,
                             name,
@@ -399,7 +401,7 @@ impl Driver {
         }
     }
 
-    /// Says that the store is behind, seldom.
+    /// Warns that the store is slow, at most once per interval.
     fn warn(&mut self) {
         if self.engine.waits_for_store() && self.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
             self.warned = Some(Instant::now());
@@ -425,7 +427,7 @@ impl Driver {
     }
 }
 
-/// The store tells nothing any more.
+/// The change stream of the store has ended.
 #[derive(Debug, thiserror::Error)]
 #[error("the store ended: it could not be read or written, see the log before this")]
 pub struct StoreEnded;

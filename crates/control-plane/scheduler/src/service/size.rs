@@ -1,5 +1,5 @@
-//! What a caller is told of a job that is too large. The limit is kept where requests are decoded, before anything of the
-//! message is in memory, and says nothing of what is too large in it.
+//! The error for a job that is too large. The limit applies when requests are decoded, before the message is
+//! in memory, so the decoder's error cannot name the field.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -12,11 +12,11 @@ use tower::Service;
 
 const SCHEDULE_JOB: &str = "/dapr.proto.scheduler.v1.Scheduler/ScheduleJob";
 
-/// Names the field, the limit and the remedy in the refusals of a service.
+/// Adds the field, the limit and the remedy to such an error.
 #[derive(Clone)]
 pub(crate) struct ExplainSize<S> {
     pub(crate) service: S,
-    /// Bytes of a request.
+    /// Maximum size of a request in bytes.
     pub(crate) limit: usize,
 }
 
@@ -46,7 +46,7 @@ where
         let limit = self.limit >> 20;
         Box::pin(async move {
             let mut answer = answer.await?;
-            // Nothing else refuses a job with this code.
+            // No other error of this call has this code.
             if Status::from_header_map(answer.headers())
                 .is_some_and(|status| status.code() == Code::OutOfRange)
             {
@@ -54,7 +54,7 @@ where
                     "the request with its job.data is larger than {limit} MiB: give the job a smaller job.data, for example \
                      the place where the rest is kept"
                 );
-                // It is text.
+                // The value is valid ASCII.
                 let _ = Status::out_of_range(text).add_header(answer.headers_mut());
             }
             Ok(answer)

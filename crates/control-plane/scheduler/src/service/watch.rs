@@ -1,4 +1,4 @@
-//! Streams: triggers to a sidecar and its answers, and the addresses of schedulers.
+//! Streams of triggers to sidecars, and of scheduler addresses.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,16 +27,16 @@ use crate::stored;
 use crate::triggers::{Connection, Delivery};
 
 const LOG: &str = "dapr.scheduler.triggers";
-/// Time for the first message of a stream.
+/// Timeout of the first message of a stream.
 const INITIAL: Duration = Duration::from_secs(10);
-/// Triggers that wait for the sidecar to read them; the others wait without their payload.
+/// Number of triggers with payload queued per stream; further ones are queued without payload.
 const WINDOW: usize = 32;
-/// Payloads that are read at once have so many bytes; as many triggers as that are read next.
+/// Payload bytes to read from the store at once; the next read takes as many triggers as fit.
 const READ: usize = 256 << 10;
-/// Actor types that a sidecar may host.
+/// Maximum number of actor types of a sidecar.
 const MAX_TYPES: usize = 4096;
 
-/// Connects a sidecar, and serves it until either ends it.
+/// Connects a sidecar and serves it until either side ends the stream.
 pub(super) async fn jobs(
     service: &Service,
     caller: &Caller,
@@ -71,11 +71,11 @@ pub(super) async fn jobs(
         service.over.clone(),
         Arc::clone(&service.payloads),
     ));
-    // What is taken is on its way.
+    // A message taken from the queue is sent, so its payload no longer counts.
     Ok(ReceiverStream::new(stream).map(|(trigger, _)| trigger))
 }
 
-/// What a sidecar takes, by its first message.
+/// What a sidecar accepts, from its first message.
 fn target(initial: &WatchJobsRequestInitial) -> Result<Target, Status> {
     let mut kinds = HashSet::new();
     for kind in &initial.accept_job_types {
@@ -118,16 +118,16 @@ async fn serve(
         ended = listen(&connection, messages) => ended,
         ended = send(&*storage, &connection, due, &answers, &payloads) => ended,
     };
-    // Whatever it has not answered goes to another sidecar.
+    // Unanswered triggers go to another sidecar.
     drop(connection);
-    // At the end of the scheduler nothing is due any more, which is no fault of the sidecar.
+    // At shutdown the engine ends all streams, which is not an error of the sidecar.
     if let Some(status) = ended.filter(|_| !over.is_cancelled()) {
-        // A sidecar that does not read will not read this either.
+        // Not sent if the queue is full: the sidecar does not read.
         let _ = answers.try_send((Err(status), payloads.hold(0)));
     }
 }
 
-/// Takes in answers until the sidecar ends the stream, or says what it may not.
+/// Receives answers until the sidecar ends the stream or violates the protocol.
 async fn listen(connection: &Connection, mut messages: Streaming<WatchJobsRequest>) -> Option<Status> {
     loop {
         let message = match messages.message().await {
@@ -153,10 +153,10 @@ async fn listen(connection: &Connection, mut messages: Streaming<WatchJobsReques
     }
 }
 
-/// A trigger that waits for the sidecar to read it.
+/// A trigger queued for the sidecar.
 type Waiting = (Result<WatchJobsResponse, Status>, HeldPayload);
 
-/// Sends what is due, with its payload.
+/// Sends due triggers with their payloads.
 async fn send(
     storage: &dyn Storage,
     connection: &Connection,
@@ -170,7 +170,7 @@ async fn send(
         tokio::select! {
             biased;
             () = payloads.room() => {}
-            // Sidecars that read nothing do not hold up one that has read all of its own.
+            // Sidecars that do not read must not delay one whose queue is empty.
             read = answers.reserve_many(WINDOW) => {
                 if read.is_err() {
                     return None;
@@ -196,10 +196,10 @@ async fn send(
             true => 1,
             false => WINDOW.min(2 * at_once),
         };
-        // Of all of them, before others look whether there is room.
+        // All are counted before other streams check the budget.
         let held: Vec<_> = sizes.into_iter().map(|bytes| payloads.hold(bytes)).collect();
         for ((delivery, job), held) in batch.drain(..).zip(jobs).zip(held) {
-            // A store that was out of reach may answer when another scheduler has triggered the job.
+            // By the time a slow store answers, another scheduler may have triggered the job.
             let job =
                 job.filter(|_| !delivery.revoked.is_cancelled() && storage.may_trigger(delivery.tenure));
             let Some((data, metadata)) = job.as_deref().and_then(payload) else {
@@ -219,7 +219,7 @@ async fn send(
     }
 }
 
-/// As [`Storage::get`]; one that is damaged does not hold up the others.
+/// Like [`Storage::get`], but a damaged job does not fail the others.
 async fn due_jobs(storage: &dyn Storage, wanted: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
     match storage.get(wanted.clone()).await {
         Err(StorageError::Damaged(_)) => {}
@@ -247,7 +247,7 @@ fn payload(job: &[u8]) -> Option<(Option<Any>, outrigger_wire::scheduler::v1::Jo
     Some((job.job?.payload, metadata))
 }
 
-/// All schedulers, at once and again when others come or go, for as long as this one runs.
+/// Streams the addresses of all schedulers: at once, and after each change.
 pub(super) fn hosts(
     streams: &TaskTracker,
     mut hosts: watch::Receiver<Hosts>,
@@ -257,7 +257,7 @@ pub(super) fn hosts(
     streams.spawn(async move {
         loop {
             let list = Arc::clone(&hosts.borrow_and_update());
-            // Before the schedulers have agreed there is none to tell.
+            // The list is empty until the schedulers agree.
             if !list.is_empty() && send.send(Ok(response(&list))).await.is_err() {
                 return;
             }
@@ -271,7 +271,7 @@ pub(super) fn hosts(
     ReceiverStream::new(stream)
 }
 
-/// Waits for other schedulers. A scheduler that runs alone stays the only one.
+/// Waits for a change of the schedulers; a single scheduler never changes.
 async fn changed(hosts: &mut watch::Receiver<Hosts>) {
     if hosts.changed().await.is_err() {
         std::future::pending().await

@@ -1,5 +1,5 @@
-//! The store of a single scheduler: a file of SQLite in its data folder, with the keys and values that Dapr's
-//! scheduler keeps in etcd.
+//! The store of a single scheduler: a SQLite file in its data folder, with the keys and values that Dapr's
+//! scheduler stores in etcd.
 
 mod copy;
 mod file;
@@ -27,14 +27,14 @@ use writer::{Write, Writer, failure};
 use super::pair::{counter_key, job_key};
 use super::{Advance, CHANGES, Change, JOBS, JobRef, Named, OpenError, Scheduled, Storage, StorageError};
 
-/// Writing calls under way; the others wait for a place.
+/// Capacity of the write queue.
 const WRITES: usize = 1024;
-/// Reading calls under way.
+/// Capacity of the queue of reads.
 const READS: usize = 256;
-/// Lists under way: each may be large.
+/// Capacity of the queue of lists; each may be large.
 const LISTS: usize = 4;
 
-/// Attempts to delete where the disk is full.
+/// Attempts to delete when the disk is full.
 const ATTEMPTS: usize = 8;
 
 type Read = Box<dyn FnOnce(&Connection) + Send>;
@@ -42,22 +42,22 @@ type Read = Box<dyn FnOnce(&Connection) + Send>;
 /// The open store.
 pub(crate) struct Embedded {
     writes: queue::Sender<Write>,
-    /// Single jobs.
+    /// Queue of reads of single jobs.
     reads: queue::Sender<Read>,
-    /// Lists, which take long.
+    /// Queue of lists, which take longer.
     lists: queue::Sender<Read>,
     writing: Semaphore,
     reading: Semaphore,
     listing: Semaphore,
-    /// Keeps other processes out.
+    /// Keeps other processes out of the folder.
     _lock: FolderLock,
 }
 
 impl Embedded {
-    /// Opens and checks the store, and begins to tell its jobs.
+    /// Opens and checks the store and starts to send its jobs.
     ///
     /// # Errors
-    /// [`OpenError`]; a job that cannot be read is one.
+    /// [`OpenError`], also if a job cannot be read.
     pub(crate) fn open(location: &Location) -> Result<(Arc<Self>, mpsc::Receiver<Change>), OpenError> {
         let lock = location.lock()?;
         location.clean();
@@ -68,7 +68,7 @@ impl Embedded {
         reserve.restore();
         let (changes, received) = mpsc::channel(CHANGES);
         let (writes, queue) = queue::channel();
-        // They end when nobody can ask for anything any more; `close` waits until all that was given to them is on disk.
+        // The threads end when the queues close; `close` waits until all writes are on disk.
         let start = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let started = thread::Builder::new().name(name.to_owned()).spawn(run);
             started.map(drop).map_err(|cause| OpenError::Folder {
@@ -113,7 +113,7 @@ impl Embedded {
         Ok((Arc::new(embedded), received))
     }
 
-    /// Runs `work` in a transaction; ends when that is on disk.
+    /// Runs `work` in a transaction; returns when that is on disk.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Writing<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -124,7 +124,6 @@ impl Embedded {
         let part = move |writing: &mut Writing<'_>| {
             let done = work(writing)?;
             let on_stored: writer::OnStored = Box::new(move |outcome| {
-                // Whoever asked may have gone.
                 let _ = reply.send(outcome.map(|()| done));
             });
             Ok(on_stored)
@@ -139,7 +138,7 @@ impl Embedded {
         }
     }
 
-    /// As [`Embedded::write`], for what only deletes: where the disk is full, each attempt has more space than the one before.
+    /// Like [`Embedded::write`], for deletions. If the disk is full, each retry gives up more of the reserve.
     async fn delete_jobs<D>(&self, delete: D) -> Result<(), StorageError>
     where
         D: Fn(&mut Writing<'_>) -> rusqlite::Result<()> + Clone + Send + 'static,
@@ -153,7 +152,7 @@ impl Embedded {
         self.write(delete).await
     }
 
-    /// Runs `work` on what is stored at one moment.
+    /// Runs `work` on a snapshot of the store.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -162,7 +161,7 @@ impl Embedded {
         ask(&self.reads, work).await
     }
 
-    /// As [`Embedded::read`], for work that takes long.
+    /// Like [`Embedded::read`], for long reads.
     pub(crate) async fn read_much<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -178,7 +177,6 @@ async fn ask<T: Send + 'static>(
 ) -> Result<T, StorageError> {
     let (reply, answer) = oneshot::channel();
     let read: Read = Box::new(move |connection| {
-        // Whoever asked may have gone.
         let _ = reply.send(work(connection));
     });
     queue.send(read).map_err(|_| StorageError::Closed)?;
@@ -186,7 +184,7 @@ async fn ask<T: Send + 'static>(
     outcome.map_err(|error| failure(&error))
 }
 
-/// Whether anybody listens still.
+/// Sends all jobs; `false` if the receiver is gone.
 fn tell_jobs(connection: &Connection, changes: &mpsc::Sender<Change>) -> bool {
     let loaded = pairs::load(connection, |name, modified, job, counter| {
         let put = Change::Put {
@@ -268,14 +266,14 @@ impl Storage for Embedded {
     }
 
     fn advance(&self, advance: Advance) {
-        // Without a writer the process is about to end.
+        // A missing writer means that the process is shutting down.
         let _ = self.writes.send(Write::Advance(advance));
     }
 
     async fn close(&self) {
         let (closed, wait) = oneshot::channel();
         if self.writes.send(Write::Close(closed)).is_ok() {
-            // Without an answer there is nobody left to wait for.
+            // No answer means that the writer has ended.
             let _ = wait.await;
         }
     }

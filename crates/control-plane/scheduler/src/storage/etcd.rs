@@ -1,4 +1,4 @@
-//! An etcd as the store: its calls, over the members of its cluster.
+//! An etcd cluster as the store.
 
 mod client;
 mod watch;
@@ -24,17 +24,17 @@ use crate::proto::etcd::{
     response_op,
 };
 
-/// Pairs of a page.
+/// Pairs per page.
 const PAGE: i64 = 1000;
-/// Pages that wait to be taken.
+/// Pages read ahead.
 const PAGES: usize = 2;
-/// Attempts to read a page, with a pause between.
+/// Attempts to read a page.
 const ATTEMPTS: usize = 15;
 const PAUSE: Duration = Duration::from_secs(1);
-/// Keys that are read in one transaction: etcd allows 128 unless told otherwise.
+/// Keys per transaction; etcd allows 128 by default.
 const READS: usize = 96;
 
-/// The backend of a shared store on an etcd.
+/// A shared store on etcd.
 pub(crate) struct Etcd {
     client: Arc<Client>,
 }
@@ -129,7 +129,7 @@ impl Backend for Etcd {
         let answer = self
             .client
             .call((), move |mut stubs, request| async move {
-                // One request of a stream; answers end with it.
+                // A single request, so the stream of responses ends after one.
                 let asked = tokio_stream::once(LeaseKeepAliveRequest { id: lease });
                 let request = request.map(|()| asked);
                 let mut answers = stubs.lease.lease_keep_alive(request).await?.into_inner();
@@ -175,18 +175,18 @@ impl Etcd {
     }
 }
 
-/// Reads a range page by page, all of it at one revision.
+/// Reads a range page by page, at one revision.
 struct Pages {
     client: Arc<Client>,
     from: Vec<u8>,
     below: Option<Vec<u8>>,
-    /// 0 until the first page is there.
+    /// 0 until the first page is read.
     at: i64,
     limit: i64,
 }
 
 impl Pages {
-    /// As [`Pages::next`], tried for a while: what was told before would be told again otherwise.
+    /// Like [`Pages::next`], with retries: a failed scan would have to start over.
     async fn next_retried(&mut self) -> Result<(Vec<Pair>, bool), StorageError> {
         for _ in 0..ATTEMPTS {
             match self.next().await {
@@ -197,14 +197,14 @@ impl Pages {
         self.next().await
     }
 
-    /// The next page, and whether there are more.
+    /// The next page, and whether more follow.
     async fn next(&mut self) -> Result<(Vec<Pair>, bool), StorageError> {
         let RangeResponse {
             header, kvs, more, ..
         } = loop {
             let request = RangeRequest {
                 key: self.from.clone().into(),
-                // Without an end: all from the key on.
+                // In etcd `\0` as the end means all keys from the first on.
                 range_end: self.below.clone().unwrap_or_else(|| vec![0]).into(),
                 limit: self.limit,
                 revision: self.at,

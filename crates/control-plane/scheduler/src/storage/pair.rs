@@ -1,21 +1,21 @@
-//! Keys and values, and the revisions that etcd gives them.
+//! Keys and values with etcd's revisions.
 
 use super::{COUNTERS, JOBS};
 
-/// A value, and when it was written.
+/// A value and its revisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pair {
     pub(crate) key: Vec<u8>,
-    /// Revision of the store when the key was made.
+    /// Revision at which the key was created.
     pub(crate) created: i64,
-    /// Revision of the store when the value was written.
+    /// Revision at which the value was last written.
     pub(crate) modified: i64,
-    /// How often the value was written, from 1.
+    /// Number of writes since the key was created, from 1.
     pub(crate) version: i64,
     pub(crate) value: Vec<u8>,
 }
 
-/// Keys from the first on, below the last; without one all.
+/// Keys from `from` on and before `below`; without `below`, all that follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) from: Vec<u8>,
@@ -23,11 +23,11 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Keys that begin so.
+    /// The keys with this prefix.
     pub(crate) fn prefix(prefix: impl Into<Vec<u8>>) -> Self {
         let from = prefix.into();
         let mut below = from.clone();
-        // The next key that does not begin so: none, if all bytes are the largest.
+        // The end is the prefix with its last byte incremented; all 0xff means no end.
         while let Some(last) = below.pop() {
             if last < u8::MAX {
                 below.push(last + 1);
@@ -40,7 +40,7 @@ impl Range {
         Self { from, below: None }
     }
 
-    /// Keys of a folder from one name on, and before another.
+    /// The keys of a folder from one name on and before another.
     pub(crate) fn between(folder: &str, from: &str, below: &str) -> Self {
         Self {
             from: [folder, from].concat().into(),
@@ -48,18 +48,18 @@ impl Range {
         }
     }
 
-    /// Whether a key is in it.
+    /// Whether the range contains the key.
     pub(crate) fn has(&self, key: &[u8]) -> bool {
         key >= self.from.as_slice() && self.below.as_ref().is_none_or(|below| key < below.as_slice())
     }
 
-    /// Its key, where it can have no other.
+    /// The key, if the range can contain only one.
     pub(crate) fn only(&self) -> Option<&[u8]> {
         let below = self.below.as_ref()?;
         (below.strip_prefix(self.from.as_slice()) == Some(&[0])).then_some(&self.from)
     }
 
-    /// One key.
+    /// A single key.
     pub(crate) fn one(key: impl Into<Vec<u8>>) -> Self {
         let from = key.into();
         let mut below = from.clone();
@@ -80,7 +80,7 @@ pub(crate) fn counter_key(name: &str) -> Vec<u8> {
     [COUNTERS, name].concat().into_bytes()
 }
 
-/// The job whose key it is; names are text.
+/// The name of the job with this key, if the key is one of a job.
 pub(crate) fn job_name(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key.strip_prefix(JOBS.as_bytes())?).ok()
 }

@@ -1,5 +1,5 @@
-//! PostgreSQL as the store: the same keys and values as in an etcd, in tables, with one revision for all. Writes of a
-//! scheduler that come together share a transaction; those of all schedulers come one after the other.
+//! PostgreSQL as the store: the keys and values of the etcd store in tables, with one revision counter.
+//! Concurrent writes of a scheduler share a transaction; transactions of all schedulers are serialized.
 
 mod leases;
 mod plan;
@@ -28,12 +28,12 @@ use super::StorageError;
 use super::pair::{Pair, Range};
 use super::shared::backend::{Backend, Condition, Scan, Watch, Write};
 
-/// Pairs of a chunk.
+/// Pairs per chunk.
 const CHUNK: usize = 1000;
-/// Chunks that wait to be taken.
+/// Chunks read ahead.
 const CHUNKS: usize = 2;
 
-/// The backend of a shared store on PostgreSQL.
+/// A shared store on PostgreSQL.
 pub(crate) struct Postgres {
     sessions: Arc<Sessions>,
     writer: Writer,
@@ -42,16 +42,16 @@ pub(crate) struct Postgres {
     _sweeping: AbortOnDropHandle<()>,
 }
 
-/// Whether a connection string can be used; nothing is connected to.
+/// Checks a connection string without connecting.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem.
 pub(crate) fn check(connection: &str) -> Result<(), String> {
     session::read(connection).map(drop)
 }
 
-/// The upper end of a range as a condition, for an index to use: one that may be missing would have no end in a plan that
-/// the server makes for all parameters.
+/// The SQL condition for the upper end of a range. A nullable parameter would leave the end unbounded in a
+/// generic plan, so the index could not use it.
 fn below(range: &Range, parameter: &str) -> String {
     match range.below {
         Some(_) => format!("key < {parameter}"),
@@ -60,10 +60,10 @@ fn below(range: &Range, parameter: &str) -> String {
 }
 
 impl Postgres {
-    /// Connects when first used, and again where a connection broke.
+    /// Connects on first use, and reconnects after failures.
     ///
     /// # Errors
-    /// What is wrong with the connection string.
+    /// If the connection string is not valid.
     pub(crate) fn new(connection: &str) -> Result<Self, String> {
         let sessions = Arc::new(Sessions::new(connection)?);
         let clock = Arc::<leases::ServerClock>::default();
@@ -104,7 +104,7 @@ impl Backend for Postgres {
             Ok(found)
         };
         let found = timeout(CALL, reading).await.unwrap_or_else(|_| Err(slow()))?;
-        // A key may be asked for twice: a job that is due, and was due before in an earlier tenure.
+        // A key may be requested twice: by a due job of this tenure, and of an earlier one.
         let by_key: std::collections::HashMap<&[u8], &Pair> =
             found.iter().map(|pair| (pair.key.as_slice(), pair)).collect();
         Ok(keys
@@ -143,7 +143,6 @@ impl Backend for Postgres {
                         (chunk.len() == CHUNK, false)
                     }
                     Some(Err(error)) => {
-                        // Whoever asked may have gone.
                         let _ = send.send(Err(error)).await;
                         return;
                     }

@@ -1,5 +1,5 @@
-//! A store that several schedulers share: an etcd, or PostgreSQL. Each job has one scheduler that looks after it
-//! ([`membership`]); it follows what is stored ([`follow`]), and stores how far its jobs are ([`advances`]).
+//! A store shared by several schedulers, on etcd or PostgreSQL. Each job is owned by one scheduler
+//! ([`membership`]), which follows its changes ([`follow`]) and stores its progress ([`advances`]).
 
 mod advances;
 pub(crate) mod backend;
@@ -28,21 +28,22 @@ use super::{
 };
 use crate::fault;
 
-/// How long a call waits for a store that does not answer.
+/// Deadline of a call while the store does not answer.
 const STORE_TIMEOUT: Duration = Duration::from_secs(15);
-/// First pause between two attempts.
+/// First pause between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Pauses between two attempts.
+/// Backoff between attempts.
 const PAUSES: Backoff = Backoff::new(FIRST_PAUSE, Duration::from_secs(1));
-/// Lists under way: each may be large.
+/// Maximum number of concurrent lists; each may be large.
 const LISTS: usize = 4;
 
-/// Who this scheduler is among those that share the store.
+/// The identity of this scheduler among those that share the store.
 pub(crate) struct SelfMember {
     pub(crate) id: String,
-    /// What sidecars are told.
+    /// Address announced to sidecars.
     pub(crate) address: String,
-    /// No other process has the id while this one has it: an entry of the id is that of a process that has ended.
+    /// Guarantees that no other process has this id, so an existing entry with the id belongs to a process
+    /// that has exited.
     pub(crate) lock: Option<FolderLock>,
 }
 
@@ -53,18 +54,18 @@ pub(crate) struct SharedStorage {
     until: LeaseEnd,
     listing: tokio::sync::Semaphore,
     stop: CancellationToken,
-    /// What ends with it, in this order: the membership, then what stores how far jobs are.
+    /// Tasks that end with the storage, in this order: the membership, then the writer of progress.
     tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What a store tells: its changes, and who shares it.
+/// The changes of a store, and the schedulers that share it.
 pub(crate) struct SharedEvents {
     pub(crate) changes: mpsc::Receiver<Change>,
     pub(crate) hosts: watch::Receiver<Hosts>,
 }
 
 impl SharedStorage {
-    /// Joins the schedulers of the store, as soon as it answers.
+    /// Joins the schedulers of the store as soon as it answers.
     pub(crate) fn join(backend: Arc<dyn Backend>, own: SelfMember) -> (Arc<Self>, SharedEvents) {
         let (changes, changed) = mpsc::channel(CHANGES);
         let (hosts, watched_hosts) = watch::channel(Hosts::from([]));
@@ -108,7 +109,7 @@ impl Drop for SharedStorage {
     }
 }
 
-/// Tries until it succeeds, fails for good, or took too long.
+/// Retries until success, a permanent error or the deadline.
 async fn retried<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, StorageError>
 where
     F: Future<Output = Result<T, StorageError>>,
@@ -198,9 +199,9 @@ impl Storage for SharedStorage {
         self.stop.cancel();
         let tasks = self.tasks.lock().map(|mut tasks| std::mem::take(&mut *tasks));
         for task in tasks.unwrap_or_default() {
-            // A panic of it ended the scheduler before.
+            // A panic of the task has stopped the scheduler before.
             let _ = task.await;
-            // Only the membership asks for anything at the end.
+            // After the membership, which still flushes progress at its end.
             self.advances.end();
         }
     }

@@ -13,11 +13,11 @@ use super::*;
 use crate::storage::{CHANGES, JobRef, Named, Scheduled, StorageError};
 use crate::stored;
 
-/// Takes everything, and stores nothing.
+/// A store that accepts everything and stores nothing.
 #[derive(Default)]
 struct Hanging {
     advances: Mutex<Vec<Advance>>,
-    /// Others may have its jobs.
+    /// Other schedulers may own its jobs.
     is_lost: AtomicBool,
 }
 
@@ -81,7 +81,7 @@ fn put(number: u64) -> Change {
     }
 }
 
-/// A driver that runs, and what it is told and asked.
+/// A running driver with its inputs and outputs.
 struct Running {
     storage: Arc<Hanging>,
     changes: mpsc::Sender<Change>,
@@ -130,12 +130,12 @@ async fn jobs_that_are_due_wait_for_a_store_that_hangs() {
     for number in 1..=JOBS {
         running.changes.send(put(number)).await.unwrap();
     }
-    // As many as one app may have under way, and one more for each answer until the store has enough to do.
+    // As many as one app may have in flight, plus one per answer until the limit of unstored answers.
     let most = limits.in_flight / 2 + limits.unstored - 1;
     for _ in 0..most {
         host.answer(due.recv().await.unwrap().trigger, Outcome::Success);
     }
-    // It has done all before when it answers the second of two that ask.
+    // After the second answer, the driver has handled all earlier messages.
     for _ in 0..2 {
         running.connect("other").await;
     }
@@ -144,7 +144,7 @@ async fn jobs_that_are_due_wait_for_a_store_that_hangs() {
 
     let mut left = usize::try_from(JOBS).unwrap() - most;
     while left > 0 {
-        // An answer may reach the store after the last look.
+        // An answer may reach the store after the last check.
         running.storage.advances().clear();
         match due.try_recv() {
             Ok(job) => {
@@ -158,8 +158,8 @@ async fn jobs_that_are_due_wait_for_a_store_that_hangs() {
     running.ended().await;
 }
 
-/// Invariant: a scheduler whose lease may have ended, and that has not noticed, triggers nothing until its jobs are read
-/// anew: a process that was stopped for longer.
+/// Invariant: a scheduler whose lease may have expired unnoticed, because the process was suspended, triggers
+/// nothing until it has read its jobs again.
 #[tokio::test]
 async fn a_lease_that_may_have_ended_is_noticed_before_anything_is_triggered() {
     let limits = Limits {
@@ -170,7 +170,7 @@ async fn a_lease_that_may_have_ended_is_noticed_before_anything_is_triggered() {
     let (host, mut due) = running.connect("app").await;
     running.storage.is_lost.store(true, Ordering::Relaxed);
     running.changes.send(put(1)).await.unwrap();
-    // It has looked at the job when it asks for one more, and for another after that.
+    // The request for the next job shows that it has handled this one.
     for number in 2..=u64::try_from(CHANGES).unwrap() + 3 {
         running.changes.send(put(number)).await.unwrap();
     }
@@ -182,13 +182,13 @@ async fn a_lease_that_may_have_ended_is_noticed_before_anything_is_triggered() {
     running.changes.send(Change::Reset(1)).await.unwrap();
     running.changes.send(put(1)).await.unwrap();
     assert_eq!(&*due.recv().await.unwrap().name, "app||ns||app||1");
-    // Its answer is not waited for.
+    // Its answer is not awaited.
     drop(host);
     running.drain.cancel();
     running.ended().await;
 }
 
-/// Invariant: a scheduler that ends takes the answers to what is under way, and sends nothing else meanwhile.
+/// Invariant: at shutdown the scheduler accepts answers to triggers in flight and sends no new triggers.
 #[tokio::test]
 async fn what_is_under_way_at_the_end_is_answered() {
     let limits = Limits {
@@ -200,7 +200,7 @@ async fn what_is_under_way_at_the_end_is_answered() {
     running.changes.send(put(1)).await.unwrap();
     let trigger = due.recv().await.unwrap().trigger;
     running.drain.cancel();
-    // It hears of the end before the last of these, in whatever order it listens.
+    // The driver sees the shutdown before the last of these, in whatever order it polls.
     for _ in 0..20 {
         running.connect("other").await;
     }
@@ -217,7 +217,7 @@ async fn what_is_under_way_at_the_end_is_answered() {
     assert_eq!(storage.advances().len(), 1);
 }
 
-/// A driver that does not run, and a stream that it is to connect.
+/// A driver that does not run, and a stream to connect.
 fn connecting() -> (Driver, Command, oneshot::Receiver<Connection>) {
     let limits = Limits {
         in_flight: 1,
@@ -248,8 +248,8 @@ fn a_stream_that_answers_what_it_was_not_asked_is_told_of_once() {
     assert!(driver.streams.is_empty());
 }
 
-/// Regression: a stream whose caller went before it knew that it is connected stayed for ever, and took jobs that nobody
-/// answered.
+/// Regression: if the caller left while its stream was being connected, the stream stayed and took triggers
+/// forever.
 #[test]
 fn a_stream_whose_caller_goes_while_it_is_connected_is_disconnected() {
     let now = Timestamp::now();

@@ -1,4 +1,4 @@
-//! All jobs of the store out of it, or into a new one.
+//! Reads all jobs of a store, or creates a store from jobs.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::storage::OpenError;
 use crate::storage::pair::{counter_key, job_key};
 
 impl Location {
-    /// Hands out all jobs of a store that is there, by name, until `take` wants no more; the store is checked first.
+    /// Checks an existing store and passes all jobs by name to `take`, until that returns `false`.
     pub(crate) fn read(&self, mut take: impl FnMut(Entry) -> bool) -> Result<(), OpenError> {
         let connection = self.open()?;
         let read = pairs::load(&connection, |name, _, job, counter| {
@@ -19,21 +19,21 @@ impl Location {
         read.map_err(|error| failure(&self.file(), error))
     }
 
-    /// Makes a store of jobs, where there is none. The jobs are complete when `None` comes; where they end without,
-    /// nothing is made.
+    /// Creates a store from jobs. `None` marks their end; if the iterator ends without it, no store is
+    /// created.
     pub(crate) fn make(&self, jobs: impl Iterator<Item = Option<Entry>>) -> Result<(), OpenError> {
         let _lock = self.lock()?;
         let to = self.file();
         if to.exists() {
             return Err(OpenError::Exists(to));
         }
-        // Made under another name: what broke off is none.
+        // Created under a temporary name, so that an interrupted copy leaves no store.
         let part = self.folder.join(MIGRATING);
         let cause = |cause| OpenError::Folder {
             path: self.folder.clone(),
             cause,
         };
-        // Of an attempt that was killed.
+        // Left by a killed attempt.
         match fs::remove_dir_all(&part) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(cause(error)),
             _ => {}
@@ -47,12 +47,12 @@ impl Location {
             false => Ok(()),
         });
         fault::point("file in its place");
-        // What is left of it is of no use, and harms nobody.
+        // Left-over files are harmless.
         let _ = fs::remove_dir_all(&part);
         made
     }
 
-    /// Whether the jobs were complete.
+    /// Whether the end marker came.
     fn fill(&self, jobs: impl Iterator<Item = Option<Entry>>) -> Result<bool, OpenError> {
         let connection = self.open()?;
         fault::point("file made");

@@ -1,4 +1,4 @@
-//! The file of the embedded store: its folder, its format, its checks, its copies.
+//! The file of the embedded store: folder, format, checks and copies.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -11,20 +11,20 @@ use super::{pairs, sums, writer};
 use crate::storage::{OpenError, StorageError};
 use crate::stored;
 
-/// The file in the data folder.
+/// The database in the data folder.
 const FILE: &str = "jobs.db";
-/// Locked by the process that uses the store.
+/// Lock file, held by the process that uses the store.
 const LOCK: &str = "lock";
-/// Folders in it, of stores that are not complete yet.
+/// Folders in the data folder for incomplete stores.
 pub(super) const MIGRATING: &str = "migrating";
 const RESTORING: &str = "restoring";
-/// Format of the file. A later one may have what this code does not know; the first had no sums.
+/// Version of the file format. Format 1 had no checksums.
 const FORMAT: i64 = 2;
-/// Marks the file as ours (`application_id`): "OutJ".
+/// SQLite's `application_id`: "OutJ".
 const APPLICATION: i64 = 0x4f75_744a;
-/// Time for another connection of this process to let go.
+/// Timeout for a lock of another connection of this process.
 const BUSY: Duration = Duration::from_secs(5);
-/// Bytes of a page.
+/// Size of a page in bytes.
 const PAGE: i64 = 4096;
 
 pub(super) const SCHEMA: &str = "
@@ -40,25 +40,25 @@ pub(super) const SCHEMA: &str = "
     INSERT INTO meta VALUES ('revision', 1);
 ";
 
-/// Where the store is, whose, and how large it may be.
+/// Folder, owner and quota of a store.
 #[derive(Debug, Clone)]
 pub(crate) struct Location {
-    /// The data folder of this scheduler.
+    /// Data folder of this scheduler.
     pub(crate) folder: PathBuf,
-    /// The scheduler's id.
+    /// Id of the scheduler.
     pub(crate) id: String,
-    /// Most bytes of the file.
+    /// Maximum size of the file in bytes.
     pub(crate) quota: i64,
 }
 
-/// The lock of a data folder, given back when dropped: closing the file is not enough while a child of this process that is being
-/// started has a descriptor of it, until it runs its own program.
+/// The lock of a data folder, released on drop. It is unlocked explicitly, because a child process between
+/// fork and exec may hold a copy of the descriptor.
 #[derive(Debug)]
 pub(crate) struct FolderLock(File);
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // The descriptor is closed next.
+        // Closing the descriptor follows anyway.
         let _ = self.0.unlock();
     }
 }
@@ -68,14 +68,14 @@ impl Location {
         self.folder.join(FILE)
     }
 
-    /// Opens the store for the one that writes, makes it where there is none, and checks all of it.
+    /// Opens the store for writing, creates it if missing, and checks all of it.
     pub(crate) fn open(&self) -> Result<Connection, OpenError> {
         let cause = |cause| OpenError::Folder {
             path: self.folder.clone(),
             cause,
         };
         self.keep_private().map_err(cause)?;
-        // Dapr's folder of an etcd beside, or an etcd's own.
+        // Dapr's etcd folder next to it, or etcd's own folder.
         let folders = [self.folder.join("dapr-0.1"), self.folder.clone()];
         if let Some(path) = folders.into_iter().find(|path| path.join("member").is_dir()) {
             return Err(OpenError::Etcd { path });
@@ -90,11 +90,11 @@ impl Location {
         Ok(connection)
     }
 
-    /// Jobs have payloads: the folder and the files in it are for the owner of this process alone. SQLite gives a log and
-    /// its index the permissions of their database. Those of earlier releases could be read by everybody.
+    /// Restricts the folder and its files to the owner, because jobs have payloads. SQLite gives the log and
+    /// its index the permissions of the database. Files of earlier releases were world-readable.
     fn keep_private(&self) -> io::Result<()> {
         outrigger_files::create_private_folder(&self.folder)?;
-        // One of another user, such as the root of a volume, stays as it is.
+        // A folder of another user, such as the root of a volume, is not changed.
         let _ = outrigger_files::make_private(&self.folder);
         for end in ["", "-wal", "-shm"] {
             let path = self.folder.join(format!("{FILE}{end}"));
@@ -108,7 +108,7 @@ impl Location {
         Ok(())
     }
 
-    /// Takes the folder for this process, until what is returned is dropped.
+    /// Locks the folder until the result is dropped.
     pub(crate) fn lock(&self) -> Result<FolderLock, OpenError> {
         let cause = |cause| OpenError::Folder {
             path: self.folder.clone(),
@@ -125,15 +125,15 @@ impl Location {
         }
     }
 
-    /// Removes what copies left that were killed. The folder is this process's.
+    /// Removes what killed copies left. The caller holds the lock.
     pub(super) fn clean(&self) {
         for part in [MIGRATING, RESTORING] {
-            // What cannot be removed is of no use, and harms nobody.
+            // Left-over files are harmless.
             let _ = fs::remove_dir_all(self.folder.join(part));
         }
     }
 
-    /// Another connection to the open store, which reads.
+    /// Opens a read-only connection to the open store.
     pub(crate) fn reader(&self) -> Result<Connection, OpenError> {
         let path = self.file();
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -166,7 +166,7 @@ impl Location {
                 what: "it is a database of another program".to_owned(),
             }));
         }
-        // Has to be set before the first table. What is deleted leaves pages that can be given back.
+        // Must be set before the first table is created. Lets SQLite return free pages to the file system.
         connection.execute_batch(&format!(
             "PRAGMA page_size = {PAGE}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL;
              PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 67108864; PRAGMA temp_store = MEMORY;"
@@ -185,13 +185,14 @@ impl Location {
         if tables > 0 && format < FORMAT {
             sums::add(connection, FORMAT)?;
         }
-        // Only now: a file that is full still gets its sums.
+        // Set last, so that a full file of format 1 can still get checksums.
         let pages = (self.quota / PAGE).clamp(16, 4_294_967_294);
         connection.pragma_update(None, "max_page_count", pages)?;
         Ok(())
     }
 
-    /// Every job has to be as it was written, and readable: one that is not would never be triggered, and nobody would know.
+    /// Checks that every job matches its checksum and can be read. A broken job would never be triggered,
+    /// without any notice.
     pub(super) fn check(&self, connection: &Connection) -> Result<(), OpenError> {
         let (mut broken, mut reader) = (None, stored::Reader::default());
         let scanned = pairs::load(connection, |name, _, job, counter| {
@@ -210,7 +211,7 @@ impl Location {
         }
     }
 
-    /// The store is this scheduler's from its first start on.
+    /// Records this scheduler as the owner at the first start.
     fn claim(&self, connection: &Connection) -> Result<(), Prepare> {
         let found: Option<String> = connection
             .query_row("SELECT value FROM meta WHERE name = 'id'", [], |row| row.get(0))
@@ -229,14 +230,14 @@ impl Location {
         }
     }
 
-    /// Copies the store as it is at one moment, also while a scheduler runs on it. A copy of damaged jobs is none.
+    /// Copies a snapshot of the store, also while a scheduler uses it. Fails if a job is damaged.
     pub(crate) fn snapshot(&self, to: &Path) -> Result<(), OpenError> {
         if to.exists() {
             return Err(OpenError::Exists(to.to_owned()));
         }
         let connection = self.reader()?;
         let name = to.to_string_lossy();
-        // SQLite takes an empty file for none.
+        // SQLite treats an empty file as a new database.
         outrigger_files::create_private(to).map_err(|cause| OpenError::Folder {
             path: to.to_owned(),
             cause,
@@ -246,13 +247,13 @@ impl Location {
             .map_err(|error| failure(&self.file(), error))
             .and_then(|_| self.check_copy(to));
         if checked.is_err() {
-            // Whoever finds it there would take it for one.
+            // An incomplete file would look like a snapshot.
             let _ = fs::remove_file(to);
         }
         checked
     }
 
-    /// A copy of an earlier format has no sums to be checked.
+    /// Checks a copy; one of format 1 has no checksums.
     fn check_copy(&self, copy: &Path) -> Result<(), OpenError> {
         let open = || -> rusqlite::Result<_> {
             let connection = Connection::open_with_flags(copy, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
@@ -265,7 +266,7 @@ impl Location {
         }
     }
 
-    /// Puts a snapshot in the place of a store that there is not, after it was checked.
+    /// Checks a snapshot and installs it where no store exists.
     pub(crate) fn restore(&self, from: &Path) -> Result<(), OpenError> {
         let _lock = self.lock()?;
         let to = self.file();
@@ -276,7 +277,7 @@ impl Location {
             path: self.folder.clone(),
             cause,
         };
-        // Checked under another name: a copy that broke off is none.
+        // Checked under a temporary name, so that an interrupted restore leaves no store.
         let part = self.folder.join(RESTORING);
         outrigger_files::create_private_folder(&part).map_err(cause)?;
         let location = Self {
@@ -289,7 +290,7 @@ impl Location {
         })?;
         let checked = location.open().and_then(|connection| location.check(&connection));
         let moved = checked.and_then(|()| fs::rename(location.file(), &to).map_err(cause));
-        // What is left of the check is of no use, and harms nobody.
+        // Left-over files are harmless.
         let _ = fs::remove_dir_all(&part);
         moved
     }

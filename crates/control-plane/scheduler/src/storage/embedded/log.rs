@@ -1,5 +1,5 @@
-//! The log beside the file, looked at before SQLite reads it: that takes what is in it up to the first record that is not
-//! as it was written, and says nothing of what lies behind. The format: <https://www.sqlite.org/fileformat2.html#walformat>.
+//! Inspects SQLite's write-ahead log before SQLite opens it. SQLite uses the log up to the first invalid
+//! record and ignores the rest silently. Format: <https://www.sqlite.org/fileformat2.html#walformat>.
 
 use std::fmt;
 use std::fs::File;
@@ -9,20 +9,20 @@ use std::path::PathBuf;
 use super::Location;
 
 const LOG: &str = "dapr.scheduler.storage";
-/// Bytes of its head.
+/// Size of the log's header in bytes.
 const HEAD: usize = 32;
-/// Of these, how many its checksum is of.
+/// Number of header bytes covered by its checksum.
 const SUMMED: usize = 24;
-/// Bytes of the head of a record, before its page.
+/// Size of a record's header in bytes; its page follows.
 const RECORD: usize = 24;
-/// Of these, where the salt of its log ends, which begins at byte 8.
+/// End of the salt in a record's header; it begins at byte 8.
 const SALTED: usize = 16;
-/// What it begins with; the last bit is set where the sums are of big-endian numbers.
+/// Magic number of the header; its last bit is set if the checksums are big-endian.
 const MAGIC: u32 = 0x377f_0682;
-/// The pages of SQLite end here, in bytes.
+/// Maximum size of a page in bytes.
 const PAGES: u32 = 65_536;
 
-/// What of the log is not used.
+/// The part of the log that SQLite will ignore.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unused {
     file: PathBuf,
@@ -31,18 +31,18 @@ pub(super) struct Unused {
 
 #[derive(Debug, PartialEq, Eq)]
 enum LogDamage {
-    /// Records behind one that is not as it was written.
+    /// Valid-looking records after an invalid one.
     Changed {
-        /// Where that one begins, in bytes.
+        /// Offset of the invalid record in bytes.
         at: u64,
-        /// How many there are behind it.
+        /// Number of records after it.
         behind: u64,
     },
-    /// The last write: its end is missing, or not as it was written.
+    /// The last write is truncated or damaged.
     Last {
-        /// Where it begins, in bytes.
+        /// Offset of the write in bytes.
         at: u64,
-        /// How many bytes there are from there on.
+        /// Number of bytes from there to the end.
         bytes: u64,
     },
 }
@@ -69,18 +69,18 @@ impl fmt::Display for Unused {
     }
 }
 
-/// Says in the log of this process what will not be used of the store's.
+/// Logs which part of the write-ahead log SQLite will ignore.
 pub(super) fn look(location: &Location) {
     match unused(location) {
         Ok(None) => {}
         Ok(Some(unused)) => tracing::warn!(target: LOG, "{unused}"),
-        // Opening the store names what is wrong with it.
+        // Opening the store reports the problem.
         Err(error) => tracing::debug!(target: LOG, "cannot inspect the log of the store: {error}"),
     }
 }
 
-/// What of the log is not used. What an earlier run of it left behind is none of it: that has another salt. `None` too where
-/// nothing but the salt of the last record was changed, which looks the same.
+/// Finds the part of the log that SQLite will ignore. Records of an earlier log, which have another salt, do
+/// not count. A last record with a damaged salt looks the same and is not found.
 fn unused(location: &Location) -> io::Result<Option<Unused>> {
     let file = location.file().with_extension("db-wal");
     let opened = match File::open(&file) {
@@ -108,7 +108,7 @@ fn unused(location: &Location) -> io::Result<Option<Unused>> {
     let salt = &head[16..24];
     let mut record = vec![0; RECORD + page as usize];
     let (mut at, mut bad, mut behind) = (HEAD as u64, None, 0);
-    // Where the last whole write ends, and the last record of ours, whole or not.
+    // End of the last complete write, and of the last record of this log.
     let (mut written, mut end) = (at, at);
     loop {
         let length = filled(&mut reader, &mut record)?;
@@ -122,7 +122,7 @@ fn unused(location: &Location) -> io::Result<Option<Unused>> {
             if !is_ours || sum.of != (number(&record, 16), number(&record, 20)) {
                 bad = Some(at);
             } else if number(&record, 4) != 0 {
-                // The last record of a write has the size of the file in its head.
+                // The last record of a write has the size of the database in its header.
                 written = at + length as u64;
             }
         }
@@ -145,7 +145,7 @@ fn unused(location: &Location) -> io::Result<Option<Unused>> {
     Ok(Some(Unused { file, damage }))
 }
 
-/// How much of `bytes` there was enough for.
+/// Reads until `bytes` is full or the file ends; returns the number of bytes.
 fn filled(reader: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < bytes.len() {
@@ -159,14 +159,14 @@ fn filled(reader: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// The number at that byte; 0 where there is none.
+/// The big-endian number at this offset; 0 past the end.
 fn number(bytes: &[u8], at: usize) -> u32 {
     bytes[at..]
         .first_chunk()
         .map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
-/// SQLite's checksum, which goes on from record to record.
+/// SQLite's checksum, cumulative over all records.
 struct Sum {
     is_big: bool,
     of: (u32, u32),

@@ -1,4 +1,4 @@
-//! Keys and values, with the revisions that etcd gives them, on a connection to SQLite.
+//! Keys and values with etcd's revisions, on a connection to SQLite.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::storage::pair::{counter_key, job_key, job_name};
 use crate::storage::{Advance, COUNTERS, Change, Full, JOBS, LEADERSHIP, StorageError};
 use crate::stored;
 
-/// Which jobs.
+/// Selects jobs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Names<'n> {
     One(&'n str),
-    /// All whose names begin so.
+    /// All jobs with this prefix.
     Prefix(&'n str),
 }
 
@@ -31,8 +31,8 @@ fn pair(row: &Row<'_>) -> rusqlite::Result<Pair> {
     Ok(pair)
 }
 
-/// The condition for keys of a range, with its ends as parameters 1 and 2. One condition for both would have no upper end
-/// that the index knows: each statement would look at all keys that follow.
+/// The SQL condition for a range, with its ends as parameters 1 and 2. Ranges without an end have a condition
+/// without parameter 2: with a nullable one the index could not bound the scan.
 fn within(range: &Range) -> &'static str {
     match range.below {
         Some(_) => "key >= ?1 AND key < ?2",
@@ -40,14 +40,13 @@ fn within(range: &Range) -> &'static str {
     }
 }
 
-/// One pair.
 pub(crate) fn get(connection: &Connection, key: &[u8]) -> rusqlite::Result<Option<Pair>> {
     let mut statement = connection
         .prepare_cached("SELECT key, created, modified, version, value, sum FROM pairs WHERE key = ?1")?;
     statement.query_row([key], pair).optional()
 }
 
-/// When the value of a key was written.
+/// Revision of the last write of a key.
 fn modified(connection: &Connection, key: &[u8]) -> rusqlite::Result<Option<u64>> {
     let mut statement = connection.prepare_cached("SELECT modified FROM pairs WHERE key = ?1")?;
     let found = statement
@@ -56,7 +55,7 @@ fn modified(connection: &Connection, key: &[u8]) -> rusqlite::Result<Option<u64>
     Ok(found.map(i64::unsigned_abs))
 }
 
-/// Pairs by key, until `take` wants no more.
+/// Passes pairs in key order to `take`, until that returns `false`.
 pub(crate) fn scan(
     connection: &Connection,
     range: &Range,
@@ -75,25 +74,25 @@ pub(crate) fn scan(
     Ok(())
 }
 
-/// How many pairs there are.
+/// Number of pairs in the range.
 pub(crate) fn count(connection: &Connection, range: &Range) -> rusqlite::Result<i64> {
     let mut statement =
         connection.prepare_cached(&format!("SELECT count(*) FROM pairs WHERE {}", within(range)))?;
     statement.query_row(params![range.from, range.below], |row| row.get(0))
 }
 
-/// The revision of the store.
+/// The current revision of the store.
 pub(crate) fn revision(connection: &Connection) -> rusqlite::Result<i64> {
     let mut statement = connection.prepare_cached("SELECT value FROM meta WHERE name = 'revision'")?;
     statement.query_row([], |row| row.get(0))
 }
 
-/// A transaction: what is written in it, and what the engine has to be told once it is on disk.
+/// A transaction, with the changes that the engine receives after the commit.
 pub(crate) struct Writing<'c> {
     connection: &'c Connection,
     pub(crate) revision: i64,
     pub(super) changes: Vec<Change>,
-    /// No values are put for keys: the disk is full.
+    /// The disk is full, so puts are refused.
     pub(super) is_short: bool,
 }
 
@@ -107,14 +106,14 @@ impl<'c> Writing<'c> {
         })
     }
 
-    /// What is stored, with what this transaction wrote.
+    /// The connection, which sees the writes of this transaction.
     pub(crate) fn connection(&self) -> &'c Connection {
         self.connection
     }
 
-    /// A value for a key, new or instead of the one before. The engine is told of jobs.
+    /// Writes a value. The engine receives changes of jobs.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> rusqlite::Result<()> {
-        // Its own entry is small, and the same at each start.
+        // The scheduler's own entry is small, and the same at each start.
         if self.is_short && !key.starts_with(LEADERSHIP.as_bytes()) {
             return Err(refusal(StorageError::Full(Full::Embedded)));
         }
@@ -131,7 +130,7 @@ impl<'c> Writing<'c> {
         Ok(())
     }
 
-    /// As [`Writing::put`], where no engine follows.
+    /// Like [`Writing::put`], without a change for the engine.
     pub(super) fn keep(&mut self, key: &[u8], value: &[u8]) -> rusqlite::Result<()> {
         self.write(key, value)
     }
@@ -147,7 +146,7 @@ impl<'c> Writing<'c> {
         Ok(())
     }
 
-    /// Deletes keys; returns those that there were. The engine is told of jobs.
+    /// Deletes keys and returns those that existed. The engine receives changes of jobs.
     pub(crate) fn delete(&mut self, range: &Range) -> rusqlite::Result<Vec<Vec<u8>>> {
         self.revision += 1;
         let mut statement = self.connection.prepare_cached(&format!(
@@ -166,7 +165,7 @@ impl<'c> Writing<'c> {
         Ok(keys)
     }
 
-    /// Deletes jobs with their counters.
+    /// Deletes jobs and their counters.
     pub(crate) fn delete_jobs(&mut self, names: Names<'_>) -> rusqlite::Result<()> {
         for folder in [JOBS, COUNTERS] {
             self.delete(&match names {
@@ -177,7 +176,7 @@ impl<'c> Writing<'c> {
         Ok(())
     }
 
-    /// Stores how far a job is, unless it is another one meanwhile.
+    /// Stores the progress of a job unless the job was replaced.
     pub(super) fn advance(&mut self, advance: &Advance) -> rusqlite::Result<()> {
         let Advance {
             name,
@@ -185,7 +184,7 @@ impl<'c> Writing<'c> {
             progress,
             ..
         } = advance;
-        // Not its value: one that is damaged must not hold up what shares the transaction.
+        // Reads the revision only: a damaged value must not fail the whole transaction.
         let job = modified(self.connection, &job_key(name))?.filter(|at| *at == version.revision);
         match (job, progress) {
             (None, _) => Ok(()),
@@ -194,7 +193,7 @@ impl<'c> Writing<'c> {
                 self.write(&[COUNTERS.as_bytes(), name.as_bytes()].concat(), &counter)
             }
             (Some(_), None) => {
-                // The engine has forgotten it.
+                // The engine has dropped the job already.
                 let before = self.changes.len();
                 self.delete_jobs(Names::One(name))?;
                 self.changes.truncate(before);
@@ -211,7 +210,7 @@ impl<'c> Writing<'c> {
         Ok(self.changes)
     }
 
-    /// Runs a part that is taken back if it fails.
+    /// Runs `part` in a savepoint, rolled back on error.
     pub(super) fn attempt<T>(
         &mut self,
         part: impl FnOnce(&mut Self) -> rusqlite::Result<T>,
@@ -220,7 +219,7 @@ impl<'c> Writing<'c> {
         self.connection.prepare_cached("SAVEPOINT part")?.execute([])?;
         let outcome = part(self);
         if outcome.is_err() {
-            // After some errors SQLite has taken back everything.
+            // After some errors SQLite has rolled back the whole transaction.
             if self.connection.is_autocommit() {
                 return outcome;
             }
@@ -233,7 +232,7 @@ impl<'c> Writing<'c> {
     }
 }
 
-/// Tells `take` of all jobs with their counters, until it wants no more; one that is damaged is an error.
+/// Passes all jobs with their counters to `take`, until that returns `false`. A damaged job is an error.
 pub(super) fn load(
     connection: &Connection,
     mut take: impl FnMut(Arc<str>, i64, Vec<u8>, Option<Vec<u8>>) -> bool,
@@ -277,7 +276,7 @@ mod tests {
         connection
     }
 
-    /// Steps of SQLite's machine that a statement on a range takes.
+    /// Number of steps of SQLite's virtual machine for a statement on a range.
     fn steps(connection: &Connection, what: &str, range: &Range) -> i32 {
         let mut statement = connection
             .prepare(&format!("{what} FROM pairs WHERE {}", within(range)))
@@ -291,7 +290,7 @@ mod tests {
     #[test]
     fn work_on_a_range_does_not_grow_with_the_jobs_beside_it() {
         let (few, many) = (connection(10), connection(5000));
-        // What comes before all jobs, the first of them, and one that there is not.
+        // The keys before all jobs, the first job, and a missing job.
         for range in [
             Range::one(COUNTERS),
             Range::one(job_key("00000")),

@@ -1,7 +1,8 @@
-//! Disk space that is kept for when the disk is full: SQLite needs some to delete, and to open a store that was not closed.
+//! A reserve of disk space for when the disk is full. SQLite needs space to delete, and to open a store that
+//! was not closed.
 //!
-//! A file of the data folder takes it. Where a write finds no space, the file shrinks step by step, and jobs are refused until it
-//! has its size again. The last step is for the next start.
+//! The reserve is a file in the data folder. When a write finds no space, the file shrinks step by step, and
+//! new jobs are refused until it has its full size again. The last step is kept for the next start.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write as _};
@@ -11,27 +12,27 @@ use std::path::PathBuf;
 use super::Location;
 
 const LOG: &str = "dapr.scheduler.storage";
-/// The file in the data folder.
+/// Name of the file in the data folder.
 const FILE: &str = "reserve";
-/// Its size, in bytes: about twice what the log of SQLite has before it is moved to the store.
+/// Size of the file in bytes: about twice the size at which SQLite checkpoints its log.
 const SIZE: u64 = 8 << 20;
-/// By how much it shrinks at once, and what has to be free beside it.
+/// Step in bytes by which the file shrinks, and the free space to leave next to it.
 const STEP: u64 = 1 << 20;
-/// What has to be free for the whole file.
+/// Free space needed to create the file.
 const SIZE_AND_STEP: u64 = SIZE + STEP;
-/// Bytes that are written at once.
+/// Bytes per write.
 const CHUNK: usize = 64 << 10;
 
-/// The file, and whether there is space for it.
+/// The reserve and its state.
 #[derive(Debug)]
 pub(super) struct Reserve {
     path: PathBuf,
-    /// `None`: the disk never had space for it.
+    /// `None`: the disk never had space for the reserve.
     is_short: Option<bool>,
 }
 
 impl Reserve {
-    /// Gives up all that an earlier run kept, so that the store can be opened.
+    /// Gives up the reserve of the previous run, so that the store can be opened.
     pub(super) fn release(location: &Location) -> Self {
         let path = location.folder.join(FILE);
         let opened = OpenOptions::new().write(true).open(&path);
@@ -42,7 +43,7 @@ impl Reserve {
         }
     }
 
-    /// Without one, for stores that are not served.
+    /// No reserve, for stores that are not served.
     #[cfg(test)]
     pub(super) fn none() -> Self {
         Self {
@@ -51,16 +52,16 @@ impl Reserve {
         }
     }
 
-    /// Whether jobs are refused, so that what is left of the disk is there for deletes.
+    /// Whether new jobs are refused, so that the remaining space is left for deletions.
     pub(super) fn is_short(&self) -> bool {
         self.is_short == Some(true)
     }
 
-    /// Takes the space again, as far as there is some.
+    /// Grows the file again, as far as there is space.
     pub(super) fn restore(&mut self) {
         let restored = self.open().and_then(|mut file| {
             let before = file.seek(SeekFrom::End(0))?;
-            // Deletes need a step; others that use the disk are not to see it full.
+            // Leaves a step free for deletions, and for other users of the disk.
             let end = match before.saturating_add(free_space(&file)?) {
                 SIZE_AND_STEP.. => SIZE_AND_STEP,
                 room => room.saturating_sub(STEP),
@@ -77,7 +78,7 @@ impl Reserve {
         let is_whole = matches!(restored, Ok(true));
         match self.is_short {
             None if !is_whole => {
-                // What there is of it would say that there was one.
+                // A partial file would look like a reserve.
                 let _ = std::fs::remove_file(&self.path);
                 tracing::warn!(
                     target: LOG,
@@ -95,7 +96,7 @@ impl Reserve {
         self.is_short = Some(!is_whole);
     }
 
-    /// Gives up a part where the disk is full; whether it did.
+    /// Shrinks the file if the disk is full; returns whether it did.
     pub(super) fn give_up(&mut self) -> bool {
         if self.is_short.is_none() {
             return false;
@@ -104,7 +105,7 @@ impl Reserve {
             .open()
             .and_then(|mut file| {
                 let before = file.seek(SeekFrom::End(0))?;
-                // A call that needs more than there is says nothing of the others.
+                // If the disk has space, a single call was too large; others are not affected.
                 if self.is_short == Some(false) && grow(&mut file, before, SIZE_AND_STEP)? == SIZE_AND_STEP {
                     file.set_len(SIZE)?;
                     return Ok((false, false));
@@ -131,13 +132,13 @@ impl Reserve {
     }
 }
 
-/// Bytes that the file system of a file has for this user; quotas do not count.
+/// Free bytes of the file system for this user; disk quotas are not included.
 fn free_space(file: &File) -> io::Result<u64> {
     let disk = rustix::fs::fstatvfs(file)?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Whether a write failed for want of space, or of the user's part of it.
+/// Whether a write failed because the disk or the user's quota is full.
 fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -145,9 +146,9 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// Appends to the file until `end`, or until the disk is full; how many bytes it has then.
+/// Appends to the file until `end` or until the disk is full; returns the new size.
 fn grow(file: &mut File, before: u64, end: u64) -> io::Result<u64> {
-    // File systems that compress leave out zeros.
+    // Random bytes, because some file systems compress zeros.
     let mut noise = vec![0; CHUNK];
     rand::fill(&mut noise[..]);
     let mut reached = before;
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_quota_that_is_used_up_is_a_full_disk() {
-        // EDQUOT and ENOSPC of Linux.
+        // EDQUOT and ENOSPC on Linux.
         for (code, expected) in [(122, true), (28, true), (5, false)] {
             assert_eq!(is_full(&io::Error::from_raw_os_error(code)), expected, "{code}");
         }

@@ -1,4 +1,4 @@
-//! Checksums of stored pairs. SQLite notices a page that is torn; a byte that has changed inside a value it does not.
+//! Checksums of stored pairs. SQLite detects torn pages, but not a changed byte inside a value.
 
 use rusqlite::{Connection, params};
 
@@ -6,21 +6,21 @@ use super::writer::refusal;
 use crate::storage::pair::job_name;
 use crate::storage::{COUNTERS, StorageError};
 
-/// Pairs that get their sums at a time, when a file of an earlier format does.
+/// Pairs per batch when an older file is upgraded.
 const BATCH: i64 = 1000;
 
-/// Of the key, the revision and the value.
+/// Checksum of key, revision and value.
 pub(super) fn sum(key: &[u8], modified: i64, value: &[u8]) -> i64 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(key);
     hasher.update(&modified.to_le_bytes());
     hasher.update(value);
-    // With a sign it takes a byte or two less in the file.
+    // Signed numbers take fewer bytes in the file.
     i64::from(hasher.finalize().cast_signed())
 }
 
 /// # Errors
-/// [`StorageError::Damaged`], where the pair is not as it was written.
+/// [`StorageError::Damaged`] if the pair does not match its checksum.
 pub(super) fn check(key: &[u8], modified: i64, value: &[u8], stored: i64) -> rusqlite::Result<()> {
     if sum(key, modified, value) == stored {
         return Ok(());
@@ -35,7 +35,7 @@ pub(super) fn check(key: &[u8], modified: i64, value: &[u8], stored: i64) -> rus
     ))))
 }
 
-/// Gives a file of format 1, which had no sums, those of what is in it; `format` is what it has afterwards.
+/// Upgrades a file of format 1, which had no checksums, to `format`.
 pub(super) fn add(connection: &Connection, format: i64) -> rusqlite::Result<()> {
     let transaction = connection.unchecked_transaction()?;
     transaction.execute_batch("ALTER TABLE pairs ADD COLUMN sum INTEGER NOT NULL DEFAULT 0")?;

@@ -40,7 +40,7 @@ fn job(payload: usize) -> Vec<u8> {
     job.encode_to_vec()
 }
 
-/// What is told until all is loaded.
+/// The changes up to `Loaded`.
 async fn loaded(changes: &mut mpsc::Receiver<Change>) -> Vec<Change> {
     let mut seen = Vec::new();
     loop {
@@ -56,7 +56,7 @@ async fn names(store: &Embedded, prefix: &str) -> Vec<String> {
     listed.into_iter().map(|(name, _)| name).collect()
 }
 
-/// The next change.
+/// The next change, which must be a put.
 async fn put(changes: &mut mpsc::Receiver<Change>) -> (Name, Version) {
     match changes.recv().await.unwrap() {
         Change::Put { name, version, .. } => (name, version),
@@ -101,7 +101,7 @@ async fn files_are_for_their_owner() {
     assert_eq!(all(), expected);
     store.close().await;
     drop((store, changes));
-    // Those of earlier releases.
+    // Permissions of files of earlier releases.
     let open = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
@@ -138,7 +138,7 @@ async fn what_was_stored_is_there_after_a_restart() {
         share: backlog.share(),
     };
     store.advance(advance(&name, version, Some(progress)));
-    // Of a job that was replaced meanwhile: nothing happens.
+    // Progress of a replaced job changes nothing.
     let before = Version {
         revision: version.revision - 1,
         ..version
@@ -184,7 +184,7 @@ async fn what_was_stored_is_there_after_a_restart() {
     else {
         panic!("{seen:?}");
     };
-    // By key: letters come before the separator.
+    // Key order: letters sort before the separator.
     assert_eq!((&**c, &**a), ("app||ns||apple||c", "app||ns||app||a"));
     let read = crate::stored::read(value, counter.as_deref()).unwrap();
     assert_eq!(read.progress, progress);
@@ -226,7 +226,7 @@ async fn callers_that_come_together_share_a_write_and_all_are_told() {
     drained.await.unwrap();
 }
 
-/// Invariant: what is refused for want of room leaves nothing behind, and takes nothing along that was answered before.
+/// Invariant: a call refused because the store is full has no effect, and does not undo completed calls.
 #[tokio::test]
 async fn a_full_store_says_so_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -316,13 +316,13 @@ async fn a_folder_that_is_not_ours_is_refused() {
     assert!(refused(&location).contains("another program"));
 }
 
-/// Invariant: a log that ends anywhere, as a kill or a loss of power leaves it, gives every call that was answered before that
-/// place, each whole.
+/// Invariant: a log truncated at any point, as by a kill or a loss of power, contains each call completed
+/// before that point as a whole.
 #[tokio::test]
 async fn a_write_that_was_torn_off_is_as_if_it_had_not_begun() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path(), 20).await;
-    // The log of a process that was killed: the file, and what was not yet moved into it.
+    // The state after a kill: the file, and the log that was not yet checkpointed.
     let (store, mut changes) = Embedded::open(&location(folder.path())).unwrap();
     loaded(&mut changes).await;
     for at in 0..10 {
@@ -336,7 +336,7 @@ async fn a_write_that_was_torn_off_is_as_if_it_had_not_begun() {
     let (main, wal) = (std::fs::read(&file).unwrap(), std::fs::read(&log).unwrap());
     drop((store, changes));
     let mut before = 0;
-    // Cut anywhere, the log gives the calls up to the cut, each whole, and never fewer than with a shorter log.
+    // A longer prefix of the log never has fewer calls than a shorter one.
     for cut in (0..=wal.len()).step_by(wal.len() / 40 + 1).chain([wal.len()]) {
         let torn = tempfile::tempdir().unwrap();
         let location = location(torn.path());

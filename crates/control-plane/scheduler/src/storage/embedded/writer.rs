@@ -1,4 +1,4 @@
-//! The thread that writes: whatever waits shares a transaction, and everybody is told when that is on disk.
+//! The writer thread. Queued writes share a transaction, and their callers are answered once that is on disk.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -14,43 +14,43 @@ use crate::fault;
 use crate::storage::{Advance, Change, Full, StorageError};
 
 const LOG: &str = "dapr.scheduler.storage";
-/// Calls that share a transaction at most.
+/// Maximum number of calls per transaction.
 const BATCH: usize = 512;
-/// Until progress that could not be stored is tried again.
+/// Pause before failed progress is retried.
 const RETRY: Duration = Duration::from_secs(1);
-/// Between two looks at how much of the file is unused.
+/// Interval of checks for unused pages.
 const COMPACT_EVERY: Duration = Duration::from_secs(60);
-/// Unused pages that are given back in one step: others wait for so long only.
+/// Maximum number of pages freed in one step, which bounds how long writes wait.
 const COMPACT_PAGES: u32 = 1000;
-/// Unused pages that are kept: the next jobs need them.
+/// Number of unused pages to keep for new jobs.
 const KEPT_PAGES: i64 = 2048;
 
-/// Tells whoever asked what became of it.
+/// Answers the caller with the result of the transaction.
 pub(super) type OnStored = Box<dyn FnOnce(Result<(), StorageError>) + Send>;
-/// A caller's part of a transaction: its error takes back this part alone.
+/// A caller's part of a transaction. Its error rolls back this part alone.
 pub(super) type Part = Box<dyn FnOnce(&mut Writing<'_>) -> rusqlite::Result<OnStored> + Send>;
 
 pub(super) enum Write {
-    /// A caller's.
+    /// A call.
     Part {
         part: Part,
         failed: oneshot::Sender<StorageError>,
     },
     Advance(Advance),
-    /// Everything before is stored, or cannot be.
+    /// Answered once all earlier writes are stored or given up.
     Close(oneshot::Sender<()>),
 }
 
 pub(super) struct Writer {
     pub(super) connection: Connection,
     pub(super) changes: mpsc::Sender<Change>,
-    /// What could not be stored yet; the latest of each job.
+    /// Progress that could not be stored yet; the latest of each job.
     pub(super) late: HashMap<Name, Advance>,
     pub(super) reserve: Reserve,
 }
 
 impl Writer {
-    /// Runs until nobody can ask for anything any more.
+    /// Runs until the queue closes.
     pub(super) fn run(mut self, queue: &Receiver<Write>) {
         let (mut compacted, mut restored) = (Instant::now(), Instant::now());
         let mut waiting = Vec::new();
@@ -110,7 +110,6 @@ impl Writer {
             }
         }
         for closed in closing {
-            // Whoever waits may have gone.
             let _ = closed.send(());
         }
     }
@@ -121,8 +120,8 @@ impl Writer {
         }
     }
 
-    /// Stores what could not be stored with what callers want: that may need more room than there is, and the ends of jobs
-    /// make some.
+    /// Stores delayed progress apart from calls. Calls may need more space than there is, while ended jobs
+    /// free some.
     fn store_late(&mut self) {
         let late = std::mem::take(&mut self.late).into_values();
         let (over, under_way): (Vec<_>, Vec<_>) = late.partition(|advance| advance.progress.is_none());
@@ -133,7 +132,7 @@ impl Writer {
         }
     }
 
-    /// Stores all of it or nothing.
+    /// Commits all of it or nothing.
     fn transaction(
         &mut self,
         parts: Vec<(Part, oneshot::Sender<StorageError>)>,
@@ -151,17 +150,18 @@ impl Writer {
         );
         let stored = match outcome {
             Ok(changes) => {
-                // The engine learns it before the caller: a trigger may come before the answer, never after a delete.
+                // The engine receives the change before the caller its answer: a trigger may come before the
+                // answer, but never after a deletion.
                 for change in changes {
                     fault::point("before a change is told");
-                    // It ends with the process.
+                    // A missing engine means that the process is shutting down.
                     let _ = self.changes.blocking_send(change);
                 }
                 Ok(())
             }
             Err(error) => {
                 tracing::error!(target: LOG, "cannot write to the store: {error}");
-                // SQLite has taken it back already after some errors.
+                // After some errors SQLite has rolled back already.
                 let _ = self.connection.execute_batch("ROLLBACK");
                 self.put_off(advances);
                 Err(error)
@@ -179,7 +179,7 @@ impl Writer {
         stored
     }
 
-    /// Gives up as much of the reserve as it takes to begin with an empty log.
+    /// Gives up as much of the reserve as the checkpoint of the log needs.
     fn make_space(&mut self) {
         while self.reserve.give_up() {
             match self.empty_log() {
@@ -193,13 +193,13 @@ impl Writer {
         }
     }
 
-    /// Moves the log to the store, which makes space where it has pages several times.
+    /// Checkpoints and truncates the log. This frees space if the log has several versions of a page.
     fn empty_log(&self) -> rusqlite::Result<()> {
         let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
         self.connection.query_row(checkpoint, [], |_| Ok(()))
     }
 
-    /// Takes the reserve again, with what was deleted since.
+    /// Returns freed pages to the file system, then grows the reserve again.
     fn restore_reserve(&mut self) {
         if let Err(error) = self.vacuum().and_then(|()| self.empty_log()) {
             tracing::debug!(target: LOG, "cannot shrink the store: {error}");
@@ -207,7 +207,7 @@ impl Writer {
         self.reserve.restore();
     }
 
-    /// Gives unused pages back to the file system, where there are many.
+    /// Returns unused pages to the file system if there are many.
     fn compact(&self) -> rusqlite::Result<()> {
         let unused: i64 = self
             .connection
@@ -221,7 +221,7 @@ impl Writer {
         }
     }
 
-    /// Gives some unused pages back to the file system.
+    /// Returns up to [`COMPACT_PAGES`] unused pages to the file system.
     fn vacuum(&self) -> rusqlite::Result<()> {
         let mut statement = self
             .connection
@@ -256,7 +256,7 @@ fn write_all(
             }
             Err(error) => {
                 let _ = failed.send(failure(&error));
-                // Without room nothing else of this transaction can be kept either.
+                // Without space the rest of the transaction would fail too.
                 if connection.is_autocommit() || error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
                     return Err(error);
                 }
@@ -270,7 +270,7 @@ fn write_all(
     Ok(changes)
 }
 
-/// Whether a full disk can be the reason. A disk quota that is used up is an I/O error to SQLite.
+/// Whether a full disk may be the cause. SQLite reports an exhausted disk quota as an I/O error.
 fn may_be_full(error: &rusqlite::Error) -> bool {
     let code = error
         .sqlite_error()
@@ -281,7 +281,7 @@ fn may_be_full(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// What work on the store fails with that is not SQLite's doing: its part of a transaction is taken back.
+/// Wraps an error that is not SQLite's, for a part of a transaction; the part is rolled back.
 pub(crate) fn refusal(error: StorageError) -> rusqlite::Error {
     rusqlite::Error::ToSqlConversionFailure(Box::new(error))
 }
@@ -307,7 +307,7 @@ mod tests {
     use crate::storage::embedded::{Location, pairs};
     use crate::storage::pair::{Pair, job_key};
 
-    /// A caller's job of this size.
+    /// A call that puts a job of this size.
     fn put(name: &'static str, size: usize) -> (Write, oneshot::Receiver<StorageError>) {
         let (failed, failure) = oneshot::channel();
         let part: Part = Box::new(move |writing: &mut Writing<'_>| {
@@ -322,7 +322,7 @@ mod tests {
         pairs::get(&writer.connection, &job_key(name)).unwrap()
     }
 
-    /// Regression: while callers wanted more room than there is, no end of a job was stored, nor how far one is.
+    /// Regression: while calls needed more space than there was, no progress or end of a job was stored.
     #[test]
     fn ends_of_jobs_are_stored_where_callers_find_no_room() {
         let folder = tempfile::tempdir().unwrap();

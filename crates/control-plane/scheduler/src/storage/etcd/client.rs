@@ -1,4 +1,4 @@
-//! Calls to the members of a cluster: one member at a time, and another one where it does not answer.
+//! Calls the members of an etcd cluster, one at a time, and switches to the next member on failure.
 
 use std::error::Error as _;
 use std::io;
@@ -23,25 +23,25 @@ use crate::proto::etcd::{
 };
 use crate::storage::{Full, StorageError};
 
-/// Time to connect to a member.
+/// Timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Time for an answer.
+/// Timeout of a call.
 const CALL: Duration = Duration::from_secs(5);
-/// Silence before a member is asked whether it is still there; etcd wants at least 5 s of it.
+/// Idle time before a keepalive ping; etcd requires at least 5 s.
 const PING_AFTER: Duration = Duration::from_secs(10);
-/// Time for the answer to that.
+/// Timeout of a keepalive ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest answer, in bytes: a page of jobs.
+/// Maximum size of a response in bytes: a page of jobs.
 const MAX_ANSWER: usize = 256 << 20;
 
-/// What etcd says of a token that it takes no longer: tokens end after some minutes, and when accounts change.
+/// etcd's messages for a token that has expired, or was issued before a change of accounts.
 const STALE_TOKEN: [&str; 3] = [
     "invalid auth token",
     "auth: revision in header",
     "revision of auth store is old",
 ];
 
-/// An address that cannot be used.
+/// Why an endpoint is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("--etcd-client-endpoints: {endpoint:?} {why}")]
 pub struct EndpointError {
@@ -49,7 +49,7 @@ pub struct EndpointError {
     why: String,
 }
 
-/// What a member can be asked.
+/// The services of a member.
 #[derive(Clone)]
 pub(crate) struct Stubs {
     pub(crate) kv: KvClient<Channel>,
@@ -63,7 +63,7 @@ pub(crate) struct Client {
     members: Vec<Stubs>,
     /// For messages.
     at: String,
-    /// For messages too: whose etcd it is.
+    /// For messages: which etcd is full.
     full: Full,
     turn: AtomicUsize,
     account: Option<AuthenticateRequest>,
@@ -74,10 +74,10 @@ trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
 
 impl Client {
-    /// Connects when first used, and again where a connection broke.
+    /// Connects on first use, and reconnects after failures.
     ///
     /// # Errors
-    /// [`EndpointError`]; whether anybody answers shows later.
+    /// [`EndpointError`]. The connection itself is not tested.
     pub(crate) fn new(settings: &EtcdAccess) -> Result<Self, EndpointError> {
         let members = settings
             .endpoints
@@ -96,7 +96,7 @@ impl Client {
         })
     }
 
-    /// The same for the etcd that the scheduler runs itself, which is its only member.
+    /// A client of the etcd that the scheduler runs itself, with that as its only member.
     ///
     /// # Errors
     /// [`EndpointError`].
@@ -111,7 +111,7 @@ impl Client {
         })
     }
 
-    /// One attempt of a call, at the member whose turn it is.
+    /// One attempt of a call, at the current member.
     pub(crate) async fn call<Q, A, F>(
         &self,
         request: Q,
@@ -123,7 +123,7 @@ impl Client {
         self.call_within(CALL, request, call).await
     }
 
-    /// As [`Client::call`], for what takes longer.
+    /// Like [`Client::call`], with another timeout.
     pub(crate) async fn call_within<Q, A, F>(
         &self,
         limit: Duration,
@@ -158,13 +158,13 @@ impl Client {
         }
     }
 
-    /// Another member than that whose turn it was.
+    /// Switches to the next member.
     pub(crate) fn pass_on(&self) {
         self.turn.fetch_add(1, Ordering::Relaxed);
     }
 
     fn next(&self, turn: usize) {
-        // Calls that failed together pass on once.
+        // Concurrent failures switch once.
         let _ = self
             .turn
             .compare_exchange(turn, turn.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl Client {
         let answer = stubs.auth.clone().authenticate(account.clone()).await;
         let token = match answer {
             Ok(answer) => answer.into_inner().token,
-            // An etcd without accounts needs none.
+            // An etcd without accounts needs no token.
             Err(status) if status.message().contains("authentication is not enabled") => return Ok(None),
             Err(status) => return Err(status),
         };
@@ -192,7 +192,8 @@ impl Client {
         Ok(Some(token))
     }
 
-    /// Asks for another token with the next call, where `refusal` is etcd's word on a token that it takes no longer.
+    /// Discards the token if `refusal` is etcd's message for a stale one, so that the next call requests
+    /// another.
     pub(crate) fn check_token(&self, refusal: &str) -> bool {
         let is_stale = STALE_TOKEN.iter().any(|words| refusal.contains(*words));
         if is_stale {
@@ -239,7 +240,7 @@ impl Client {
     }
 }
 
-/// Whether a call failed because nobody was there to be asked.
+/// Whether a call failed before it was sent.
 fn is_unsent(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
@@ -251,7 +252,7 @@ fn is_unsent(status: &Status) -> bool {
     false
 }
 
-/// Whether the addresses can be used; nothing is connected to.
+/// Checks the endpoints without connecting.
 ///
 /// # Errors
 /// [`EndpointError`].
@@ -262,7 +263,7 @@ pub(crate) fn check(access: &EtcdAccess) -> Result<(), EndpointError> {
         .try_for_each(|endpoint| Target::read(endpoint).map(drop))
 }
 
-/// Where a member is, and how it is connected to.
+/// Address and connection settings of a member.
 struct Target {
     endpoint: Endpoint,
     address: String,
@@ -391,7 +392,7 @@ mod tests {
         assert_eq!(client.turn.load(Ordering::Relaxed), 1, "another member is asked");
         let refused = is(Status::unauthenticated("etcdserver: invalid auth token"));
         assert!(matches!(refused, StorageError::Unavailable(_)), "{refused}");
-        // With tokens of the kind `jwt`, after any change of accounts.
+        // With `jwt` tokens, after any change of accounts.
         *client.token.lock().unwrap() = Some(MetadataValue::from_static("old"));
         let old = is(Status::invalid_argument(
             "etcdserver: revision of auth store is old",

@@ -1,4 +1,4 @@
-//! Follows a range of an etcd, over streams that begin where the one before ended.
+//! Watches a range in etcd; a new stream resumes where the previous one ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,20 +18,20 @@ use crate::storage::StorageError;
 use crate::storage::pair::Range;
 use crate::storage::shared::backend::{Event, Watch};
 
-/// Until a stream that ended is opened again.
+/// Pause before an ended stream is reopened.
 const PAUSE: Duration = Duration::from_millis(300);
 
 pub(super) struct EtcdWatch {
     client: Arc<Client>,
     range: Range,
-    /// The first revision that was not told.
+    /// Revision from which to resume.
     next: i64,
     stream: Option<Open>,
 }
 
 struct Open {
     answers: Streaming<WatchResponse>,
-    /// The stream ends when this is dropped.
+    /// Dropping this ends the stream.
     _requests: mpsc::Sender<WatchRequest>,
 }
 
@@ -61,7 +61,7 @@ impl EtcdWatch {
             .client
             .call((), |mut stubs, request| async move {
                 let mut request = request.map(|()| ReceiverStream::new(stream));
-                // A member without a leader ends the stream in place of falling silent.
+                // A member without a leader ends the stream instead of going silent.
                 request
                     .metadata_mut()
                     .insert("hasleader", MetadataValue::from_static("true"));
@@ -113,7 +113,7 @@ impl Watch for EtcdWatch {
                 }
                 Ok(Some(answer)) if !answer.canceled => {
                     if answer.events.is_empty() && !answer.created {
-                        // Up to here there is nothing else.
+                        // All events up to this revision have been received.
                         let upto = answer.header.map_or(0, |header| header.revision);
                         self.next = self.next.max(upto.saturating_add(1));
                     }
@@ -123,7 +123,7 @@ impl Watch for EtcdWatch {
                     }
                 }
                 ended => {
-                    // A token that is too old is told of on a stream that is good otherwise.
+                    // A stale token is reported in a message of an otherwise healthy stream.
                     let why = match &ended {
                         Ok(answer) => answer.as_ref().map_or("", |answer| answer.cancel_reason.as_str()),
                         Err(status) => status.message(),
@@ -154,11 +154,11 @@ mod tests {
         AuthenticateRequest, AuthenticateResponse, KeyValue, auth_server, watch_server,
     };
 
-    /// An etcd whose accounts have changed since it gave its first token.
+    /// An etcd whose accounts have changed since it issued its first token.
     struct Accounts {
-        /// Its words on that token.
+        /// Its message for that token.
         refusal: &'static str,
-        /// Tokens so far.
+        /// Number of tokens issued.
         given: AtomicUsize,
     }
 
@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// Regression: the stream was opened with the same token again and again, and nothing was told any more.
+    /// Regression: the stream was reopened with the same stale token forever, and no events arrived.
     #[tokio::test]
     async fn a_watch_that_is_refused_for_its_token_goes_on_with_another() {
         for refusal in [

@@ -1,4 +1,4 @@
-//! Until when schedulers count as alive, by the server's clock; and what goes with time.
+//! Leases of schedulers by the server's clock, and periodic cleanup.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -10,23 +10,24 @@ use crate::fault;
 use crate::storage::StorageError;
 
 const LOG: &str = "dapr.scheduler.storage";
-/// Between two looks for leases that have ended.
+/// Interval of checks for expired leases.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// Between two times that deletions are forgotten.
+/// Interval of removals of old tombstones.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
-/// Revisions whose deletions are kept: who follows and was away for longer reads all anew.
+/// Number of revisions whose tombstones are kept. A watch that is further behind reads everything again.
 const MAX_TOMBSTONES: i64 = 100_000;
 
-/// How much faster than the own clock the server's may go between two looks. Less than the time before the end of its lease at
-/// which a scheduler lets go of its jobs.
+/// How much faster than the local clock the server's may run between two checks. Less than the margin at
+/// which a scheduler drops its jobs before its lease expires.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
-/// What the server's clock showed when it was looked at last, and the own one just before that.
+/// The last reading of the server's clock, and the local time just before it.
 #[derive(Default)]
 pub(super) struct ServerClock(Mutex<Option<(Instant, SystemTime)>>);
 
 impl ServerClock {
-    /// Notes what it shows. How far it was set ahead since the last look, if it was; `asked`: before it was looked at.
+    /// Records a reading and returns how far the server's clock was set ahead since the last one. `asked` is
+    /// the local time before the reading.
     fn looked(&self, asked: Instant, shown: SystemTime) -> Option<Duration> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (before, then) = last.replace((asked, shown))?;
@@ -37,16 +38,16 @@ impl ServerClock {
     }
 }
 
-/// Which leases end.
+/// Selects the leases to end.
 #[derive(Clone, Copy)]
 pub(super) enum Ending {
-    /// This one.
+    /// This lease.
     Lease(i64),
-    /// Those whose time had come when the server's clock showed this.
+    /// The leases that have expired at this server time.
     By(SystemTime),
 }
 
-/// Those that have ended go first: while no scheduler ran, nobody ended them.
+/// Deletes expired leases first, since no scheduler may have run to end them.
 pub(super) async fn grant(
     sessions: &Sessions,
     clock: &ServerClock,
@@ -66,7 +67,8 @@ pub(super) async fn grant(
     Ok(row.try_get(0)?)
 }
 
-/// `false`: it has ended. One whose time has come has not, as long as nobody has ended it: its keys are there.
+/// `false` if the lease has ended. An expired lease can be renewed until it is deleted, because its keys
+/// still exist.
 pub(super) async fn keep(sessions: &Sessions, lease: i64) -> Result<bool, StorageError> {
     let session = sessions.get().await?;
     let sql = "UPDATE scheduler_leases SET ends = clock_timestamp() + lifetime WHERE id = $1";
@@ -75,7 +77,7 @@ pub(super) async fn keep(sessions: &Sessions, lease: i64) -> Result<bool, Storag
     Ok(kept == 1)
 }
 
-/// Ends leases, and deletes their keys.
+/// Deletes leases and their keys.
 pub(super) async fn end(sessions: &Sessions, ending: Ending) -> Result<(), StorageError> {
     let (only, by) = match ending {
         Ending::Lease(lease) => (Some(lease), None),
@@ -105,7 +107,8 @@ pub(super) async fn end(sessions: &Sessions, ending: Ending) -> Result<(), Stora
     Ok(())
 }
 
-/// Ends leases when their time has come, and forgets old deletions. Each scheduler does; the first one does it.
+/// Ends expired leases and removes old tombstones, periodically. All schedulers run it; the first one to act
+/// wins.
 pub(super) async fn sweep(sessions: Arc<Sessions>, clock: Arc<ServerClock>) {
     let mut forgot = Instant::now();
     loop {
@@ -126,12 +129,12 @@ pub(super) async fn sweep(sessions: Arc<Sessions>, clock: Arc<ServerClock>) {
     }
 }
 
-/// Those that have ended, if there are any, by a clock that may be set at any time: a lease is neither longer nor shorter by
-/// that, but for what has passed since the last look.
+/// The expired leases, if any. The server's clock may be set at any time; that changes a lease by at most the
+/// time since the last check.
 async fn ended(sessions: &Sessions, clock: &ServerClock) -> Result<Option<Ending>, StorageError> {
     let session = sessions.get().await?;
-    // None ends later than if it had been kept just now: where one does, the server's clock was set back meanwhile. Its
-    // scheduler goes by a clock of its own, and has not kept it later than that.
+    // A lease that ends later than if renewed just now shows that the server's clock was set back, so its end
+    // is capped. Its scheduler uses a local clock and has not renewed it later.
     let sql = "WITH bounded AS (
                    UPDATE scheduler_leases SET ends = clock_timestamp() + lifetime
                    WHERE ends > clock_timestamp() + lifetime
@@ -143,8 +146,8 @@ async fn ended(sessions: &Sessions, clock: &ServerClock) -> Result<Option<Ending
     let (shown, any): (SystemTime, bool) = (row.try_get(0)?, row.try_get(1)?);
     let ahead = clock.looked(asked, shown);
     if let Some(ahead) = ahead {
-        // Schedulers that are alive would all lose their places at once, and one that is cut off would not hear of it: it goes
-        // by its own clock.
+        // Extends all leases: otherwise all live schedulers would lose their shards at once, and a
+        // partitioned one, which uses its local clock, would not notice.
         let sql = "UPDATE scheduler_leases SET ends = clock_timestamp() + lifetime";
         session.client().execute(sql, &[]).await?;
         tracing::warn!(

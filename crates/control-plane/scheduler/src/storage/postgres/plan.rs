@@ -1,42 +1,43 @@
-//! What transactions that share one of the server come to: which of them do, and what is left of them to be written.
+//! Combines transactions that share one transaction of the server: which of them commit, and their net
+//! writes.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::storage::pair::Range;
 use crate::storage::shared::backend::{Condition, Write};
 
-/// When a key was made, and when it was written.
+/// Revisions at which a key was created and last written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) created: i64,
     pub(super) modified: i64,
 }
 
-/// What becomes of a key.
+/// The net effect on a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum KeyWrite {
     Put {
         value: Vec<u8>,
         lease: Option<i64>,
-        /// It was deleted before that, so it is another one than the key that is stored.
+        /// Deleted before in the same transaction, so the key counts as new.
         anew: bool,
     },
     Delete,
 }
 
-/// The writes of the transactions that share one transaction of the server.
+/// The net writes of transactions that share one transaction of the server.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// What is stored of the keys that conditions name, with what was planned.
+    /// The state of the keys in conditions, including planned writes.
     known: HashMap<Vec<u8>, Written>,
     pub(super) keys: HashMap<Vec<u8>, KeyWrite>,
-    /// More keys that go; before anything is put.
+    /// Further keys to delete, before any put.
     pub(super) ranges: Vec<Range>,
     leases: HashSet<i64>,
 }
 
 impl Plan {
-    /// `known`: what is stored of the keys that conditions name; `leases`: those that have not ended.
+    /// `known` is the stored state of the keys in conditions, `leases` the live leases.
     pub(super) fn new(known: HashMap<Vec<u8>, Written>, leases: HashSet<i64>) -> Self {
         Self {
             known,
@@ -45,7 +46,8 @@ impl Plan {
         }
     }
 
-    /// Adds a transaction at this revision; `None`: a lease of it has ended, `false`: a condition does not hold.
+    /// Adds a transaction at this revision. `None` if one of its leases has ended, `false` if a condition
+    /// does not hold.
     pub(super) fn add(&mut self, revision: i64, conditions: &[Condition], writes: &[Write]) -> Option<bool> {
         if !conditions.iter().all(|condition| self.holds(condition)) {
             return Some(false);
@@ -66,7 +68,6 @@ impl Plan {
         Some(true)
     }
 
-    /// Whether there is nothing to write.
     pub(super) fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.ranges.is_empty()
     }

@@ -6,16 +6,16 @@ use tokio_postgres::GenericClient;
 use crate::fault;
 use crate::storage::StorageError;
 
-/// Format of the tables. A later one may have what this code does not know.
+/// Version of the tables' format.
 const FORMAT: i64 = 1;
-/// Held while tables are made: schedulers that start together take turns.
+/// Advisory lock held while tables are created, since several schedulers may start at once.
 const LOCK: i64 = 0x4f75_744a_6f62;
 
-/// - `scheduler_meta`: the format; the revision of all, which grows with each transaction that writes, and whose row
-///   those transactions hold; the revision up to which deletions are forgotten.
+/// - `scheduler_meta`: the format; the revision counter, whose row is locked by every transaction that
+///   writes; the revision up to which tombstones are removed.
 /// - `scheduler_pairs`: keys and values.
-/// - `scheduler_gone`: keys that were deleted, for those who follow.
-/// - `scheduler_leases`: until when schedulers count as alive, by the server's clock.
+/// - `scheduler_gone`: tombstones of deleted keys, for watches.
+/// - `scheduler_leases`: expiry times of leases, by the server's clock.
 const TABLES: &str = "
     CREATE TABLE scheduler_meta (name text PRIMARY KEY, value bigint NOT NULL);
     INSERT INTO scheduler_meta VALUES ('format', 1), ('revision', 1), ('forgotten', 0);
@@ -38,7 +38,7 @@ const TABLES: &str = "
     );
 ";
 
-/// Makes the tables where there are none, and checks that they are of this format.
+/// Creates missing tables and checks their format.
 pub(super) async fn prepare(client: &mut Object) -> Result<(), StorageError> {
     let transaction = client.transaction().await?;
     transaction
@@ -63,7 +63,7 @@ pub(super) async fn prepare(client: &mut Object) -> Result<(), StorageError> {
     }
 }
 
-/// The revision of all.
+/// The current revision.
 pub(super) async fn revision(client: &Object) -> Result<i64, StorageError> {
     Ok(meta(&***client, "revision").await?)
 }

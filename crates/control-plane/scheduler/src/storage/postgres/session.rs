@@ -1,4 +1,4 @@
-//! Connections to the server, and what its errors mean.
+//! Connections to the server, and the meaning of its errors.
 
 use std::error::Error as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,9 +16,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::schema;
 use crate::storage::{Full, StorageError};
 
-/// Time for a call.
+/// Timeout of a call.
 pub(super) const CALL: Duration = Duration::from_secs(5);
-/// Connections besides the one that listens.
+/// Size of the pool, without the listening connection.
 const CONNECTIONS: usize = 8;
 
 /// A pool of connections to the server; the first one creates the tables.
@@ -26,24 +26,24 @@ pub(super) struct Sessions {
     pool: Pool,
     pub(super) config: Config,
     pub(super) tls: MakeRustlsConnect,
-    /// The tables are there.
+    /// Set once the tables exist.
     prepared: OnceCell<()>,
     server: Arc<Mutex<Server>>,
 }
 
-/// The server that connections lead to. One that takes the place of another may lack what that was told last, and gives its
-/// revisions to other changes.
+/// The server behind the connections. A server that replaces another may lack the latest changes and reuse
+/// their revisions.
 #[derive(Default)]
 struct Server {
     identity: Option<String>,
-    /// How many have taken the place of another.
+    /// Number of replacements so far.
     history: u64,
-    /// Connections that were made before lead to another one.
+    /// Connections older than this lead to a previous server.
     since: Option<Instant>,
 }
 
 impl Server {
-    /// A connection that was made at this moment leads to this server.
+    /// Records the server that a connection made at this time leads to.
     fn found(&mut self, identity: String, made: Instant) {
         if self.identity.as_ref() == Some(&identity) {
             return;
@@ -55,10 +55,10 @@ impl Server {
     }
 }
 
-/// A connection on loan. It is closed, unless [`Session::keep`] says that nothing is under way on it.
+/// A pooled connection. Closed on drop, unless [`Session::keep`] declares it idle.
 pub(super) struct Session(Option<Object>);
 
-/// The configuration that a connection string means.
+/// Parses a connection string.
 pub(super) fn read(connection: &str) -> Result<(Config, MakeRustlsConnect), String> {
     let text = |why| {
         format!("component PostgreSQL: invalid value for the metadata property connectionString: {why}")
@@ -68,7 +68,7 @@ pub(super) fn read(connection: &str) -> Result<(Config, MakeRustlsConnect), Stri
         if pairs.is_empty() {
             return Err("it is empty".to_owned());
         }
-        // Statements are prepared once per connection, whatever the mode is.
+        // Statements are prepared once per connection, in every mode.
         outrigger_postgres::prepares(pairs.remove("default_query_exec_mode").as_deref())?;
         outrigger_postgres::Connection::new(pairs, CALL)
     };
@@ -116,8 +116,8 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Another number: another server has taken the place of the one before. It is known as soon as one of these connections
-    /// leads there.
+    /// Changes when another server has replaced the previous one. Detected as soon as a connection leads to
+    /// the new server.
     pub(super) fn history(&self) -> u64 {
         self.server().history
     }
@@ -127,8 +127,9 @@ impl Sessions {
     }
 }
 
-/// Has the server end a transaction in which it hears nothing for as long as a call may take: that of a scheduler that is cut
-/// off would hold up the writes of all others until the server's kernel gives its connection up. Notes which server it is.
+/// Lets the server abort a transaction that is idle for longer than a call may take. Otherwise a partitioned
+/// scheduler would block all writers until the server's kernel drops its connection. Also records the
+/// server's identity.
 fn connected(server: Arc<Mutex<Server>>) -> Hook {
     let sql = format!("SET idle_in_transaction_session_timeout = {}", CALL.as_millis());
     Hook::async_fn(move |client, metrics| {
@@ -144,9 +145,9 @@ fn connected(server: Arc<Mutex<Server>>) -> Hook {
     })
 }
 
-/// What is different where the server may not have all that the one before had: a standby that takes over begins a new
-/// timeline, and so does one that was restored to a point in time; another database system has another identifier. A server
-/// that tells none of that is another one whenever it was started. `None`: it does not even tell that.
+/// A value that changes if the server may lack changes: a promoted standby and a point-in-time recovery begin
+/// a new timeline, and another database system has another identifier. For a server that reveals neither, the
+/// start time is used. `None` if that is not available either.
 async fn identity(client: &ClientWrapper) -> Result<Option<String>, tokio_postgres::Error> {
     let timeline = "SELECT system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
                     FROM pg_control_system()";
@@ -163,16 +164,16 @@ async fn identity(client: &ClientWrapper) -> Result<Option<String>, tokio_postgr
 
 impl Session {
     pub(super) fn client(&self) -> &Object {
-        // Taken when the session ends.
+        // Only the end of the session takes it.
         self.0.as_ref().expect("a session has a connection")
     }
 
     pub(super) fn client_mut(&mut self) -> &mut Object {
-        // Taken when the session ends.
+        // Only the end of the session takes it.
         self.0.as_mut().expect("a session has a connection")
     }
 
-    /// The connection may be used again.
+    /// Returns the connection to the pool.
     pub(super) fn keep(mut self) {
         self.0 = None;
     }
@@ -186,7 +187,7 @@ impl Drop for Session {
     }
 }
 
-/// No answer in time.
+/// The error for a timeout.
 pub(super) fn slow() -> StorageError {
     StorageError::Unanswered(format!("PostgreSQL: no answer within {} s", CALL.as_secs()))
 }
@@ -211,10 +212,10 @@ impl From<tokio_postgres::Error> for StorageError {
         let text = format!("PostgreSQL: {} ({})", answer.message(), code.code());
         match code.code().get(..2) {
             _ if *code == SqlState::DISK_FULL => Self::Full(Full::Postgres),
-            // A server that has become the second one of a pair.
+            // The server has become a standby.
             _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => Self::Unavailable(text),
             _ if *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => Self::Unavailable(text),
-            // Connection, resources, operator, rollback.
+            // Error classes for connection, resources, operator intervention and rollback.
             Some("08" | "53" | "57" | "40") => Self::Unavailable(text),
             Some("54") => Self::TooLarge(text),
             _ => Self::Failed(text),

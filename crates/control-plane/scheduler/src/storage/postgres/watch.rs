@@ -1,4 +1,4 @@
-//! Follows a range of keys: asks what is new when the server says that something is, and every so often.
+//! Watches a range of keys: polls when the server notifies of a change, and periodically.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,27 +16,27 @@ use crate::storage::pair::Range;
 use crate::storage::shared::backend::{Event, Watch};
 
 const LOG: &str = "dapr.scheduler.storage";
-/// What the server says it on.
+/// The server's notification channel.
 pub(super) const CHANNEL: &str = "scheduler_changed";
-/// Between two times that is asked without being told.
+/// Polling interval without notifications.
 const ASK_EVERY: Duration = Duration::from_secs(2);
-/// Until a connection that broke is made again, or a question that failed is asked again.
+/// Pause before a reconnect or a retry.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Longest silence of the connection that listens before it is asked whether it is still there.
+/// Interval of pings on the listening connection.
 const PING_EVERY: Duration = Duration::from_secs(15);
-/// No key is above this one.
+/// Sorts after all keys.
 const LAST_KEY: &[u8] = &[0xff; 8];
-/// Changes that are told at once.
+/// Changes per poll.
 const PAGE: i64 = 1000;
 
-/// Counts what the server has said; listening ends with the last of these.
+/// Counts notifications. The listening task ends when the last clone is dropped.
 #[derive(Clone)]
 pub(super) struct Notified {
     count: watch::Receiver<u64>,
     _listening: Arc<AbortOnDropHandle<()>>,
 }
 
-/// Listens on a connection of its own, for as long as somebody wants to know.
+/// Listens on a separate connection until all receivers are dropped.
 pub(super) fn listen(sessions: Arc<Sessions>) -> Notified {
     let (counter, count) = watch::channel(0);
     let listening = tokio::spawn(async move {
@@ -71,7 +71,7 @@ async fn listen_once(sessions: &Sessions, counter: &watch::Sender<u64>) -> Resul
     }));
     let asked = timeout(CALL, client.batch_execute(&format!("LISTEN {CHANNEL}"))).await;
     asked.map_err(|_| slow())??;
-    // What was said before.
+    // For notifications before the connection.
     counter.send_modify(|count| *count += 1);
     loop {
         tokio::select! {
@@ -84,7 +84,7 @@ async fn listen_once(sessions: &Sessions, counter: &watch::Sender<u64>) -> Resul
     }
 }
 
-/// The last revision that was told says nothing any more.
+/// The error for a replaced server: the last received revision has no meaning for it.
 fn replaced() -> StorageError {
     StorageError::Failed(
         "another PostgreSQL server took the place of the one before, and may lack what that was told last"
@@ -96,9 +96,9 @@ pub(super) struct PostgresWatch {
     sessions: Arc<Sessions>,
     notified: Notified,
     range: Range,
-    /// The last that was told: revision and key.
+    /// Revision and key of the last received change.
     last: (i64, Vec<u8>),
-    /// That of the revision.
+    /// History of that revision.
     history: u64,
 }
 
@@ -118,7 +118,7 @@ impl PostgresWatch {
         if self.sessions.history() != self.history {
             return Err(replaced());
         }
-        // One statement sees one moment. What is gone has no value.
+        // A single statement, so a single snapshot. Deleted keys have no value.
         let sql = "SELECT new.*, forgotten.value, revision.value
                    FROM scheduler_meta AS forgotten CROSS JOIN scheduler_meta AS revision LEFT JOIN (
                        (SELECT key, value, created, modified, version FROM scheduler_pairs
@@ -146,24 +146,24 @@ impl PostgresWatch {
             .ok_or_else(|| StorageError::Failed("rows of scheduler_meta are missing".to_owned()))?;
         let (forgotten, now): (i64, i64) = (first.try_get(5)?, first.try_get(6)?);
         if now < self.last.0 {
-            // What it stores next has revisions that were told before, of other changes.
+            // The new server will reuse revisions that were received before.
             return Err(StorageError::Failed(format!(
                 "the revision of PostgreSQL went back from {} to {now}: another server took its place, or a copy was \
                  restored",
                 self.last.0
             )));
         }
-        // A page may have ended in the middle of a revision, whose other deletions are forgotten with it.
+        // A page may end within a revision, whose other tombstones are removed with it.
         if (forgotten, LAST_KEY) > (self.last.0, self.last.1.as_slice()) {
             return Err(StorageError::Failed(format!(
                 "deletions up to revision {forgotten} are no longer recorded"
             )));
         }
-        // Up to here there is nothing else, whatever the range, unless the page is full.
+        // Unless the page is full, all changes up to this revision have been received.
         let mut last = (now, LAST_KEY.to_vec());
         let mut events = Vec::with_capacity(rows.len());
         for row in &rows {
-            // Without anything new there is one row, of the revisions.
+            // Without changes there is a single row with the revisions.
             let Some(key) = row.try_get::<_, Option<Vec<u8>>>(0)? else {
                 break;
             };
@@ -189,7 +189,7 @@ impl Watch for PostgresWatch {
             match timeout(CALL, self.ask()).await.unwrap_or_else(|_| Err(slow())) {
                 Ok(events) if !events.is_empty() => return Ok(events),
                 Ok(_) => {
-                    // Told or not: it is asked.
+                    // Polls either way.
                     let _ = timeout(ASK_EVERY, self.notified.count.changed()).await;
                 }
                 Err(error) if error.is_passing() => tokio::time::sleep(PAUSE).await,

@@ -1,4 +1,4 @@
-//! The task that writes: whatever waits shares a transaction, and everybody is told when that is on the server's disk.
+//! The writer task. Queued writes share a transaction, and their callers are answered once that is committed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::fault;
 use crate::storage::StorageError;
 use crate::storage::shared::backend::{Condition, Write};
 
-/// Writing calls that wait; the others wait for a place.
+/// Capacity of the write queue.
 const WAITING: usize = 1024;
-/// Calls that share a transaction at most.
+/// Maximum number of calls per transaction.
 const BATCH: usize = 256;
 
 struct WriteRequest {
@@ -27,14 +27,14 @@ struct WriteRequest {
     reply: oneshot::Sender<Result<bool, StorageError>>,
 }
 
-/// The way to the task.
+/// A handle to the task.
 pub(super) struct Writer {
     requests: mpsc::Sender<WriteRequest>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Writer {
-    /// Starts the task; it ends with the writer, which everybody borrows who waits for an answer.
+    /// Starts the task; it ends when the writer is dropped, which callers borrow while they wait.
     pub(super) fn start(sessions: Arc<Sessions>) -> Self {
         let (send, mut queue) = mpsc::channel(WAITING);
         let task = tokio::spawn(async move {
@@ -43,7 +43,7 @@ impl Writer {
                 let outcome = timeout(CALL, write(&sessions, &asked)).await;
                 let mut outcomes = match outcome.unwrap_or_else(|_| Err(slow())) {
                     Ok(outcomes) => outcomes,
-                    // A call that the server refuses does not fail those that it came with.
+                    // A call that the server refuses must not fail the others of its batch.
                     Err(error) if asked.len() > 1 && !error.is_passing() => {
                         let mut each = Vec::with_capacity(asked.len());
                         for one in &asked {
@@ -56,7 +56,6 @@ impl Writer {
                     Err(error) => asked.iter().map(|_| Err(error.clone())).collect(),
                 };
                 for (asked, outcome) in asked.drain(..).zip(outcomes.drain(..)) {
-                    // Whoever asked may have gone.
                     let _ = asked.reply.send(outcome);
                 }
             }
@@ -67,7 +66,7 @@ impl Writer {
         }
     }
 
-    /// Does all or nothing; `false`: a condition does not hold.
+    /// Commits all writes or none; `false` if a condition does not hold.
     pub(super) async fn commit(
         &self,
         conditions: Vec<Condition>,
@@ -87,7 +86,7 @@ impl Writer {
     }
 }
 
-/// All of them in one transaction; what came of each.
+/// Commits all calls in one transaction and returns their results.
 async fn write(
     sessions: &Sessions,
     asked: &[WriteRequest],
@@ -118,7 +117,7 @@ async fn write(
     Ok(outcomes)
 }
 
-/// A transaction whose end the server did not confirm may be stored, whatever else it says.
+/// A commit without confirmation may have succeeded, whatever the error is.
 fn unanswered(error: tokio_postgres::Error) -> StorageError {
     match StorageError::from(error) {
         StorageError::Unavailable(why) => StorageError::Unanswered(why),
@@ -126,7 +125,7 @@ fn unanswered(error: tokio_postgres::Error) -> StorageError {
     }
 }
 
-/// Counts the revision up; others that write wait until the transaction ends.
+/// Increments the revision; other writers wait until the transaction ends.
 pub(super) async fn next_revision(transaction: &Transaction<'_>) -> Result<i64, StorageError> {
     let sql = "UPDATE scheduler_meta SET value = value + 1 WHERE name = 'revision' RETURNING value";
     let statement = transaction.prepare_cached(sql).await?;
@@ -162,7 +161,7 @@ async fn known(
     Ok(known)
 }
 
-/// Those of the named leases that have not ended. None of them ends while the transaction holds the revision.
+/// The live leases among those named. None of them ends while the transaction locks the revision.
 async fn leases(transaction: &Transaction<'_>, asked: &[WriteRequest]) -> Result<HashSet<i64>, StorageError> {
     let writes = asked.iter().flat_map(|asked| &asked.writes);
     let named: Vec<i64> = writes

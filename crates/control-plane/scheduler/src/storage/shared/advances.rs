@@ -1,10 +1,10 @@
-//! Stores how far jobs are: many at a time, the latest of each, again until it is stored. Only a scheduler that is a
-//! member of the group may: one that was away for longer than its lease would write over what others did meanwhile.
+//! Stores the progress of jobs: in batches, the latest of each job, with retries. Only a member of the group
+//! may store progress: a scheduler whose lease has expired would overwrite the work of others.
 //!
-//! All is bound to the member's entry as it was last written. An attempt that was not answered may come to the store when
-//! nobody waits for it any more, and later ones were stored: before the next one the entry is written anew, so that the
-//! store refuses the earlier one then. And all is bound to the tenure in which it was found out: what could not be stored
-//! before others had the jobs is never stored.
+//! Each write is conditional on the last revision of the member's entry. An unanswered write may reach the
+//! store late, after newer progress. So the entry is rewritten before the next attempt, and the store then
+//! refuses the late write. Each write is also bound to the tenure of its progress: progress of an earlier
+//! tenure is dropped, because other schedulers have owned the jobs since.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,30 +21,30 @@ use crate::storage::{Advance, StorageError, Tenure};
 use crate::stored;
 
 const LOG: &str = "dapr.scheduler.storage";
-/// Jobs of a transaction: two steps each, and etcd allows 128 unless told otherwise.
+/// Jobs per transaction. Each takes two operations, and etcd allows 128 by default.
 const BATCH: usize = 48;
-/// Until what could not be stored is tried again.
+/// Pause before failed progress is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
 enum Request {
     Advance(Advance),
-    /// Answered when all before is stored, or cannot be.
+    /// Answered once all earlier progress is stored or given up.
     Flush(oneshot::Sender<()>),
-    /// The task ends once all before is stored, or cannot be.
+    /// Ends the task once all earlier progress is stored or given up.
     End,
 }
 
-/// The entry of this member that the store has to have for anything to be stored.
+/// The state of this member's entry that every write requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fence {
-    /// What was found out in this tenure may be stored.
+    /// Tenure whose progress may be stored.
     pub(super) tenure: Tenure,
     pub(super) key: Vec<u8>,
-    /// The lease that the entry goes with.
+    /// Lease of the entry.
     pub(super) lease: i64,
-    /// Revision when the entry was made.
+    /// Revision at which the entry was created.
     pub(super) created: i64,
-    /// Revision when it was last written.
+    /// Revision at which the entry was last written.
     pub(super) modified: i64,
 }
 
@@ -54,7 +54,7 @@ impl Fence {
     }
 }
 
-/// The way to the task that stores.
+/// A handle to the task.
 #[derive(Clone)]
 pub(super) struct Advances {
     requests: mpsc::UnboundedSender<Request>,
@@ -62,9 +62,9 @@ pub(super) struct Advances {
 }
 
 impl Advances {
-    /// Starts the task, whose owner waits for it after [`Advances::end`].
+    /// Starts the task; its owner joins it after [`Advances::end`].
     pub(super) fn start(backend: Arc<dyn Backend>) -> (Self, JoinHandle<()>) {
-        // Bounded by who triggers: see [`crate::backlog`].
+        // Bounded by backpressure of the trigger loop: see [`crate::backlog`].
         let (requests, queue) = mpsc::unbounded_channel();
         let fence = Arc::new(Mutex::new(None));
         let writer = Writer {
@@ -79,33 +79,32 @@ impl Advances {
         (Self { requests, fence }, writing)
     }
 
-    /// Has the task end: what is being written is written first.
+    /// Ends the task after writes in progress.
     pub(super) fn end(&self) {
-        // It may have ended already.
         let _ = self.requests.send(Request::End);
     }
 
     pub(super) fn advance(&self, advance: Advance) {
-        // Without a writer the process is about to end.
+        // A missing writer means that the process is shutting down.
         let _ = self.requests.send(Request::Advance(advance));
     }
 
-    /// What has to hold for anything to be stored; `None`: nothing is.
+    /// Sets the condition for writes; `None` stops all writes.
     pub(super) fn fence(&self, fence: Option<Fence>) {
         *self.fence.lock().unwrap_or_else(PoisonError::into_inner) = fence;
     }
 
-    /// The tenure of which something may be stored.
+    /// Tenure whose progress may be stored.
     pub(super) fn tenure(&self) -> Option<Tenure> {
         let fence = self.fence.lock().unwrap_or_else(PoisonError::into_inner);
         fence.as_ref().map(|fence| fence.tenure)
     }
 
-    /// Ends when everything before is stored, or cannot be.
+    /// Returns once all earlier progress is stored or given up.
     pub(super) async fn flush(&self) {
         let (flushed, wait) = oneshot::channel();
         if self.requests.send(Request::Flush(flushed)).is_ok() {
-            // Without an answer there is nobody left to wait for.
+            // No answer means that the task has ended.
             let _ = wait.await;
         }
     }
@@ -114,11 +113,11 @@ impl Advances {
 struct Writer {
     backend: Arc<dyn Backend>,
     fence: Arc<Mutex<Option<Fence>>>,
-    /// The latest of each job, all of one tenure.
+    /// The latest progress of each job, all of one tenure.
     waiting: HashMap<Name, Advance>,
     tenure: Tenure,
     flushes: Vec<oneshot::Sender<()>>,
-    /// An attempt was not answered since the entry was written.
+    /// Whether an attempt since the last write of the entry was not answered.
     is_unanswered: bool,
 }
 
@@ -148,7 +147,6 @@ impl Writer {
                 continue;
             }
             for flush in self.flushes.drain(..) {
-                // Whoever waits may have gone.
                 let _ = flush.send(());
             }
             if ending {
@@ -171,7 +169,7 @@ impl Writer {
         self.fence.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stores all that waits; what is left waits again.
+    /// Stores all queued progress; the rest stays queued.
     async fn store(&mut self) -> Result<(), StorageError> {
         let stored = self.store_waiting().await;
         self.is_unanswered |= matches!(stored, Err(StorageError::Unanswered(_)));
@@ -202,7 +200,7 @@ impl Writer {
 
     async fn store_batch(&mut self, fence: &Fence, batch: Vec<Advance>) -> Result<(), StorageError> {
         if !self.commit(fence, &batch).await? {
-            // One of them was changed, or the fence fell: each for itself.
+            // One job was changed, or the fence failed: retry each job by itself.
             for advance in &batch {
                 self.commit(fence, std::slice::from_ref(advance)).await?;
             }
@@ -214,7 +212,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Stores which jobs are over, apart from how far others are: a full etcd takes what only deletes, and that makes room.
+    /// Stores ended jobs apart from progress: a full etcd accepts transactions that only delete, and these
+    /// free space.
     async fn store_ends(&mut self, fence: &Fence) -> Result<(), StorageError> {
         loop {
             let over = self.waiting.values().filter(|advance| advance.progress.is_none());
@@ -226,7 +225,7 @@ impl Writer {
         }
     }
 
-    /// Writes the entry of this member anew: earlier attempts to store anything are refused from then on.
+    /// Rewrites this member's entry, so that earlier attempts are refused.
     async fn write_entry(&self, fence: Fence) -> Result<(), StorageError> {
         let entry = self.entry(&fence).await?;
         let entry = match entry {
@@ -241,7 +240,7 @@ impl Writer {
                 }
                 self.entry(&fence).await?
             }
-            // An earlier attempt to write it was not answered either: nobody else writes it while there is a fence.
+            // An earlier rewrite was not answered; no other process writes the entry while there is a fence.
             other => other,
         };
         let renewed = entry.map(|entry| Fence {
@@ -249,14 +248,14 @@ impl Writer {
             ..fence.clone()
         });
         let mut current = self.fence.lock().unwrap_or_else(PoisonError::into_inner);
-        // Unless the member has lost its place meanwhile, or has another one.
+        // Unless the member has lost its shard or has another one by now.
         if *current == Some(fence) {
             *current = renewed;
         }
         Ok(())
     }
 
-    /// The entry of this member, if the store has it still.
+    /// The entry of this member, if it is still stored.
     async fn entry(&self, fence: &Fence) -> Result<Option<Pair>, StorageError> {
         let found = self.backend.get(vec![fence.key.clone()]).await?;
         let entry = found.into_iter().next().flatten();

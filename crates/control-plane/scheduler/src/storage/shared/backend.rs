@@ -1,4 +1,4 @@
-//! What a shared store has to be able to do: pairs of keys and values with revisions, transactions, watching, leases.
+//! The interface of shared stores: pairs with revisions, transactions, watches and leases.
 
 use std::time::Duration;
 
@@ -10,44 +10,44 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::storage::StorageError;
 use crate::storage::pair::{Pair, Range};
 
-/// What has to hold for a transaction.
+/// A condition of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// The key's value was written at this revision; 0: there is no such key.
+    /// The key was last written at this revision; 0 means that the key does not exist.
     Modified(Vec<u8>, i64),
-    /// The key was made at this revision, whatever was written to it since.
+    /// The key was created at this revision and may have been written since.
     Created(Vec<u8>, i64),
 }
 
-/// A step of a transaction; two steps of one do not touch the same key.
+/// A write of a transaction. No two writes of one transaction touch the same key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Write {
-    /// A value, new or in place of the one before.
+    /// Sets a value.
     Put {
         key: Vec<u8>,
         value: Vec<u8>,
-        /// The key goes when this ends.
+        /// The key is deleted when this lease ends.
         lease: Option<i64>,
     },
-    /// Keys go.
+    /// Deletes keys.
     Delete(Range),
 }
 
-/// Something that was written.
+/// A change of a watched range.
 #[derive(Debug)]
 pub(crate) enum Event {
     Put(Pair),
     Deleted {
         key: Vec<u8>,
-        /// At this revision.
+        /// Revision of the change.
         revision: i64,
     },
 }
 
-/// Pairs by key, in chunks.
+/// The pairs of a range in key order, in chunks.
 #[derive(Debug)]
 pub(crate) struct Scan {
-    /// The pairs are those of this revision, or later ones: watching after it misses nothing.
+    /// The pairs are at least as new as this revision, so a watch from it misses nothing.
     pub(crate) revision: i64,
     /// Ends after an error.
     pub(crate) chunks: mpsc::Receiver<Result<Vec<Pair>, StorageError>>,
@@ -55,7 +55,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// The chunks that the task `reading` sends; it ends with the scan.
+    /// Wraps the chunks sent by the task `reading`, which is aborted on drop.
     pub(crate) fn new(
         revision: i64,
         chunks: mpsc::Receiver<Result<Vec<Pair>, StorageError>>,
@@ -69,36 +69,35 @@ impl Scan {
     }
 }
 
-/// Follows what is written.
+/// A watch of a range.
 #[async_trait]
 pub(crate) trait Watch: Send {
-    /// What was written next, in its order; waits for it, also while the store does not answer.
+    /// The next changes in order. Also waits while the store does not answer.
     ///
     /// # Errors
-    /// When some of it cannot be told any more.
+    /// If changes were lost.
     async fn next(&mut self) -> Result<Vec<Event>, StorageError>;
 }
 
-/// A store of keys and values with revisions, transactions, watches and leases. Each call is one attempt, and ends in
-/// seconds.
+/// A shared store. Each call is a single attempt with a timeout of seconds.
 #[async_trait]
 pub(crate) trait Backend: Send + Sync {
-    /// Pairs of these keys, as they are at one moment.
+    /// The pairs of these keys, in one snapshot.
     async fn get(&self, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Pair>>, StorageError>;
-    /// All pairs of a range at one moment: that of the revision `at`, where the store keeps what was.
+    /// All pairs of a range in one snapshot: at revision `at`, if the store keeps old revisions.
     async fn scan(&self, range: Range, at: Option<i64>) -> Result<Scan, StorageError>;
-    /// Does all or nothing; `false`: a condition does not hold.
+    /// Commits all writes or none; `false` if a condition does not hold.
     async fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool, StorageError>;
-    /// Follows a range, from what comes after a revision on.
+    /// Watches a range for changes after a revision.
     fn watch(&self, range: Range, after: i64) -> Box<dyn Watch>;
-    /// Counts the histories that revisions are of: what takes the place of the store may lack what was told last, and give the
-    /// same revisions to other changes. A watch that began in one history ends with it.
+    /// Number of the current history of revisions. A server that replaces another may lack the latest changes
+    /// and reuse their revisions, which begins a new history. A watch ends with its history.
     fn history(&self) -> u64 {
         0
     }
-    /// A lease that ends this long after it was granted or kept.
+    /// Grants a lease that expires unless renewed within `lifetime`.
     async fn grant(&self, lifetime: Duration) -> Result<i64, StorageError>;
-    /// Begins a lease's time anew; `false`: it has ended.
+    /// Renews a lease; `false` if it has expired.
     async fn keep(&self, lease: i64) -> Result<bool, StorageError>;
     /// Ends a lease.
     async fn revoke(&self, lease: i64) -> Result<(), StorageError>;

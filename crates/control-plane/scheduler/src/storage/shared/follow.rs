@@ -1,4 +1,4 @@
-//! Tells the engine the jobs of one place in the group: those that are stored, and what becomes of them.
+//! Sends the engine the jobs of one shard and their changes.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::storage::{COUNTERS, Change, JOBS, StorageError, Tenure};
 use crate::stored;
 
 const LOG: &str = "dapr.scheduler.storage";
-/// Counters that are asked for at once.
+/// Counters per request.
 const BATCH: usize = 64;
 
-/// Runs until something can be told no more, or nobody listens.
+/// Runs until changes are lost or the receiver is gone.
 pub(super) async fn follow(
     backend: Arc<dyn Backend>,
     shard: Shard,
@@ -82,7 +82,7 @@ pub(super) async fn follow(
     }
 }
 
-/// The name of a job of this place.
+/// The name of a job of this shard.
 fn own(job: &Pair, shard: Shard) -> Option<&str> {
     job_name(&job.key).filter(|_| shard.owns(stored::partition(&job.value)))
 }
@@ -96,7 +96,7 @@ fn put(name: &str, job: &Pair, counter: Option<Vec<u8>>) -> Change {
     }
 }
 
-/// A job is deleted, or another scheduler looks after what has taken its place.
+/// The job was deleted, or replaced by one of another shard.
 fn deletion_of(key: &[u8], revision: i64) -> Option<Change> {
     Some(Change::Deleted {
         name: job_name(key)?.into(),
@@ -104,7 +104,7 @@ fn deletion_of(key: &[u8], revision: i64) -> Option<Change> {
     })
 }
 
-/// All jobs, by name.
+/// All jobs by name.
 pub(crate) struct Stored {
     jobs: Scan,
     chunk: std::vec::IntoIter<Pair>,
@@ -122,7 +122,6 @@ impl Stored {
         })
     }
 
-    /// The next job.
     pub(crate) async fn next(&mut self) -> Result<Option<Pair>, StorageError> {
         loop {
             if let Some(job) = self.chunk.next() {
@@ -135,13 +134,13 @@ impl Stored {
         }
     }
 
-    /// The counter of the job that came last, or of one after it.
+    /// The counter of the last job or of a later one.
     pub(crate) async fn counter(&mut self, name: &str) -> Result<Option<Vec<u8>>, StorageError> {
         self.counters.find(&counter_key(name)).await
     }
 }
 
-/// Pairs that are looked for in the order of their keys.
+/// Looks up pairs in key order.
 struct Sorted {
     scan: Scan,
     chunk: std::vec::IntoIter<Pair>,

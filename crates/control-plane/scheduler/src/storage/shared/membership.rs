@@ -1,5 +1,5 @@
-//! This scheduler among those that share the store: its entry, bound to a lease; the others' entries; its place once
-//! all agree ([`outrigger_schedule::quorum`]).
+//! The membership of this scheduler in the group that shares the store: its entry, bound to a lease, and its
+//! shard once all entries agree ([`outrigger_schedule::quorum`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,36 +25,36 @@ use crate::storage::pair::{Pair, Range};
 use crate::storage::{Change, Hosts, LEADERSHIP, StorageError, Tenure};
 
 const LOG: &str = "dapr.scheduler.members";
-/// Life of a lease that is not kept: others take over after it.
+/// Lifetime of a lease that is not renewed; then other members take over.
 const LEASE: Duration = Duration::from_secs(20);
-/// Between two times that it is kept.
+/// Interval of lease renewals.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
-/// Until a lease that could not be kept is tried again.
+/// Pause before a failed renewal is retried.
 const KEEP_AGAIN: Duration = Duration::from_millis(500);
-/// This long before its lease may have ended a scheduler lets go of its jobs.
+/// A scheduler stops using its jobs this long before its lease may expire.
 const MARGIN: Duration = Duration::from_secs(2);
-/// How long apps have to answer when other schedulers come or go. What they answer later counts for nothing.
+/// How long apps have to answer triggers in flight when the group changes. Later answers are dropped.
 const DRAIN: Duration = Duration::from_secs(3);
-/// Between two looks at all entries, should nothing be told.
+/// Interval of checks of all entries, in case the watch reports nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The type of a [`Host`] in an `Any`.
+/// Type URL of a [`Host`] in an `Any`.
 const HOST_TYPE: &str = "type.googleapis.com/dapr.proto.scheduler.v1.Host";
 
-/// The membership of this scheduler in the group: its lease and entry, and the shard of jobs that follows from all
+/// The membership of this scheduler: its lease and entry, and the shard of jobs that follows from all
 /// entries.
 pub(super) struct Membership {
     backend: Arc<dyn Backend>,
     own: SelfMember,
-    /// Tells this process from others of the same id.
+    /// Distinguishes this process from others with the same id.
     uid: u64,
     changes: mpsc::Sender<Change>,
     hosts: watch::Sender<Hosts>,
     advances: Advances,
     until: LeaseEnd,
     stop: CancellationToken,
-    /// The shard of the jobs that it triggers.
+    /// The shard whose jobs it triggers.
     assignment: Option<Assignment>,
-    /// The last that it had.
+    /// The last tenure.
     tenure: Tenure,
 }
 
@@ -64,7 +64,7 @@ struct Assignment {
     following: AbortOnDropHandle<Result<(), StorageError>>,
 }
 
-/// A member as it is stored.
+/// The stored entry of a member.
 struct Member {
     entry: Entry,
     address: Option<String>,
@@ -72,13 +72,13 @@ struct Member {
     modified: i64,
 }
 
-/// Why a look at the entries ended.
+/// Why the wait for a change of the entries ended.
 enum WakeReason {
     Stopped,
     Look,
-    /// The store cannot tell what becomes of entries.
+    /// The watch of entries failed.
     Unwatched(StorageError),
-    /// The store cannot tell what becomes of jobs.
+    /// The watch of jobs failed.
     Unfollowed(StorageError),
 }
 
@@ -106,7 +106,7 @@ impl Membership {
         }
     }
 
-    /// Runs until told to stop; then its jobs are given back and its entry is gone, if the store answers.
+    /// Runs until stopped; then releases the jobs and, if the store answers, deletes its entry.
     pub(super) async fn run(mut self) {
         let mut pauses = PAUSES;
         while !self.stop.is_cancelled() {
@@ -125,7 +125,7 @@ impl Membership {
         }
     }
 
-    /// Is a member for as long as one lease lasts, and none when this ends.
+    /// Takes part as a member for the lifetime of one lease.
     async fn lease(&mut self) -> Result<(), StorageError> {
         let asked = Instant::now();
         let stop = self.stop.clone();
@@ -149,21 +149,23 @@ impl Membership {
             self.release_assignment().await;
         }
         drop(keeping);
-        // Before the store is asked: it may not answer, and others have the jobs before that is known.
+        // Before the call: the store may not answer, and other members may get the jobs before that is
+        // noticed.
         self.until.set(None);
         self.abort_assignment().await;
         fault::point("before the lease is given back");
-        // Where the store does not answer it ends by itself.
+        // If this fails, the lease expires.
         let _ = self.backend.revoke(lease).await;
         fault::point("lease given back");
         outcome.unwrap_or(Ok(()))
     }
 
-    /// Does what the entries ask for, until told to stop.
+    /// Acts on changes of the entries until stopped.
     async fn member(&mut self, lease: i64) -> Result<(), StorageError> {
         let mut watch: Option<Box<dyn Watch>> = None;
         let (mut taken, mut unwatched) = (false, false);
-        // One that is left of an earlier lease would end with that, whatever becomes of this one.
+        // An entry bound to an earlier lease would be deleted with that lease, even while this one is
+        // renewed.
         let mut is_bound = false;
         loop {
             let Some((revision, members)) = self.members_retried().await? else {
@@ -224,7 +226,7 @@ impl Membership {
                     tokio::time::sleep(FIRST_PAUSE).await;
                 }
                 WakeReason::Stopped => return Ok(()),
-                // The engine ends, and with it the scheduler.
+                // The engine has ended, so the scheduler is stopping.
                 WakeReason::Unfollowed(StorageError::Closed) => {
                     self.stop.cancelled().await;
                     return Ok(());
@@ -238,7 +240,7 @@ impl Membership {
         }
     }
 
-    /// Writes the own entry over that of an earlier process, whose lease may last for a while.
+    /// Overwrites the entry of an earlier process with this id, whose lease may not have expired yet.
     async fn take_over(&self, lease: i64, members: &[Member]) -> Result<bool, StorageError> {
         let left = members.iter().find(|member| member.entry.id == self.own.id);
         let others = members.iter().filter(|member| member.entry.id != self.own.id);
@@ -263,15 +265,15 @@ impl Membership {
         tokio::select! {
             () = stop.cancelled() => WakeReason::Stopped,
             error = following => WakeReason::Unfollowed(error),
-            // Whatever was told: the entries say it.
+            // Any event means that the entries must be read again.
             event = watch.next() => event.map_or_else(WakeReason::Unwatched, |_| WakeReason::Look),
             () = tokio::time::sleep(LOOK_EVERY) => WakeReason::Look,
         }
     }
 
-    /// As [`Membership::members`], tried for as long as a lease lasts: an answer that is lost is no reason to give up a place
-    /// that the lease keeps meanwhile. Beyond that the others, which wait for this member's word, are to go on without it.
-    /// `None`: told to stop.
+    /// Like [`Membership::members`], with retries for the lifetime of a lease: a lost response is no reason
+    /// to give up a shard whose lease is renewed. After that the other members, which wait for this one's
+    /// entry, continue without it. `None` if stopped.
     async fn members_retried(&self) -> Result<Option<(i64, Vec<Member>)>, StorageError> {
         let begun = Instant::now();
         let mut pauses = PAUSES;
@@ -296,7 +298,7 @@ impl Membership {
         }
     }
 
-    /// All entries, and the revision that they are of.
+    /// All entries and their revision.
     async fn members(&self) -> Result<(i64, Vec<Member>), StorageError> {
         let mut scan = self.backend.scan(Range::prefix(LEADERSHIP), None).await?;
         let mut members = Vec::new();
@@ -306,8 +308,8 @@ impl Membership {
         Ok((scan.revision, members))
     }
 
-    /// Writes the own entry: a new one, or over that which was made at this revision. `false`: somebody else wrote in between,
-    /// which the next look tells.
+    /// Writes this scheduler's entry: creates it, or replaces the one created at this revision. `false` if
+    /// another process wrote in between, which the next check detects.
     async fn write(
         &self,
         lease: i64,
@@ -341,7 +343,7 @@ impl Membership {
         Ok(is_written)
     }
 
-    /// Triggers the jobs of a shard from now on.
+    /// Starts to trigger the jobs of a shard.
     async fn take(&mut self, lease: i64, shard: Shard, members: &[Member]) {
         let current = self.assignment.as_ref().map(|assignment| &assignment.shard);
         let is_new_group = current != Some(&shard);
@@ -379,8 +381,8 @@ impl Membership {
             .iter()
             .filter_map(|member| member.address.clone())
             .collect();
-        // A member that came back at its old address is told of too: Dapr's sidecars end all their streams with the one that
-        // broke, and open none before they are told.
+        // Also announces a member that returned at its old address: Dapr's sidecars end all streams when one
+        // breaks, and reopen them only after an announcement.
         self.hosts.send_if_modified(|hosts| {
             let other = *hosts != addresses;
             *hosts = addresses;
@@ -388,7 +390,7 @@ impl Membership {
         });
     }
 
-    /// Gives its jobs back: nothing new is sent, and what apps answer soon is stored.
+    /// Releases the jobs: no new triggers are sent, and answers that arrive soon are stored.
     async fn release_assignment(&mut self) {
         let Some(assignment) = self.assignment.take() else {
             return;
@@ -403,27 +405,27 @@ impl Membership {
             );
         }
         fault::point("answers awaited");
-        // The engine ends with the process.
+        // A missing engine means that the process is shutting down.
         let _ = self.changes.send(Change::Reset(self.tenure)).await;
         self.advances.flush().await;
-        // What comes later is not stored, and the entry is not written for it.
+        // Later answers are not stored, and the entry is not rewritten for them.
         self.advances.fence(None);
         fault::point("answers stored");
     }
 
-    /// Others have its jobs by now, or may have them soon: nothing is sent or stored from here on.
+    /// Drops the jobs at once, because other members own them or soon may.
     async fn abort_assignment(&mut self) {
         self.advances.fence(None);
         if self.assignment.take().is_some() {
             tracing::warn!(target: LOG, "no longer a member of the group of schedulers: this one triggers no jobs");
         }
-        // The engine ends with the process.
+        // A missing engine means that the process is shutting down.
         let _ = self.changes.send(Change::Reset(self.tenure)).await;
     }
 }
 
 impl Member {
-    /// `None` for what is no entry.
+    /// `None` if the pair is not a valid entry.
     fn read(pair: &Pair) -> Option<Self> {
         let id = std::str::from_utf8(pair.key.strip_prefix(LEADERSHIP.as_bytes())?).ok()?;
         let entry = Leadership::decode(pair.value.as_slice())
@@ -452,8 +454,8 @@ impl Member {
     }
 }
 
-/// When the lease of a scheduler may have ended, if it has one: from then on it triggers nothing, also where the task that keeps the lease
-/// has not noticed yet, as after the process was stopped for a while.
+/// Deadline after which the lease of this scheduler may have expired; `None` without a lease. The scheduler
+/// triggers nothing past it, even if the renewal task has not noticed, as after the process was suspended.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeaseEnd(Arc<Mutex<Option<Instant>>>);
 
@@ -462,7 +464,7 @@ impl LeaseEnd {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
 
-    /// Puts it off, unless it has come: nothing was triggered since.
+    /// Extends the deadline unless it has passed.
     fn put_off(&self, until: Instant) -> bool {
         let mut end = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_in_time = end.is_some_and(|end| Instant::now() < end);
@@ -478,7 +480,7 @@ impl LeaseEnd {
     }
 }
 
-/// Keeps a lease, which has ended for the store at `until` at the earliest; tells when it is lost, or may be.
+/// Renews a lease that the store keeps until `until` at least; returns when it is lost or may be.
 async fn keep(
     backend: Arc<dyn Backend>,
     lease: i64,
@@ -495,7 +497,7 @@ async fn keep(
             Ok(Ok(true)) => {
                 until = asked + LEASE - MARGIN;
                 if !end.put_off(until) {
-                    // Its jobs are to be read anew.
+                    // Its jobs must be read again.
                     tracing::warn!(target: LOG, "the lease of this scheduler was renewed too late");
                     return;
                 }

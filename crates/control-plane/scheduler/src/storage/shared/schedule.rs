@@ -1,4 +1,4 @@
-//! Stores a job, once: also where the store does not answer, and has stored it.
+//! Stores a job exactly once, even if the store commits the write and its response is lost.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::storage::pair::{Range, counter_key, job_key};
 use crate::storage::{Scheduled, StorageError};
 use crate::stored;
 
-/// A job that is not due for so long cannot have been triggered since it was asked for: longer than an attempt takes, and clocks
-/// of members are apart.
+/// A job due later than this cannot have been triggered since it was requested. Longer than an attempt, plus
+/// a margin for clock skew between members.
 const SAFE_RETRY_HORIZON: Duration = Duration::from_secs(10);
 
-/// Stores a job; `overwrite`: in place of one of that name, whose progress is forgotten. Its bytes are like no other's: a random
-/// number is among them.
+/// Stores a job. `overwrite` replaces a job with that name and resets its progress. The job's bytes are
+/// unique: they contain a random number.
 ///
 /// # Errors
-/// [`StorageError::Unknown`] when it may have been stored, triggered and over before that could be looked for.
+/// [`StorageError::Unknown`] if the job may have been stored, triggered and deleted before the check.
 pub(super) async fn schedule(
     backend: &dyn Backend,
     name: &str,
@@ -44,9 +44,9 @@ pub(super) async fn schedule(
     loop {
         let failure = match backend.commit(&conditions, &writes).await {
             Ok(true) => return Ok(Scheduled::Stored),
-            // Nothing can have been stored but by this attempt.
+            // Only this attempt can have written.
             Ok(false) if unanswered.is_none() => return Ok(Scheduled::Exists),
-            // Somebody else has written since it was looked for.
+            // Another client wrote between the check and the write.
             Ok(false) => None,
             Err(error) if error.is_passing() => Some(error),
             Err(error) => return Err(error),
@@ -55,7 +55,7 @@ pub(super) async fn schedule(
             unanswered = Some(why.clone());
         }
         if let Some(why) = &unanswered {
-            // To write it again would undo what was done of it meanwhile.
+            // Writing again would undo later changes of the job.
             let looking = retried(|| backend.get(vec![key.clone()]));
             let slow = |_| Err(StorageError::Unanswered(why.clone()));
             let found = timeout_at(deadline, looking).await.unwrap_or_else(slow)?;
@@ -77,7 +77,7 @@ pub(super) async fn schedule(
     }
 }
 
-/// Whether a job that was stored a moment ago may have been triggered already.
+/// Whether a job stored a moment ago may have been triggered already.
 fn may_be_over(job: &[u8]) -> bool {
     let first = stored::read(job, None)
         .ok()

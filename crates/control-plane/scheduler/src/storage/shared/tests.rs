@@ -1,4 +1,4 @@
-//! Answers of a store that get lost, after it has done what it was asked for or before.
+//! Lost requests and responses of a store.
 
 mod unsteady;
 
@@ -25,7 +25,7 @@ use crate::storage::postgres::Postgres;
 use crate::storage::{Full, LEADERSHIP};
 use crate::stored;
 
-/// Longest wait for something that has to happen.
+/// Deadline for expected events.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn etcd() -> Option<(server::Etcd, Arc<Unsteady>)> {
@@ -68,8 +68,8 @@ fn put(key: Vec<u8>, value: &[u8]) -> Write {
     }
 }
 
-/// Invariants: a job that is stored without an answer is not stored again, so that nothing that was done of it is forgotten;
-/// and where it may have been triggered and be over, its caller is told so, and it does not come twice.
+/// Invariants: a job whose write was not answered is not written again, so its progress is kept. If it may
+/// have been triggered and deleted, the caller gets an error and the job does not run twice.
 async fn a_job_is_stored_once(store: &Unsteady) {
     let lose = |loss| *store.loss.lock().unwrap() = Some(loss);
 
@@ -78,14 +78,14 @@ async fn a_job_is_stored_once(store: &Unsteady) {
     assert_eq!(outcome, Ok(Scheduled::Stored));
     assert_eq!(store.pair(job_key("kept")).await.unwrap().version, 1);
 
-    // Its first tick was done before it was noticed that there is no answer.
+    // Its first trigger is stored before the missing response is noticed.
     lose(Loss::Answer(vec![put(counter_key("ticked"), b"done once")]));
     let outcome = schedule::schedule(store, "ticked", job("0s", 2), true).await;
     assert_eq!(outcome, Ok(Scheduled::Stored));
     let counter = store.pair(counter_key("ticked")).await.expect("it is forgotten");
     assert_eq!(counter.value, b"done once");
 
-    // And here its only one.
+    // Here its only trigger.
     for overwrite in [false, true] {
         lose(Loss::Answer(vec![Write::Delete(Range::one(job_key("over")))]));
         let outcome = schedule::schedule(store, "over", job("0s", 3), overwrite).await;
@@ -93,7 +93,7 @@ async fn a_job_is_stored_once(store: &Unsteady) {
         assert_eq!(store.pair(job_key("over")).await, None, "it would come again");
     }
 
-    // What is not due yet cannot have been triggered.
+    // A job that is not due yet cannot have been triggered.
     for overwrite in [false, true] {
         let (name, value) = (format!("later-{overwrite}"), job("1h", 4));
         lose(Loss::Request);
@@ -102,7 +102,7 @@ async fn a_job_is_stored_once(store: &Unsteady) {
         assert_eq!(store.pair(job_key(&name)).await.unwrap().value, value);
     }
 
-    // Another one is there.
+    // Another job with that name exists.
     let other = job("1h", 5);
     lose(Loss::Request);
     let outcome = schedule::schedule(store, "later-false", other.clone(), false).await;
@@ -127,8 +127,9 @@ async fn a_job_is_stored_once_where_postgresql_does_not_answer() {
     a_job_is_stored_once(&store).await;
 }
 
-/// Regression: on PostgreSQL the second of two that asked for a job at once was told that there is none, and the engine forgot
-/// it: a job that was due when the store went away, and was due again when the scheduler was a member anew, was not triggered.
+/// Regression: on PostgreSQL, the second of two concurrent requests for a job got no result, and the engine
+/// dropped the job. A job due during an outage, and due again after the scheduler rejoined, was not
+/// triggered.
 async fn a_pair_is_there_for_all_who_ask_at_once(store: &Unsteady) {
     let (there, missing) = (job_key("there"), job_key("missing"));
     store.commit(&[], &[put(there.clone(), b"it")]).await.unwrap();
@@ -155,15 +156,15 @@ async fn a_pair_of_postgresql_is_there_for_all_who_ask_at_once() {
     a_pair_is_there_for_all_who_ask_at_once(&store).await;
 }
 
-/// Has the members look at the entries, with this in their place.
+/// Makes the members check the entries, and that check fail.
 async fn look_and_fail(store: &Unsteady, failure: StorageError) {
     *store.failure.lock().unwrap() = Some(failure);
     let nobody = [LEADERSHIP, "nobody"].concat().into_bytes();
     store.commit(&[], &[put(nobody, &[0xff])]).await.unwrap();
 }
 
-/// Invariant: a member that joined again does not lose its place with a lease that it no longer keeps, which would give its jobs
-/// to others while it has them.
+/// Invariant: the entry of a member that rejoined is not deleted with its previous lease. Otherwise other
+/// members would get its jobs while it uses them.
 async fn an_entry_ends_with_the_lease_that_is_kept(store: &Arc<Unsteady>) {
     let own = SelfMember {
         id: "a".to_owned(),
@@ -181,7 +182,7 @@ async fn an_entry_ends_with_the_lease_that_is_kept(store: &Arc<Unsteady>) {
     let key = || [LEADERSHIP, "a"].concat().into_bytes();
     let first = store.pair(key()).await.unwrap();
 
-    // The next look fails for good, and so does the end of the lease.
+    // The next check fails permanently, and so does the revocation of the lease.
     store.loses_revoke.store(true, Ordering::Relaxed);
     look_and_fail(store, StorageError::Failed("it is broken".to_owned())).await;
     let again = async {
@@ -220,8 +221,8 @@ async fn an_entry_in_postgresql_ends_with_the_lease_that_is_kept() {
     an_entry_ends_with_the_lease_that_is_kept(&store).await;
 }
 
-/// Regression: an answer about the entries that got lost ended the lease, with which others took the jobs while triggers were
-/// under way.
+/// Regression: a lost response to a check of the entries ended the lease, so other members got the jobs while
+/// triggers were in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_look_at_the_entries_that_is_lost_changes_nothing() {
     let Some((_server, store)) = postgres() else {
@@ -248,7 +249,7 @@ async fn a_look_at_the_entries_that_is_lost_changes_nothing() {
         while store.failure.lock().unwrap().is_some() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // That one may not be counted yet.
+        // A check in progress may not be counted yet.
         let before = store.looks.load(Ordering::Relaxed);
         while store.looks.load(Ordering::Relaxed) < before + 2 {
             let nobody = [LEADERSHIP, "nobody"].concat().into_bytes();
@@ -264,8 +265,8 @@ async fn a_look_at_the_entries_that_is_lost_changes_nothing() {
     taking.await.unwrap();
 }
 
-/// Invariant: an attempt to store how far a job is that comes to the store late, after others were stored, takes nothing of
-/// those back: ticks whose success is stored would come again.
+/// Invariant: a late write of progress does not undo newer progress. Otherwise completed triggers would be
+/// repeated.
 async fn late_progress_is_refused(store: &Arc<Unsteady>) {
     let key = [LEADERSHIP, "a"].concat().into_bytes();
     let lease = store.grant(Duration::from_secs(60)).await.unwrap();
@@ -314,7 +315,7 @@ async fn late_progress_is_refused(store: &Arc<Unsteady>) {
     }
     assert_eq!(store.pair(counter_key("ticks")).await, Some(stored));
 
-    // The entry is as it was, and still goes with the lease.
+    // The entry is unchanged and still bound to the lease.
     let now = store.pair(key.clone()).await.unwrap();
     assert_eq!((now.created, &now.value), (entry.created, &entry.value));
     store.revoke(lease).await.unwrap();
@@ -337,7 +338,8 @@ async fn late_progress_is_refused_by_postgresql() {
     late_progress_is_refused(&store).await;
 }
 
-/// Regression: a full etcd takes what only deletes, which makes room; it was asked for that together with what it does not take.
+/// Regression: deletions, which a full etcd accepts, were sent in one transaction with writes that it
+/// refuses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ends_of_jobs_are_stored_by_a_full_etcd() {
     let Some((_server, store)) = etcd() else { return };
@@ -388,7 +390,8 @@ async fn ends_of_jobs_are_stored_by_a_full_etcd() {
     writing.await.unwrap();
 }
 
-/// Regression: a scheduler that was killed waited at its next start until the lease of its last run had expired.
+/// Regression: after a kill, the scheduler waited at its next start until the lease of its last run had
+/// expired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_takes_over_the_entry_that_its_last_run_left() {
     let Some((_server, store)) = etcd() else { return };
@@ -423,7 +426,7 @@ async fn a_member_takes_over_the_entry_that_its_last_run_left() {
             .expect("it waits")
             .unwrap(),
     );
-    // The entry goes with the new lease alone.
+    // The entry is bound to the new lease only.
     store.revoke(lease).await.unwrap();
     assert!(store.pair(key()).await.is_some());
     storage.close().await;
@@ -432,7 +435,7 @@ async fn a_member_takes_over_the_entry_that_its_last_run_left() {
     taking.await.unwrap();
 }
 
-/// A member "b" as another scheduler writes it that has seen one more.
+/// The entry of member "b", which has seen one more member.
 fn member_b(uid: u64) -> Write {
     let host = Host {
         address: "localhost:2".to_owned(),
@@ -449,8 +452,8 @@ fn member_b(uid: u64) -> Write {
     put([LEADERSHIP, "b"].concat().into_bytes(), &entry.encode_to_vec())
 }
 
-/// Invariant: sidecars are told of a scheduler that was killed and came back at its address so soon that the others never were
-/// without it. Dapr's ended all their streams when one broke.
+/// Invariant: sidecars learn of a scheduler that was killed and returned at its address before its lease
+/// expired. Dapr's sidecars have ended all streams when one broke.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_comes_back_at_its_address_is_told_of() {
     let Some((_server, store)) = postgres() else {

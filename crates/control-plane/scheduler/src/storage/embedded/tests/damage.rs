@@ -1,4 +1,4 @@
-//! Bytes of the file that the disk has changed.
+//! Damaged bytes in the store's file.
 
 use rusqlite::params;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const NAME: &str = "app||ns||app||0007";
 
-/// Invariant: a store with changed bytes is not used; the message names what is broken and what to do.
+/// Invariant: a damaged store is not opened; the message names the damage and the remedy.
 #[tokio::test]
 async fn damage_is_found_and_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -16,7 +16,7 @@ async fn damage_is_found_and_named() {
     location.snapshot(&snapshot).unwrap();
     let written = std::fs::read(&snapshot).unwrap();
 
-    // A value that is no job, as something else that writes to the file stores it.
+    // A value that is not a job, as another program would write it.
     let (connection, key, job) = (
         Connection::open(location.file()).unwrap(),
         job_key("app||ns||app||0007"),
@@ -38,7 +38,7 @@ async fn damage_is_found_and_named() {
     );
     assert!(text.contains("--restore-from"), "{text}");
 
-    // Pages that are torn.
+    // Torn pages.
     let mut torn = written.clone();
     let middle = torn.len() / 2;
     torn[middle..middle + 4096].fill(0xa5);
@@ -53,9 +53,9 @@ async fn damage_is_found_and_named() {
     drop(store);
 }
 
-/// As a disk does it: a byte of the payload is another one.
+/// Flips a byte of the payload.
 fn change_a_byte(file: &std::path::Path) {
-    // All of it is in the file itself.
+    // So that all data is in the file itself.
     let connection = Connection::open(file).unwrap();
     connection
         .busy_timeout(std::time::Duration::from_secs(5))
@@ -65,7 +65,7 @@ fn change_a_byte(file: &std::path::Path) {
     drop(connection);
     let mut bytes = std::fs::read(file).unwrap();
     let (name, payload) = (NAME.as_bytes(), [7; 100]);
-    // The name is in the index as well, without a value behind it; and pages keep what was moved to another one.
+    // The name also occurs in the index without a value, and in stale pages.
     let mut changed = 0;
     for at in 0..bytes.len() - 300 {
         let behind = &bytes[at..at + 300];
@@ -80,7 +80,8 @@ fn change_a_byte(file: &std::path::Path) {
     std::fs::write(file, bytes).unwrap();
 }
 
-/// Invariant: one changed byte inside a value is found at start, by a restore and before a copy; each names the job.
+/// Invariant: a changed byte inside a value is detected at start, at restore and before a copy; each error
+/// names the job.
 #[tokio::test]
 async fn a_changed_byte_of_a_payload_is_found_and_its_job_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -112,7 +113,7 @@ async fn a_changed_byte_of_a_payload_is_found_and_its_job_named() {
     Embedded::open(&location).unwrap();
 }
 
-/// Invariant: a job that is damaged while the scheduler runs is not handed out, and holds up nothing else.
+/// Invariant: a job damaged while the scheduler runs is not returned, and does not block others.
 #[tokio::test]
 async fn damage_in_an_open_store_is_told_and_can_be_mended() {
     let folder = tempfile::tempdir().unwrap();
@@ -146,7 +147,7 @@ async fn damage_in_an_open_store_is_told_and_can_be_mended() {
     );
     let error = store.list("app||".to_owned(), usize::MAX).await.unwrap_err();
     assert!(matches!(error, StorageError::Damaged(_)), "{error}");
-    // Shares a transaction with others.
+    // In one transaction with others.
     let progress = Progress {
         count: 1,
         last: None,
@@ -162,12 +163,12 @@ async fn damage_in_an_open_store_is_told_and_can_be_mended() {
     let other = "app||ns||app||other";
     store.schedule(other.to_owned(), job(1), false).await.unwrap();
     assert!(store.get(wanted(other)).await.unwrap()[0].is_some());
-    // The remedy that the error names.
+    // The remedy in the error.
     store.schedule(NAME.to_owned(), job(1), true).await.unwrap();
     assert!(store.get(wanted(NAME)).await.unwrap()[0].is_some());
 }
 
-/// The file as format 1 had it.
+/// Converts the file to format 1.
 fn make_old(file: &std::path::Path) {
     Connection::open(file)
         .unwrap()

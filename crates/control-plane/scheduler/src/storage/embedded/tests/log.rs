@@ -1,17 +1,17 @@
-//! Bytes of the log that the disk has changed.
+//! Damaged bytes in the store's log.
 
 use outrigger_testing::log_lines::Lines;
 
 use super::*;
 
-/// Bytes of a record with its page.
+/// Size of a record with its page in bytes.
 const RECORD: usize = 24 + 4096;
 const HEAD: usize = 32;
-/// Jobs in the file, and in the log.
+/// Number of jobs in the file, and in the log.
 const FILED: usize = 20;
 const LOGGED: usize = 10;
 
-/// The file, and the log of a process that was killed.
+/// The file and the log of a killed process.
 async fn written() -> (Vec<u8>, Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path(), FILED).await;
@@ -28,7 +28,7 @@ async fn written() -> (Vec<u8>, Vec<u8>) {
     (std::fs::read(&file).unwrap(), std::fs::read(&log).unwrap())
 }
 
-/// How many jobs there are with this log, and what is said of it; the folder's name is left out.
+/// The number of jobs readable with this log, and the process log without the folder's name.
 async fn opened(main: &[u8], wal: &[u8]) -> (usize, String) {
     let folder = tempfile::tempdir().unwrap();
     let location = location(folder.path());
@@ -52,21 +52,21 @@ fn changed(wal: &[u8], at: usize) -> Vec<u8> {
     wal
 }
 
-/// Invariant: a record that was changed is never used, nor what lies behind it, and every call before it is kept, whole. Where
-/// records lie behind it the log says so, and where it is of the last write.
+/// Invariant: a damaged record and all that follow are ignored, and all calls before it are complete. The
+/// process log reports records after the damaged one, or damage of the last write.
 #[tokio::test]
 async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
     let (main, wal) = written().await;
     let records = (wal.len() - HEAD) / RECORD;
     assert_eq!(wal.len(), HEAD + records * RECORD);
     let begin = |record: usize| HEAD + record * RECORD;
-    // The record that ends a call has the size of the file in its head.
+    // The last record of a call has the size of the database in its header.
     let calls = |before: usize| {
         (0..before)
             .filter(|record| wal[begin(*record) + 4..begin(*record) + 8] != [0; 4])
             .count()
     };
-    // Opening the file writes once, before all calls.
+    // Opening the file writes once before all calls.
     let opening = calls(records) - LOGGED;
     assert!(opening <= 1, "{opening}");
     assert_eq!(opened(&main, &wal).await, (FILED + LOGGED, String::new()));
@@ -74,7 +74,8 @@ async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
     let last = records - 1;
     let ends_call = |record: usize| wal[begin(record) + 4..begin(record) + 8] != [0; 4];
     let start = begin((0..last).rfind(|&record| ends_call(record)).unwrap() + 1);
-    // With its salt changed the last record looks like one of an earlier log: what is told is of those before it.
+    // A damaged salt makes the last record look like one of an earlier log, so the report counts the records
+    // before it.
     let torn = begin(last) + 100;
     for (what, wal, end) in [
         ("page number", changed(&wal, begin(last)), wal.len()),
@@ -98,7 +99,7 @@ async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
         );
     }
     let middle = records / 2;
-    // Its page number, its salt, its sum, its page.
+    // Its page number, salt, checksum and page.
     for inside in [0, 8, 16, 24, 4000] {
         let (jobs, logged) = opened(&main, &changed(&wal, begin(middle) + inside)).await;
         assert_eq!(jobs, FILED + calls(middle) - opening, "byte {inside} of it");
@@ -111,7 +112,7 @@ async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
     }
 }
 
-/// What an earlier run of the log left behind the records of this one is no record that was lost.
+/// Records of an earlier log behind those of the current one are not reported as lost.
 #[tokio::test]
 async fn records_of_an_earlier_log_are_not_told() {
     let (main, wal) = written().await;

@@ -1,4 +1,4 @@
-//! Leases on a real server whose clock is set.
+//! Leases on a real server whose clock is changed.
 
 use outrigger_components_testing::server;
 
@@ -6,11 +6,11 @@ use super::*;
 use crate::storage::postgres::Postgres;
 use crate::storage::shared::backend::{Backend, Write};
 
-/// Longest wait for something that has to happen.
+/// Deadline for expected events.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const LIFETIME: Duration = Duration::from_secs(4);
 
-/// Has the sessions that begin from now on see a clock that can be set; the connection to set it with.
+/// Gives new sessions a settable clock; returns the connection that sets it.
 async fn clock(server: &server::Postgres) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(&server.text(), tokio_postgres::NoTls)
         .await
@@ -32,8 +32,8 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(TIMEOUT, waiting).await.expect(what);
 }
 
-/// Invariant: a clock that is set ahead ends the leases of nobody who is alive, and that of one who is not as soon as if it had
-/// been kept last when the clock was set.
+/// Invariant: setting the clock ahead ends no lease of a live scheduler. A dead scheduler's lease ends as if
+/// it had last been renewed when the clock was set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_is_set_ahead_ends_no_lease() {
     let Some(server) = server::Postgres::start() else {
@@ -91,7 +91,7 @@ fn a_clock_is_set_ahead_where_it_gains_on_the_own_one() {
     assert_eq!(clock.looked(begun, ahead(0)), None, "set back");
     let gained = clock.looked(begun, ahead(3600)).unwrap();
     assert!((3590..=3600).contains(&gained.as_secs()), "{gained:?}");
-    // What took long to be answered has not been set.
+    // A slow reading does not count as a change of the clock.
     let long_ago = begun.checked_sub(Duration::from_secs(60)).unwrap();
     clock.looked(long_ago, ahead(3600));
     assert_eq!(clock.looked(begun, ahead(3650)), None);

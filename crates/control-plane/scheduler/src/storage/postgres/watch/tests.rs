@@ -1,4 +1,4 @@
-//! Watches of a real server whose tables are changed by hand.
+//! Watches on a real server whose tables are changed by hand.
 
 use outrigger_components_testing::server;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::storage::postgres::Postgres;
 use crate::storage::shared::backend::{Backend, Write};
 
-/// Longest wait for something that has to happen.
+/// Deadline for expected events.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn store(server: &server::Postgres) -> (Postgres, tokio_postgres::Client) {
@@ -28,7 +28,7 @@ async fn put(store: &Postgres, key: &str) {
     assert!(store.commit(&[], &[put]).await.unwrap());
 }
 
-/// The same over connections that broke.
+/// Like `put`, with retries over broken connections.
 async fn put_again(store: &Postgres, key: &str) {
     let put = [Write::Put {
         key: key.into(),
@@ -47,7 +47,7 @@ async fn next(watch: &mut Box<dyn Watch>) -> Result<Vec<Event>, StorageError> {
     told.expect("nothing is told")
 }
 
-/// Invariant: a watch does not pass over what another server stores under revisions that the one before it had already used.
+/// Invariant: a watch does not skip changes of a new server under revisions that the previous one had used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_ends_where_the_revision_goes_back() {
     let Some(server) = server::Postgres::start() else {
@@ -69,8 +69,8 @@ async fn a_watch_ends_where_the_revision_goes_back() {
     );
 }
 
-/// Invariant: where another server takes over, which lacks something, no watch goes on as if nothing had happened, also where the
-/// revision is past the old one again. A server that was only restarted is the same one.
+/// Invariant: a watch ends when another server with less data takes over, even if the revision has passed the
+/// old one. A restarted server is the same server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_ends_where_another_server_takes_over() {
     let Some(mut server) = server::Postgres::start() else {
@@ -83,7 +83,7 @@ async fn a_watch_ends_where_another_server_takes_over() {
         tokio::spawn(connection);
         client
     };
-    // As an account of a scheduler may be.
+    // An account with the rights of a scheduler.
     let sql = "CREATE ROLE plain LOGIN; GRANT CREATE ON SCHEMA public TO plain";
     connect(&server).await.batch_execute(sql).await.unwrap();
     let store = Postgres::new(&server.text().replace("user=postgres", "user=plain")).unwrap();
@@ -111,14 +111,14 @@ async fn a_watch_ends_where_another_server_takes_over() {
     assert_eq!(next(&mut watch).await.unwrap().len(), 2, "a new one goes on");
 }
 
-/// Invariant: no deletion is passed over unnoticed, wherever a page ends.
+/// Invariant: no deletion is missed, wherever a page ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_ends_where_deletions_it_was_not_told_are_forgotten() {
     let Some(server) = server::Postgres::start() else {
         return;
     };
     let (store, control) = store(&server).await;
-    // As many as a page has.
+    // A full page.
     let changes = "INSERT INTO scheduler_pairs (key, value, created, modified, version)
              SELECT convert_to('dapr/jobs/' || at, 'UTF8'), '', 10, 10, 1 FROM generate_series(1, 1000) AS at;
          UPDATE scheduler_meta SET value = 10 WHERE name = 'revision'";
@@ -135,7 +135,7 @@ async fn a_watch_ends_where_deletions_it_was_not_told_are_forgotten() {
             "{error}"
         );
     }
-    // One that has been told all of it goes on.
+    // A watch that is up to date continues.
     let mut after = store.watch(Range::prefix("dapr/jobs/"), 10);
     put(&store, "dapr/jobs/next").await;
     assert_eq!(next(&mut after).await.unwrap().len(), 1);

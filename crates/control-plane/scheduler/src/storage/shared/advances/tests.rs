@@ -8,16 +8,16 @@ use crate::backlog::Backlog;
 use crate::storage::pair::Pair;
 use crate::storage::shared::backend::{Scan, Watch};
 
-/// What becomes of the transactions of a store.
+/// Decides the result of a store's transactions.
 #[async_trait]
 trait Commits: Send + Sync + 'static {
     async fn commit(&self, writes: &[Write]) -> Result<bool, StorageError>;
 }
 
-/// A store that has the member's entry and its transactions, and nothing else.
+/// A store with the member's entry and transactions only.
 struct Fake<C>(C);
 
-/// Each transaction begins at once and ends when it may.
+/// Each transaction starts at once and ends when allowed.
 struct Slow {
     begun: Semaphore,
     may_end: Semaphore,
@@ -119,7 +119,7 @@ fn advance(name: &str, tenure: Tenure, backlog: &Arc<Backlog>) -> Advance {
     }
 }
 
-/// Invariant: what is being written when the scheduler stops is written before its store is closed.
+/// Invariant: a write in progress at shutdown completes before its store is closed.
 #[tokio::test(start_paused = true)]
 async fn the_end_waits_for_what_is_being_written_and_begins_nothing_without_a_fence() {
     let store = Arc::new(Fake(Slow {
@@ -149,8 +149,8 @@ async fn the_end_waits_for_what_is_being_written_and_begins_nothing_without_a_fe
     );
 }
 
-/// Invariant: what could not be stored before others had the jobs is not stored when this scheduler has them again: it would
-/// take back what they did meanwhile.
+/// Invariant: progress not stored before another scheduler owned the jobs is dropped when this one owns them
+/// again. It would undo the other's work.
 #[tokio::test(start_paused = true)]
 async fn what_is_known_of_an_earlier_tenure_is_not_stored_in_a_later_one() {
     let store = Arc::new(Fake(Silent::default()));
@@ -158,13 +158,13 @@ async fn what_is_known_of_an_earlier_tenure_is_not_stored_in_a_later_one() {
     let backlog = Arc::new(Backlog::default());
     advances.fence(Some(fence(1)));
     advances.advance(advance("old", 1, &backlog));
-    // The attempt is made, and the next one comes after a pause, which the scheduler loses its place in.
+    // The attempt is made; the scheduler loses its shard in the pause before the next one.
     tokio::time::sleep(RETRY / 2).await;
     assert_eq!(store.0.attempts().len(), 1);
     advances.fence(None);
     advances.fence(Some(fence(2)));
     tokio::time::sleep(RETRY * 2).await;
-    // The engine has not heard of it yet.
+    // The engine has not learned of it yet.
     advances.advance(advance("late", 1, &backlog));
     advances.flush().await;
     advances.advance(advance("new", 2, &backlog));

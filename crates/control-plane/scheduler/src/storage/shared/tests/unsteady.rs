@@ -1,35 +1,35 @@
-//! A store whose answers get lost, before or after it has done the work.
+//! A store whose requests or responses get lost.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
 
-/// What becomes of a transaction.
+/// The fate of a transaction.
 pub(super) enum Loss {
-    /// It does not come to the store.
+    /// The request does not reach the store.
     Request,
-    /// It comes to the store later, when nobody waits for it any more.
+    /// The request reaches the store after the caller has given up.
     Late,
-    /// Its answer does not come; meanwhile others do this.
+    /// The response is lost, and other clients write this before the caller notices.
     Answer(Vec<Write>),
 }
 
-/// A store, and the way to it.
+/// A store behind an unreliable connection.
 pub(super) struct Unsteady {
     pub(super) store: Arc<dyn Backend>,
-    /// The next transaction.
+    /// Fate of the next transaction.
     pub(super) loss: Mutex<Option<Loss>>,
-    /// What comes of the next look at entries in place of them.
+    /// Error of the next check of entries.
     pub(super) failure: Mutex<Option<StorageError>>,
-    /// Looks at entries that have ended.
+    /// Number of completed checks of entries.
     pub(super) looks: AtomicUsize,
-    /// It takes what only deletes, as an etcd does that is full.
+    /// Accepts only deletions, like a full etcd.
     pub(super) is_full: AtomicBool,
-    /// What is given back next gets lost.
+    /// The next revocation is lost.
     pub(super) loses_revoke: AtomicBool,
     pub(super) granted: Mutex<Vec<i64>>,
-    /// What is on its way yet.
+    /// Delayed requests.
     pub(super) late: Mutex<Vec<(Vec<Condition>, Vec<Write>)>>,
 }
 
@@ -62,7 +62,7 @@ impl Backend for Unsteady {
         self.store.get(keys).await
     }
     async fn scan(&self, range: Range, at: Option<i64>) -> Result<Scan, StorageError> {
-        // Those of jobs may be under way.
+        // Scans of jobs may be in progress.
         if !range.has(LEADERSHIP.as_bytes()) {
             return self.store.scan(range, at).await;
         }
