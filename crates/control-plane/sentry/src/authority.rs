@@ -1,4 +1,4 @@
-//! The authority as a whole: loaded from its files, or generated into them.
+//! The authority as a whole: loads it from its files, or generates it.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,49 +16,49 @@ use crate::{
 };
 
 const LOG: &str = "dapr.sentry.ca";
-/// Where the record of the rotation is, for the log.
+/// Location of the rotation's record, for the log.
 const RECORD: &str = "ca-rotation.json (in Kubernetes that key of the Secret dapr-trust-bundle)";
 
-/// Everything that signs. Replaced as a whole when the files change.
+/// All signing material. Replaced as a whole when the files change.
 #[derive(Debug)]
 pub(crate) struct Authority {
     pub x509: X509Authority,
-    /// Absent when no tokens are issued.
+    /// `None` if no tokens are issued.
     pub jwt: Option<JwtAuthority>,
-    /// The contents of the files that it was loaded from.
+    /// Contents of the files it was loaded from.
     pub files: Contents,
-    /// The CA before, while its root is trusted: sentry shows certificates of it, so that those find it who were
-    /// started with the roots of that time.
+    /// The previous CA, while its root is trusted. Sentry presents certificates of it, so that peers with the
+    /// old roots can connect.
     pub previous: Option<X509Authority>,
-    /// Where its rotation stands.
+    /// State of the rotation.
     pub rotation: Status,
-    /// How long its rotation takes.
+    /// Timing of the rotation.
     pub terms: Terms,
 }
 
 impl Authority {
-    /// The CA that signs the certificates of sentry itself.
+    /// The CA that signs sentry's own certificates.
     pub(crate) fn shown(&self, now: OffsetDateTime) -> &X509Authority {
         let is_shown = |before: &&X509Authority| self.terms.shows_previous(before.not_after(), now);
         self.previous.as_ref().filter(is_shown).unwrap_or(&self.x509)
     }
 }
 
-/// The authority cannot be set up.
+/// Why the authority cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// The files cannot be used.
     #[error(transparent)]
     Material(#[from] MaterialError),
-    /// New certificates cannot be made.
+    /// Certificates cannot be generated.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// A new JWT key cannot be made.
+    /// A JWT key cannot be generated.
     #[error("cannot generate a JWT signing key")]
     GenerateJwt,
 }
 
-/// Where an authority comes from and what it is for.
+/// Source and settings of an authority.
 #[derive(Debug, Clone)]
 pub(crate) struct AuthoritySource {
     pub paths: Paths,
@@ -84,15 +84,15 @@ impl AuthoritySource {
         }
     }
 
-    /// Loads the authority at start. Where there is nothing yet it is generated and written; where only some of the
-    /// files exist it is not, because what they signed would be worth nothing. The flag tells whether anything was
+    /// Loads the authority at start. If no files exist, it is generated and written. If only some exist, it
+    /// is not: their signatures would not match a new authority. The flag tells whether anything was
     /// generated. Blocking.
     pub(crate) fn load_or_generate(&self) -> Result<(Authority, bool), AuthorityError> {
         self.paths.recover()?;
         self.load_or_generate_on(&self.paths)
     }
 
-    /// The same, with the files of a store.
+    /// Like [`Self::load_or_generate`], on a given store.
     pub(crate) fn load_or_generate_on(
         &self,
         store: &dyn MaterialStore,
@@ -112,15 +112,16 @@ impl AuthoritySource {
         Ok((authority, new || written))
     }
 
-    /// Loads the authority again, after a change or to see whether its rotation is due. No other is generated: files
-    /// are usually replaced one after the other, and whoever trusts the authority in use trusts no new one. The flag
-    /// tells whether anything was written. Blocking.
+    /// Reloads the authority, after a change or to check whether its rotation is due. Never generates another
+    /// one: files are usually replaced one by one, and peers would not trust a new authority. The flag tells
+    /// whether anything was written. Blocking.
     pub(crate) fn reload(&self, in_use: &Authority) -> Result<(Authority, bool), AuthorityError> {
         let settled = Contents::read(&self.paths)? == in_use.files;
         self.reload_on(&self.paths, settled)
     }
 
-    /// The same, with the files of a store; `settled`: they are in use and published as they are.
+    /// Like [`Self::reload`], on a given store. `settled` means that the files are in use and published
+    /// unchanged.
     pub(crate) fn reload_on(
         &self,
         store: &dyn MaterialStore,
@@ -133,8 +134,7 @@ impl AuthoritySource {
         self.settle(store, settled)
     }
 
-    /// Takes the step of the rotation that is due, loads what comes of it, and keeps it. Nothing is written that cannot
-    /// be loaded.
+    /// Takes the due step of the rotation, loads the result and stores it. Only files that load are written.
     fn settle(&self, store: &dyn MaterialStore, settled: bool) -> Result<(Authority, bool), AuthorityError> {
         let (jwt, new_jwt) = match &self.jwt {
             None => (None, false),
@@ -177,7 +177,7 @@ impl AuthoritySource {
             material::folder(&self.paths.root).display()
         );
         let pem = x509::generate(&self.sentry, span(self.skew), OffsetDateTime::now_utc())?;
-        // The root last: whoever waits for it finds the rest.
+        // The root comes last: a reader that sees it finds the other files.
         store.create(&[
             (File::IssuerKey, &pem.key),
             (File::Issuer, &pem.issuer),
@@ -264,12 +264,12 @@ fn span(duration: Duration) -> time::Duration {
     time::Duration::try_from(duration).unwrap_or(time::Duration::MAX)
 }
 
-/// Files that belong together.
+/// A set of files that belong together.
 enum FileSet<const N: usize> {
     All([Vec<u8>; N]),
-    /// None exists.
+    /// No file exists.
     None([PathBuf; N]),
-    /// Some exist, others do not.
+    /// Some files are missing.
     Partial(MaterialError),
 }
 

@@ -1,4 +1,4 @@
-//! A Kubernetes cluster as the home of the authority: its Configuration, and its files in a Secret and a ConfigMap.
+//! Kubernetes as the store of the authority: its Configuration, and its files in a Secret and a ConfigMap.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,51 +18,51 @@ use crate::material::{File, Paths};
 use crate::settings::Settings;
 
 const LOG: &str = "dapr.sentry.ca";
-/// What sentry calls itself to the API.
+/// User agent for the Kubernetes API.
 const AGENT: &str = concat!("outrigger-sentry/", env!("CARGO_PKG_VERSION"));
 /// Name of the Secret and of the ConfigMap.
 const BUNDLE: &str = "dapr-trust-bundle";
-/// Annotation of the Secret that tells people where the rotation of the CA stands.
+/// Annotation of the Secret with the state of the rotation, for operators.
 const ANNOTATION: &str = "outrigger/ca-rotation";
-/// Attempts to write the bundle while others write it too.
+/// Attempts to write the bundle on conflicts with other writers.
 const ATTEMPTS: usize = 5;
-/// How long the API is tried for at the start, and the pause between two attempts.
+/// How long to retry the API at start, and the pause between attempts.
 const API_TIMEOUT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The cluster cannot be used.
+/// Why the cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// Its API.
+    /// The API client cannot be set up.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The Configuration of the control plane.
+    /// The Configuration of the control plane cannot be read.
     #[error("cannot read the Configuration {namespace}/{name} (--config, NAMESPACE): {cause}")]
     Configuration {
         /// The namespace of sentry.
         namespace: String,
         /// Name of the Configuration.
         name: String,
-        /// What the cluster's API answered.
+        /// Error of the Kubernetes API.
         cause: ApiError,
     },
-    /// The files.
+    /// The Secret or ConfigMap cannot be read or written.
     #[error(
         "cannot {what} the {kind} {namespace}/dapr-trust-bundle: {cause}; the chart creates it, and gives sentry the right"
     )]
     Bundle {
         /// `read` or `write`.
         what: &'static str,
-        /// Secret or ConfigMap.
+        /// `Secret` or `ConfigMap`.
         kind: &'static str,
         /// The namespace of sentry.
         namespace: String,
-        /// What the cluster's API answered.
+        /// Error of the Kubernetes API.
         cause: ApiError,
     },
 }
 
-/// A client of the cluster.
+/// Connects to the cluster.
 ///
 /// # Errors
 /// [`ClusterError::Connect`].
@@ -70,10 +70,10 @@ pub(crate) async fn client(cluster: &Cluster) -> Result<Client, ClusterError> {
     Ok(Client::new(cluster.kubeconfig.as_deref(), AGENT).await?)
 }
 
-/// The settings of the control plane's Configuration.
+/// The settings in the control plane's Configuration.
 ///
 /// # Errors
-/// When it cannot be read, or used.
+/// If it cannot be read, or is not valid.
 pub(crate) async fn settings(client: &Client, config: &Config) -> Result<Settings, SentryError> {
     let (namespace, name) = (&config.namespace, config.configuration.to_string_lossy());
     let read = with_retries(|| client.get::<Value>(Kind::CONFIGURATIONS, Some(namespace), &name)).await;
@@ -88,7 +88,7 @@ pub(crate) async fn settings(client: &Client, config: &Config) -> Result<Setting
     )?)
 }
 
-/// Repeats a request while there is no answer: the API may be about to start.
+/// Retries a request without answer, because the API may still be starting.
 async fn with_retries<T, F>(request: impl Fn() -> F) -> Result<T, ApiError>
 where
     F: Future<Output = Result<T, ApiError>>,
@@ -104,25 +104,25 @@ where
     }
 }
 
-/// Where the authority comes from.
+/// The source of the authority.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// Files on this machine.
+    /// Local files.
     Files(AuthoritySource),
     Cluster(Bundle),
 }
 
-/// The files of the authority in a cluster.
+/// The authority's files in a cluster.
 #[derive(Debug)]
 pub(crate) struct Bundle {
     client: Client,
     namespace: String,
-    /// Its paths are keys of the Secret, for errors.
+    /// For errors; the paths are keys of the Secret.
     source: AuthoritySource,
 }
 
 impl Source {
-    /// The bundle of a cluster. Its keys are the names of the files of `source`.
+    /// The bundle of a cluster. Its keys are the file names of `source`.
     pub(crate) fn cluster(client: Client, namespace: &str, mut source: AuthoritySource) -> Self {
         let key = |path: &Path| {
             let name = path.file_name().unwrap_or_default();
@@ -144,7 +144,7 @@ impl Source {
         })
     }
 
-    /// Loads the authority; where there is nothing yet it is generated and kept. The flag tells whether it was.
+    /// Loads the authority; if none exists, generates and stores it. The flag tells whether it was generated.
     ///
     /// # Errors
     /// [`SentryError`].
@@ -159,9 +159,9 @@ impl Source {
         }
     }
 
-    /// Loads the authority again, and takes the step of its rotation that is due; the flag tells whether anything was
-    /// written. No other authority is generated: where files are missing, those in use stay in use, and a cluster gets
-    /// them back.
+    /// Reloads the authority and takes the due step of its rotation. The flag tells whether anything was
+    /// written. Never generates another authority: missing files are restored from those in use, in the
+    /// cluster too.
     ///
     /// # Errors
     /// [`SentryError`].
@@ -178,14 +178,15 @@ impl Source {
 }
 
 impl Bundle {
-    /// Brings memory and cluster into line: what stands there is loaded, what is missing there is written. Without an
-    /// authority in use an empty bundle is filled with a new one. Several replicas may do so at once: the first to
-    /// write wins, the others take what it wrote. The flag tells whether anything was written into the Secret.
+    /// Reconciles memory and cluster: loads what the cluster has and writes what it lacks. Without an
+    /// authority in use, an empty bundle is filled with a new one. Several replicas may do so at once: the
+    /// first write wins and the others load it. The flag tells whether the Secret was written.
     async fn settle(&self, in_use: Option<&Authority>) -> Result<(Authority, bool), SentryError> {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            // The map first: whoever writes it afterwards has then seen no older Secret than its writer had.
+            // The ConfigMap first, so that a writer of the ConfigMap never has an older Secret than the
+            // previous writer.
             let map = self.read(Kind::CONFIG_MAPS, "ConfigMap").await;
             let secret = self.read(Kind::SECRETS, "Secret").await?;
             let map = map?;
@@ -250,7 +251,7 @@ impl Bundle {
         Ok((loaded, written || !refilled.is_empty()))
     }
 
-    /// Writes what is new into the Secret, and what is public into the ConfigMap.
+    /// Writes changes to the Secret, and public files to the ConfigMap.
     async fn keep(
         &self,
         secret: &Value,

@@ -1,4 +1,4 @@
-//! What a sentry process is told by flags and environment, checked as a whole.
+//! The settings of a sentry process, read from flags and the environment and validated as a whole.
 
 mod flags;
 
@@ -17,7 +17,8 @@ use crate::{jwt::Algorithm, material::Paths, rotation::RotationMode};
 
 pub use crate::validator::ControlPlane;
 
-/// Connections of the gRPC server: a process needs one for a moment, twice in the life of its certificate.
+/// Connection limits of the gRPC server. A process connects briefly, twice in the lifetime of its
+/// certificate.
 const CONNECTIONS: Limits = Limits {
     connections: 4096,
     per_source: 512,
@@ -28,66 +29,66 @@ const CONNECTIONS: Limits = Limits {
 pub struct Config {
     /// The Configuration file with the `mtls` settings.
     pub configuration: PathBuf,
-    /// The cluster that sentry belongs to; `None` without.
+    /// The cluster of sentry; `None` outside of Kubernetes.
     pub cluster: Option<Cluster>,
     /// The files of the CA.
     pub paths: Paths,
-    /// Whether the CA is rotated.
+    /// Which CAs are rotated.
     pub rotation: RotationMode,
     /// Trust domain of the control plane.
     pub trust_domain: TrustDomain,
-    /// Namespace this sentry belongs to.
+    /// Namespace of this sentry.
     pub namespace: String,
-    /// Who gets identities of the control plane without a token.
+    /// Which callers get control plane identities without a token.
     pub control_plane: ControlPlane,
-    /// Address of the gRPC server; an empty host means all addresses.
+    /// Address of the gRPC server. An empty host means all addresses.
     pub grpc: Listen,
-    /// How many connections the gRPC server keeps.
+    /// Connection limits of the gRPC server.
     pub connections: Limits,
     /// Port of the health server, on all addresses.
     pub healthz_port: u16,
     /// Port of the metrics server, on all addresses; `None` when metrics are off.
     pub metrics_port: Option<u16>,
-    /// Token issuing, when on.
+    /// Settings of tokens; `None` if sentry issues none.
     pub jwt: Option<JwtConfig>,
-    /// The OIDC server, when on. It also needs `jwt`.
+    /// Settings of the OIDC server, which also requires `jwt`; `None` if it is off.
     pub oidc: Option<OidcConfig>,
-    /// The process log.
+    /// Settings of the process log.
     pub log: LogSettings,
 }
 
 /// A Kubernetes cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
-    /// How it is reached from outside of a pod.
+    /// Path of a kubeconfig, for use outside of a pod.
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// How tokens are issued.
+/// Settings of tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JwtConfig {
-    /// The `iss` claim; absent means no such claim.
+    /// The `iss` claim; `None` omits it.
     pub issuer: Option<String>,
     /// Signature algorithm; a generated key is always used with RS256.
     pub algorithm: Algorithm,
-    /// The `kid` header; absent means the key's thumbprint.
+    /// The `kid` header; `None` means the key's thumbprint.
     pub key_id: Option<String>,
     /// Lifetime of tokens.
     pub ttl: Duration,
 }
 
-/// The OIDC server.
+/// Settings of the OIDC server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OidcConfig {
-    /// Where it listens.
+    /// Its address.
     pub listen: Listen,
-    /// Certificate and key files, PEM; absent means plain HTTP.
+    /// Certificate and key files, PEM; `None` means plain HTTP.
     pub tls: Option<TlsFiles>,
     /// Replaces `jwks_uri` in the discovery document.
     pub jwks_uri: Option<String>,
     /// Path in front of the endpoints: empty, or with a leading and without a trailing slash.
     pub path_prefix: String,
-    /// Hosts requests may name; empty allows all, as does an entry `*`.
+    /// Hosts that requests may name. Empty, or an entry `*`, allows all.
     pub allowed_hosts: Vec<String>,
 }
 
@@ -187,7 +188,7 @@ fn paths(flags: &Values) -> Paths {
     }
 }
 
-/// The cluster, in Kubernetes mode; `has_namespace`: the environment says where sentry is.
+/// The cluster, in Kubernetes mode. `has_namespace` tells whether the environment names sentry's namespace.
 fn cluster(reader: &mut Reader<'_>, has_namespace: bool) -> Option<Cluster> {
     if reader.mode() != Mode::Kubernetes {
         return None;

@@ -1,4 +1,4 @@
-//! The files of an authority, in memory.
+//! The authority's files in memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,28 +8,28 @@ use zeroize::Zeroizing;
 
 use crate::material::{File, MaterialError, MaterialStore};
 
-/// Files that make no sense without each other.
+/// Files that are valid only together.
 const SETS: [&[File]; 2] = [
     &[File::Root, File::Issuer, File::IssuerKey],
     &[File::JwtKey, File::Jwks],
 ];
 
-/// What the files of an authority hold. Those that do not exist are not among them; none is empty.
+/// Contents of the authority's files. Missing files are left out, and no file is empty.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Contents(BTreeMap<File, Zeroizing<Vec<u8>>>);
 
 impl Contents {
-    /// Everything in a store.
+    /// Reads all files of a store.
     ///
     /// # Errors
-    /// When a file of the certificates exists and cannot be read.
+    /// If a certificate file exists and cannot be read.
     pub(crate) fn read(store: &dyn MaterialStore) -> Result<Self, MaterialError> {
         let mut contents = Self::default();
         for file in File::ALL {
             match store.read(file) {
                 Ok(Some(read)) => contents.set(file, read),
                 Ok(None) => {}
-                // Where tokens are issued, whoever loaded the key has said so.
+                // If tokens are issued, loading the key reports the error.
                 Err(_) if matches!(file, File::JwtKey | File::Jwks) => {}
                 Err(error) => return Err(error),
             }
@@ -53,8 +53,8 @@ impl Contents {
         self.0.iter().map(|(file, contents)| (*file, contents.as_slice()))
     }
 
-    /// Puts back from `in_use` what is missing of files that belong together, and names it. Where those that remain
-    /// are of another authority, somebody is about to replace all of them: these stay as they are.
+    /// Restores missing files of a set from `in_use` and returns their names. If the remaining files belong
+    /// to another authority, they are being replaced and stay as they are.
     pub(crate) fn refill(&mut self, in_use: &Self) -> Vec<File> {
         let mut refilled = Vec::new();
         for set in SETS {
@@ -69,7 +69,7 @@ impl Contents {
                 }
             }
         }
-        // The record is that of the certificates.
+        // The record belongs to the certificates.
         let is_same = self.get(File::Issuer) == in_use.get(File::Issuer);
         if let (true, None, Some(record)) = (is_same, self.get(File::Rotation), in_use.get(File::Rotation)) {
             self.set(File::Rotation, record.to_vec());
@@ -79,14 +79,14 @@ impl Contents {
     }
 }
 
-/// Keys are not for logs.
+/// Omits the contents, because they include keys.
 impl fmt::Debug for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-/// A store that nobody else sees.
+/// A private in-memory store.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryStore(Mutex<Contents>);
 

@@ -1,4 +1,4 @@
-//! Reading certificate signing requests. Only the public key is taken from them.
+//! Parses certificate signing requests. Only the public key is used.
 
 use outrigger_identity::pem;
 use rustls_pki_types::SubjectPublicKeyInfoDer;
@@ -16,10 +16,10 @@ pub(crate) enum CsrError {
     Signature,
 }
 
-/// The public key (DER `SubjectPublicKeyInfo`) of a PEM request that its owner signed.
+/// The public key (DER `SubjectPublicKeyInfo`) of a PEM request with a valid signature of that key.
 pub(crate) fn public_key(csr: &[u8]) -> Result<Vec<u8>, CsrError> {
     let (tag, der) = pem::decode_block(csr).map_err(|_| CsrError::Pem)?;
-    // Sidecars before Dapr 1.12 wrote the second one.
+    // Sidecars before Dapr 1.12 send the second one.
     if tag != "CERTIFICATE REQUEST" && tag != "CERTIFICATE" {
         return Err(CsrError::Pem);
     }
@@ -106,7 +106,7 @@ mod tests {
     fn a_request_signed_by_another_key_is_refused() {
         let (_, one) = csr(&rcgen::PKCS_ED25519);
         let (_, two) = csr(&rcgen::PKCS_ED25519);
-        // Both have the same shape and end with the 64 bytes of the signature.
+        // Both end with the 64 bytes of the signature.
         let mut mixed = one[..one.len() - 64].to_vec();
         mixed.extend_from_slice(&two[two.len() - 64..]);
         let found = public_key(pem::encode("CERTIFICATE REQUEST", &mixed).as_bytes());

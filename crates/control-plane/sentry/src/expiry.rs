@@ -1,4 +1,4 @@
-//! Saying in time that the issuer certificate ends: where it is not rotated, nobody renews it but people.
+//! Warns before the issuer certificate expires. Without rotation an operator has to renew it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 use crate::authority::Authority;
 
 const LOG: &str = "dapr.sentry.ca";
-/// Between two looks; what is wrong is said again each time.
+/// Interval of checks; a warning is repeated at each.
 const POLL_INTERVAL: Duration = Duration::from_secs(12 * 60 * 60);
-/// How long before its end the issuer certificate is spoken of.
+/// How long before the expiry the warnings begin.
 const NOTICE: time::Duration = time::Duration::days(30);
 
-/// Looks after the issuer certificate in use until told to stop.
+/// Checks the issuer certificate in use until stopped.
 pub(crate) async fn watch(authority: Arc<ArcSwap<Authority>>, drain: CancellationToken) {
     loop {
         let end = authority.load().x509.not_after();

@@ -18,15 +18,15 @@ use crate::{
     service::CaService,
 };
 
-/// Largest request, in bytes: a CSR and a token are a few KiB.
+/// Maximum size of a request in bytes. A CSR and a token have a few KiB.
 const MAX_MESSAGE: usize = 256 << 10;
-/// Time limit of a call, from its header to its answer.
+/// Timeout of a call, from its headers to its response.
 const CALL: Duration = Duration::from_secs(30);
 
-/// Connections may take this part of the descriptors of the process.
+/// Divisor of the process's file descriptors: connections may use one part of this many.
 const PART: usize = 2;
 
-/// Serves the CA until told to stop.
+/// Serves the CA until stopped.
 pub(crate) async fn serve(
     server: Server,
     certificate: Arc<CurrentCertificate>,

@@ -1,7 +1,6 @@
-//! JSON web tokens and key sets: signing tokens for workloads, verifying those of others.
+//! JSON web tokens and key sets: signs tokens for workloads, and verifies tokens of other issuers.
 //!
-//! The signatures come from aws-lc directly: the usual JWT crates leave out ES512, which Dapr's
-//! contract lists.
+//! Signatures use aws-lc directly, because the usual JWT crates lack ES512, which Dapr's contract lists.
 
 mod algorithm;
 mod claims;
@@ -25,7 +24,7 @@ fn encode_segment(bytes: &[u8]) -> String {
 }
 
 fn decode_segment(text: &str) -> Option<Vec<u8>> {
-    // Some producers pad; the padding carries nothing.
+    // Some producers add padding.
     URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()
 }
 

@@ -1,5 +1,5 @@
-//! The certificate authority of the control plane: it gives every workload its SPIFFE identity, as
-//! an X.509 certificate and, when asked to, as a JWT.
+//! The certificate authority of the control plane. It issues every workload its SPIFFE identity, as an X.509
+//! certificate and optionally as a JWT.
 //!
 //! [`Config`] → [`Sentry::build`] → [`Sentry::run`].
 

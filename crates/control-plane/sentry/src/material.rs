@@ -1,4 +1,4 @@
-//! The files of the authority: reading, writing, and saying what is wrong with them.
+//! Reads and writes the authority's files, and reports problems with them.
 
 mod staged;
 
@@ -10,7 +10,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// Where the authority's files are.
+/// Paths of the authority's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
     /// Root certificates, PEM.
@@ -28,7 +28,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Finishes the files that an earlier start was killed in, and removes its drafts. Blocking.
+    /// Completes an interrupted write of an earlier start and removes its drafts. Blocking.
     ///
     /// # Errors
     /// [`MaterialError`].
@@ -75,7 +75,6 @@ pub enum File {
 }
 
 impl File {
-    /// All of them.
     pub(crate) const ALL: [Self; 6] = [
         Self::Root,
         Self::Issuer,
@@ -105,7 +104,7 @@ impl File {
     }
 }
 
-/// Something wrong with the contents of a file.
+/// A problem with the contents of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub file: File,
@@ -129,29 +128,29 @@ impl Fault {
     }
 }
 
-/// The authority's files could not be used.
+/// Why the authority's files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MaterialError {
-    /// A file has contents that cannot be used.
+    /// The contents of a file are not valid.
     #[error("{title} in {}: {problem}{remedy}", path.display())]
     Invalid {
-        /// What the file holds.
+        /// Description of the file.
         title: &'static str,
         /// Path of the file.
         path: PathBuf,
         /// The reason, for the message.
         problem: String,
-        /// What to do, as a sentence after the problem; may be empty.
+        /// The remedy as a sentence, or empty.
         remedy: String,
     },
-    /// A file exists and cannot be read.
+    /// A file exists but cannot be read.
     #[error("{title}: cannot read {}", path.display())]
     Read {
-        /// What the file holds.
+        /// Description of the file.
         title: &'static str,
         /// Path of the file.
         path: PathBuf,
-        /// What the operating system answered.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A file cannot be written.
@@ -160,33 +159,33 @@ pub enum MaterialError {
         path.display()
     )]
     Write {
-        /// What the file holds.
+        /// Description of the file.
         title: &'static str,
         /// Path of the file.
         path: PathBuf,
-        /// What the operating system answered.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Some of the files exist without the others; new material would not match them.
+    /// Some files of a set are missing; generated ones would not match the rest.
     #[error(
         "{} is missing while other files of the CA exist: replacing them would end the trust of everything that they \
          signed. Either restore it from a backup, or move all of them away ({}) to start with a new CA",
         missing.display(), shown(found)
     )]
     Incomplete {
-        /// The file that does not exist.
+        /// The missing file.
         missing: PathBuf,
-        /// The files that exist.
+        /// The existing files.
         found: Vec<PathBuf>,
     },
-    /// The files were there when the process started.
+    /// Files that were loaded at start are missing now.
     #[error(
         "{} no longer exist: restore them from a backup, or restart sentry to begin with a new CA, which no process \
          trusts yet",
         shown(missing)
     )]
     Gone {
-        /// The files.
+        /// The missing files.
         missing: Vec<PathBuf>,
     },
 }
@@ -196,14 +195,14 @@ fn shown(paths: &[PathBuf]) -> String {
     paths.join(", ")
 }
 
-/// Where the authority's files are kept.
+/// A store for the authority's files.
 pub(crate) trait MaterialStore {
-    /// A file; `None` when there is none.
+    /// Reads a file; `None` if it does not exist.
     fn read(&self, file: File) -> Result<Option<Vec<u8>>, MaterialError>;
-    /// Keeps new files that belong together, all or none of them, in this order. Nothing that exists is ever replaced,
-    /// except for the record.
+    /// Writes new files that belong together, all or none, in this order. Existing files are never replaced,
+    /// except the record.
     fn create(&self, files: &[(File, &[u8])]) -> Result<(), MaterialError>;
-    /// Keeps a file, in the place of the one that there is.
+    /// Writes a file, replacing an existing one.
     fn replace(&self, file: File, contents: &[u8]) -> Result<(), MaterialError>;
 }
 
@@ -223,7 +222,7 @@ impl MaterialStore for Paths {
     }
 }
 
-/// Reads a file; `None` when it does not exist.
+/// Reads a file; `None` if it does not exist.
 fn read(paths: &Paths, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
     read_at(file.title(), paths.of(file))
 }
@@ -240,7 +239,7 @@ fn read_at(title: &'static str, path: &Path) -> Result<Option<Vec<u8>>, Material
     }
 }
 
-/// Where a file is written before it gets its name.
+/// The temporary path for writing a file.
 fn draft(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -248,13 +247,13 @@ fn draft(path: &Path) -> PathBuf {
     folder(path).join(name)
 }
 
-/// Gives a draft its name. Unlike a renamed file, a link does not take the place of another.
+/// Links a draft to its path. Unlike a rename, this does not replace an existing file.
 fn link(draft: &Path, path: &Path) -> io::Result<()> {
     std::fs::hard_link(draft, path)?;
     std::fs::remove_file(draft)
 }
 
-/// Writes a file as a whole, readable by its owner only; `place` takes the draft to its name.
+/// Writes a whole file, readable by its owner only. `place` moves the draft to its path.
 fn write(
     title: &'static str,
     path: &Path,
@@ -267,7 +266,7 @@ fn write(
         handle.write_all(contents)?;
         handle.sync_all()?;
         place(&draft, path)?;
-        // The name, too, is there after the machine crashed; the order of several files rests on it.
+        // Syncs the folder, so that the name survives a crash; the order of several files relies on it.
         std::fs::File::open(folder(path))?.sync_all()
     };
     written().map_err(|source| {
@@ -282,7 +281,7 @@ fn write(
 }
 
 fn private_file(path: &Path) -> io::Result<std::fs::File> {
-    // A draft left over from a crash could have another mode.
+    // A draft left by a crash could have another mode.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -1,4 +1,4 @@
-//! The metrics of the authority, under the names Dapr gives them.
+//! The metrics of the authority, with Dapr's names.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -19,47 +19,46 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// A certificate was requested.
+    /// Counts a certificate request.
     pub(crate) fn request_received(&self) {
         self.requests.fetch_add(1, Relaxed);
     }
 
-    /// A certificate was issued.
+    /// Counts an issued certificate.
     pub(crate) fn request_succeeded(&self) {
         self.successes.fetch_add(1, Relaxed);
     }
 
-    /// A certificate was refused, for whatever reason.
+    /// Counts a refused request.
     pub(crate) fn request_failed(&self) {
         self.failures.fetch_add(1, Relaxed);
     }
 
-    /// The authority could not issue the certificate of its own server.
+    /// Counts a failure to issue sentry's own certificate.
     pub(crate) fn own_certificate_failed(&self) {
         self.own_failures.fetch_add(1, Relaxed);
     }
 
-    /// The CA's material was generated or replaced.
+    /// Counts a new or replaced CA.
     pub(crate) fn issuer_changed(&self) {
         self.issuer_changes.fetch_add(1, Relaxed);
     }
 
-    /// End of validity of the issuer's certificate, in seconds since 1970.
+    /// Sets the expiry of the issuer's certificate, in seconds since 1970.
     pub(crate) fn issuer_expires(&self, at: i64) {
         self.issuer_expiry.store(at, Relaxed);
     }
 
-    /// Where the rotation of the CA stands.
+    /// Sets the state of the rotation.
     pub(crate) fn rotation(&self, status: Status) {
         self.rotation_phase.store(status.number(), Relaxed);
         self.rotation_next.store(status.due(), Relaxed);
     }
 
-    /// The text exposition format of Prometheus.
+    /// Renders the Prometheus text format.
     pub(crate) fn render(&self) -> String {
         let mut out = String::new();
         let mut family = |name: &str, kind: &str, help: &str, labels: &str, value: i128| {
-            // Writing to a String cannot fail.
             let _ = writeln!(
                 out,
                 "# HELP dapr_sentry_{name} {help}\n# TYPE dapr_sentry_{name} {kind}\n\

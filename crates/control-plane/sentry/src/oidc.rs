@@ -1,4 +1,4 @@
-//! The OIDC server: the key set, and the discovery document that leads to it.
+//! The OIDC server: the key set, and the discovery document that refers to it.
 
 mod respond;
 mod tls;
@@ -19,13 +19,13 @@ pub(crate) use tls::OidcTls;
 
 const LOG: &str = "dapr.sentry.oidc";
 
-/// The OIDC server, bound and not serving yet.
+/// The OIDC server with its port bound.
 #[derive(Debug)]
 pub(crate) struct Oidc {
     pub server: Server,
     pub authority: Arc<ArcSwap<Authority>>,
     pub endpoints: Arc<Endpoints>,
-    /// Absent for plain HTTP.
+    /// `None` for plain HTTP.
     pub tls: Option<Arc<OidcTls>>,
     pub ready: Part,
 }
@@ -47,7 +47,7 @@ impl Oidc {
         }
     }
 
-    /// Serves until told to stop. With TLS, first waits for its files to appear.
+    /// Serves until stopped. With TLS, waits for the certificate files first.
     pub(crate) async fn serve(self, drain: CancellationToken) -> Result<(), String> {
         let tls = match &self.tls {
             None => None,

@@ -1,5 +1,4 @@
-//! The certificate of sentry's own gRPC server: signed by itself, kept in memory, renewed at half
-//! of its lifetime.
+//! The certificate of sentry's gRPC server: self-issued, held in memory, renewed at half of its lifetime.
 
 use std::{
     sync::{
@@ -26,9 +25,9 @@ use crate::{
     x509::{self, Issued},
 };
 
-/// Longest time between two looks at the clock, which may jump.
+/// Maximum interval of clock checks, because the clock may jump.
 const CHECK: Duration = Duration::from_secs(60);
-/// Time until the next try after a failure.
+/// Pause before a failed renewal is retried.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Issues and holds the certificate.
@@ -40,11 +39,11 @@ pub(crate) struct OwnCertificate {
     skew: time::Duration,
     metrics: Arc<Metrics>,
     current: Arc<CurrentCertificate>,
-    /// When to renew, in seconds since 1970.
+    /// Renewal time, in seconds since 1970.
     renew_at: AtomicI64,
 }
 
-/// The certificate a TLS server presents; replaced without touching open connections.
+/// The certificate presented by a TLS server. Replacing it does not affect open connections.
 #[derive(Debug, Default)]
 pub(crate) struct CurrentCertificate(ArcSwapOption<CertifiedKey>);
 
@@ -82,12 +81,12 @@ impl OwnCertificate {
         Ok(own)
     }
 
-    /// What the TLS server presents.
+    /// The certificate to present.
     pub(crate) fn current(&self) -> Arc<CurrentCertificate> {
         self.current.clone()
     }
 
-    /// Issues a certificate for a new key, now.
+    /// Issues a certificate for a new key.
     pub(crate) fn renew(&self) -> Result<(), OwnCertificateError> {
         let (key, issued) = self
             .sign()
@@ -101,11 +100,11 @@ impl OwnCertificate {
         Ok(())
     }
 
-    /// Renews the certificate in time, until told to stop.
+    /// Renews the certificate in time, until stopped.
     pub(crate) async fn keep_fresh(&self, drain: CancellationToken) {
         let mut retry = None;
         loop {
-            // At least a second: a lifetime shorter than the skew is over half when it begins.
+            // At least a second: a lifetime shorter than the skew is past its half from the start.
             let wait = retry
                 .take()
                 .unwrap_or_else(|| self.time_left().clamp(Duration::from_secs(1), CHECK));
@@ -129,7 +128,7 @@ impl OwnCertificate {
         }
     }
 
-    /// Until renewal; zero when it is due.
+    /// Time until the renewal; zero if it is due.
     fn time_left(&self) -> Duration {
         let left = self.renew_at.load(Ordering::Relaxed) - OffsetDateTime::now_utc().unix_timestamp();
         u64::try_from(left).map_or(Duration::ZERO, Duration::from_secs)

@@ -1,4 +1,4 @@
-//! Replacing the authority when its files change.
+//! Reloads the authority when its files change.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -13,13 +13,13 @@ use crate::{
 
 const LOG: &str = "dapr.sentry";
 
-/// Files are rarely replaced all at once: this long after the first change they are read.
+/// Delay between the first change and the reload, because files are replaced one by one.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Steps of a rotation in a row, at the most: one is taken, and what it begins with is confirmed.
+/// Maximum number of consecutive rotation steps: one step and its confirmation.
 const STEPS: usize = 4;
 
-/// Swaps what is made of the files.
+/// Replaces the authority in use.
 #[derive(Debug)]
 pub(crate) struct Reloader {
     pub source: Source,
@@ -27,15 +27,15 @@ pub(crate) struct Reloader {
     pub own: Arc<OwnCertificate>,
     pub oidc: Option<Arc<OidcTls>>,
     pub metrics: Arc<Metrics>,
-    /// How often to look without a change: for a step of the rotation, and for what another replica wrote.
+    /// Interval of reloads without a change, for steps of the rotation and writes of other replicas.
     pub look: Duration,
 }
 
 impl Reloader {
-    /// Reloads on every change, and from time to time, until told to stop.
+    /// Reloads on every change and periodically, until stopped.
     pub(crate) async fn run(self, mut watch: FolderWatch, drain: CancellationToken) {
         loop {
-            // Not begun anew when it is time to look, or a change would be lost.
+            // Kept across timer ticks, so that no change is lost.
             let mut settled = pin!(async {
                 watch.changed().await;
                 tokio::time::sleep(SETTLE).await;
@@ -72,7 +72,7 @@ impl Reloader {
         }
     }
 
-    /// Puts an authority into the place of the one in use.
+    /// Replaces the authority in use.
     fn put(&self, in_use: &Authority, authority: Authority) {
         self.metrics.rotation(authority.rotation);
         if authority.files == in_use.files {

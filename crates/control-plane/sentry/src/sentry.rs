@@ -1,8 +1,8 @@
-//! The only place where the parts are wired: a configuration becomes a sentry, a sentry runs.
+//! Wires the parts of sentry: builds it from a configuration and runs it.
 //!
-//! Dapr's sentry restarts its servers when the CA's files change. This one keeps them running and
-//! replaces the authority behind them: no connection is cut, no port is closed, and material that
-//! turns out to be unusable leaves the one in use as it is.
+//! Dapr's sentry restarts its servers when the CA's files change. This one replaces the authority behind the
+//! running servers: no connection is cut, no port is closed, and unusable material leaves the current
+//! authority in use.
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -49,22 +49,22 @@ pub struct Sentry {
     drain: CancellationToken,
 }
 
-/// Addresses the servers are bound to.
+/// Addresses of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
-    /// The CA.
+    /// Address of the gRPC server.
     pub grpc: SocketAddr,
     /// Address of the `/healthz` server.
     pub healthz: SocketAddr,
-    /// Metrics, when on.
+    /// Address of the metrics server, if enabled.
     pub metrics: Option<SocketAddr>,
-    /// OIDC, when on.
+    /// Address of the OIDC server, if enabled.
     pub oidc: Option<SocketAddr>,
 }
 
 impl Sentry {
-    /// Loads or generates the CA, loads the key set of the validator, and binds every port. `env`
-    /// reads the environment variables that the Configuration file refers to. `drain` ends [`Sentry::run`].
+    /// Loads or generates the CA, loads the validator's key set, and binds every port. `env` resolves
+    /// environment variables in the Configuration file. `drain` ends [`Sentry::run`].
     pub async fn build(
         config: Config,
         env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
@@ -90,7 +90,7 @@ impl Sentry {
         let metrics_listen = config.metrics_port.map(Listen::everywhere);
         let parts = ["sentry-server", "security-provider"];
         let monitoring = Monitoring::bind(&mut ports, &healthz, metrics_listen.as_ref(), &parts).await;
-        // It publishes the keys of tokens, so it is pointless without them.
+        // The OIDC server publishes token keys, so it requires tokens.
         let oidc = match (&config.oidc, &config.jwt) {
             (Some(oidc), Some(_)) => ports.bind("OIDC", "oidc-server-listen-port", &oidc.listen).await,
             _ => None,
@@ -142,7 +142,7 @@ impl Sentry {
         })
     }
 
-    /// Where the servers listen.
+    /// Addresses of the servers.
     pub fn addresses(&self) -> Addresses {
         Addresses {
             grpc: self.grpc.address(),
@@ -152,10 +152,9 @@ impl Sentry {
         }
     }
 
-    /// Serves until `drain` is cancelled, then lets open calls finish. Ends early only when a part
-    /// cannot go on.
+    /// Serves until `drain` is cancelled, then lets open calls finish. Ends early only if a part fails.
     pub async fn run(self) -> Result<(), SentryError> {
-        // Everything ends together: by the caller's wish, or because one part ended.
+        // All parts stop together: on `drain`, or when one of them ends.
         let stop = self.drain.child_token();
         let mut tasks = JoinSet::new();
         tracing::info!(target: "dapr.sentry.server", "Running gRPC server on {}", self.grpc.address());
@@ -228,7 +227,7 @@ async fn validators(
     })
 }
 
-/// The cluster, where sentry belongs to one, and the settings of the Configuration.
+/// The cluster client, if any, and the settings of the Configuration.
 async fn cluster_and_settings(
     config: &Config,
     env: outrigger_identity::Env,
@@ -242,7 +241,7 @@ async fn cluster_and_settings(
     Ok((Some(client), settings))
 }
 
-/// Where the authority comes from.
+/// The source of the authority.
 fn source(config: &Config, client: &Option<Client>, id: &SpiffeId, settings: &Settings) -> Source {
     let source = AuthoritySource::new(config, id.clone(), settings);
     match client {
@@ -251,7 +250,7 @@ fn source(config: &Config, client: &Option<Client>, id: &SpiffeId, settings: &Se
     }
 }
 
-/// The OIDC server on its port, where it and tokens are wanted.
+/// Binds the OIDC server, if it and tokens are enabled.
 fn serve_oidc(
     server: Server,
     config: &Config,
@@ -269,7 +268,7 @@ fn serve_oidc(
     ))
 }
 
-/// The folders whose changes matter.
+/// The folders to watch.
 fn watched(config: &Config) -> Vec<PathBuf> {
     let paths = &config.paths;
     let mut files = vec![&paths.root, &paths.issuer, &paths.issuer_key];

@@ -1,4 +1,4 @@
-//! Serving connections: their time limits, and how long a peer may stay.
+//! Connection serving: timeouts, and the lifetime of connections.
 
 pub(crate) mod connection;
 pub(crate) mod lifetime;

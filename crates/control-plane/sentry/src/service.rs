@@ -1,4 +1,4 @@
-//! The gRPC service: from a signing request to a certificate, and a token.
+//! The gRPC service: issues a certificate, and optionally a token, for a signing request.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
 
 const LOG: &str = "dapr.sentry.server";
 
-/// Replicas of the scheduler that get a DNS name each.
+/// Number of scheduler replicas that get a DNS name.
 const SCHEDULER_REPLICAS: usize = 3;
 
 /// Implements `dapr.proto.sentry.v1.CA`.
@@ -31,11 +31,11 @@ pub(crate) struct CaService {
     pub metrics: Arc<Metrics>,
     /// Sentry's own identity.
     pub sentry: SpiffeId,
-    /// DNS domain of the cluster. Without one, the trust domain is taken for it.
+    /// DNS domain of the cluster; the trust domain if empty.
     pub domain: String,
     /// Lifetime of certificates.
     pub ttl: time::Duration,
-    /// How far back they start to be valid.
+    /// How far certificates are backdated.
     pub skew: time::Duration,
 }
 
@@ -86,7 +86,7 @@ impl CaService {
         let public_key = csr::public_key(&request.certificate_signing_request)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
 
-        // One authority for certificate and token, even if it is replaced meanwhile.
+        // A single snapshot for certificate and token, even if the authority is replaced.
         let authority = self.authority.load();
         let issued = authority
             .x509
@@ -135,7 +135,7 @@ fn timestamp(at: OffsetDateTime) -> prost_types::Timestamp {
     }
 }
 
-/// Services of the control plane that others reach by DNS name get these names; `domain` is that of the cluster.
+/// DNS names of control plane services, which are reached by name. `domain` is that of the cluster.
 fn dns_names(sentry: &SpiffeId, domain: &str, id: &SpiffeId) -> Vec<String> {
     let namespace = id.namespace();
     if namespace != sentry.namespace() {
@@ -144,7 +144,7 @@ fn dns_names(sentry: &SpiffeId, domain: &str, id: &SpiffeId) -> Vec<String> {
     match id.app_id() {
         "dapr-injector" => vec![format!("dapr-sidecar-injector.{namespace}.svc")],
         "dapr-operator" => vec![format!("dapr-webhook.{namespace}.svc")],
-        // Dapr's schedulers do not start without the names as the resolver gives them, with a dot at the end.
+        // Dapr's schedulers refuse to start without the resolver's form of the names, with a trailing dot.
         "dapr-scheduler" => ["", "."]
             .iter()
             .flat_map(|end| {

@@ -1,4 +1,4 @@
-//! The `mtls` settings of the Configuration file, read and checked.
+//! Reads and validates the `mtls` settings of the Configuration file.
 
 use std::{path::Path, time::Duration};
 
@@ -8,36 +8,36 @@ use outrigger_resources::{
     value::go_duration,
 };
 
-/// Lifetime of workload certificates.
+/// Default lifetime of workload certificates.
 const DEFAULT_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Tolerance for slow clocks.
+/// Default tolerance for slow clocks.
 const DEFAULT_SKEW: Duration = Duration::from_secs(15 * 60);
 
-/// What the Configuration decides.
+/// Settings of the Configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// Lifetime of workload certificates.
     pub workload_ttl: Duration,
-    /// How far back certificates and tokens start to be valid.
+    /// How far certificates and tokens are backdated.
     pub skew: Duration,
-    /// Options of the JWKS validator; absent means that callers are not asked for a token.
+    /// Options of the JWKS validator; `None` if callers need no token.
     pub jwks: Option<JwksOptions>,
 }
 
 /// Options of the JWKS validator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JwksOptions {
-    /// URL, file, or the set itself, maybe in base64.
+    /// URL, file, or the set itself, optionally in base64.
     pub source: String,
-    /// CA for HTTPS sources, path or PEM; empty for the system's.
+    /// CA for HTTPS sources, path or PEM; empty means the system's.
     pub ca_certificate: String,
-    /// Least time between two fetches of a URL.
+    /// Minimum time between two fetches of a URL.
     pub min_refresh: Duration,
-    /// Time limit of one fetch.
+    /// Timeout of a fetch.
     pub request_timeout: Duration,
 }
 
-/// The Configuration file cannot be used; one line for each reason.
+/// Why the Configuration file cannot be used, one line per problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub struct SettingsError(pub Vec<String>);
@@ -55,7 +55,7 @@ impl Settings {
             .map_err(|problems| SettingsError(problems.into_iter().map(in_file).collect()))
     }
 
-    /// Reads a Configuration of a cluster, JSON; `name` is for errors.
+    /// Parses the JSON of a Configuration in a cluster; `name` is for errors.
     pub(crate) fn from_json(name: &str, json: &[u8]) -> Result<Self, SettingsError> {
         let configuration = Configuration::from_json(json)
             .map_err(|problem| SettingsError(vec![format!("Configuration {name}: {problem}")]))?;
@@ -114,7 +114,7 @@ impl JwksOptions {
             }
         }
         let text = |key: &str| validator.options.get(key).map(String::as_str).unwrap_or_default();
-        // Tiny values are taken for mistakes and ignored, as in Dapr.
+        // Tiny values count as mistakes and are ignored, as in Dapr.
         let duration = |key: &str, default: Duration, floor: Duration| {
             let value = loose_duration(text(key)).map_err(|error| format!("option {key}: {error}"))?;
             Ok::<_, String>(if value > floor { value } else { default })
@@ -139,7 +139,7 @@ impl JwksOptions {
     }
 }
 
-/// A Go duration, or a plain number of nanoseconds; empty is zero.
+/// Parses a Go duration, or a plain number of nanoseconds; empty means zero.
 fn loose_duration(text: &str) -> Result<Duration, String> {
     if text.is_empty() {
         return Ok(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Deciding whether a caller may have the identity it asks for.
+//! Decides whether a caller may have the requested identity.
 
 mod jwks;
 mod kubernetes;
@@ -13,29 +13,29 @@ pub use jwks::JwksError;
 pub(crate) use jwks::JwksValidator;
 pub(crate) use kubernetes::KubernetesValidator;
 
-/// Longest app id, in bytes.
+/// Maximum length of an app id in bytes.
 const MAX_APP_ID: usize = 64;
 
-/// The validators of this sentry, and the one used when a request names none.
+/// The validators of this sentry, and the default for requests that name none.
 #[derive(Debug)]
 pub(crate) struct Validators {
-    /// Absent when callers have to prove who they are.
+    /// Whether callers without proof of identity are accepted.
     insecure: bool,
     jwks: Option<JwksValidator>,
-    /// Of a cluster, whose pods are known by their tokens.
+    /// Set in a cluster, whose pods have tokens.
     kubernetes: Option<KubernetesValidator>,
-    /// The namespace of the control plane, which is sentry's own.
+    /// Namespace of the control plane, which is sentry's.
     namespace: String,
-    /// Who gets identities of the control plane without a token.
+    /// Which callers get control plane identities without a token.
     control_plane: ControlPlane,
 }
 
-/// Who gets identities of the control plane from the validator "insecure".
+/// Which callers the validator "insecure" gives control plane identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlPlane {
-    /// Processes of sentry's own user, or of root, on its own machine: they can read the key of the authority anyway.
+    /// Local processes of sentry's user or of root, which can read the authority's key anyway.
     SameUser,
-    /// The validator gives no identities of the control plane.
+    /// None.
     Nobody,
 }
 
@@ -51,7 +51,7 @@ impl FromStr for ControlPlane {
     }
 }
 
-/// Why a request was turned away.
+/// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("a validator name must be specified in this environment")]
@@ -63,8 +63,8 @@ pub(crate) enum Refusal {
 }
 
 impl Validators {
-    /// Without a JWKS validator every caller is believed, those that ask for an identity of the control plane as
-    /// `control_plane` says. `namespace` is that of the control plane.
+    /// Without a JWKS validator every caller is accepted; `control_plane` restricts control plane identities.
+    /// `namespace` is that of the control plane.
     pub(crate) fn new(jwks: Option<JwksValidator>, namespace: &str, control_plane: ControlPlane) -> Self {
         Self {
             insecure: jwks.is_none(),
@@ -75,14 +75,15 @@ impl Validators {
         }
     }
 
-    /// With the validator of a cluster, which is the one that is meant where a request names none.
+    /// Adds the validator of a cluster, which becomes the default.
     pub(crate) fn with_kubernetes(mut self, kubernetes: KubernetesValidator) -> Self {
         self.insecure = false;
         self.kubernetes = Some(kubernetes);
         self
     }
 
-    /// Whether a caller without a token asks to be a part of the control plane: then it matters whose process it is.
+    /// Whether the owner of the calling process matters: a caller without token requests a control plane
+    /// identity.
     pub(crate) fn asks_for_control_plane(&self, request: &SignCertificateRequest) -> bool {
         self.insecure && self.is_control_plane(&request.namespace, &request.id)
     }
@@ -95,7 +96,7 @@ impl Validators {
         self.jwks.as_ref()
     }
 
-    /// The identity the caller may have; asks the cluster where its validator is meant.
+    /// The identity that the caller may have; calls the cluster if its validator applies.
     pub(crate) async fn check(
         &self,
         request: &SignCertificateRequest,
@@ -112,7 +113,8 @@ impl Validators {
         }
     }
 
-    /// The identity the caller may have; `is_own_user` when it is a process of sentry's own user, or root, on this machine.
+    /// The identity that the caller may have. `is_own_user` tells whether it is a local process of sentry's
+    /// user or of root.
     pub(crate) fn validate(
         &self,
         request: &SignCertificateRequest,
@@ -137,7 +139,8 @@ impl Validators {
         Ok(id)
     }
 
-    /// Sentry signs its own certificate in memory: nobody has a reason to ask for it.
+    /// Refuses sentry's own identity: sentry signs its certificate in memory, so no request for it is
+    /// legitimate.
     fn check_own(&self, id: &SpiffeId) -> Result<(), String> {
         if id.app_id() == SENTRY_APP_ID && id.namespace() == self.namespace {
             return Err(format!(
@@ -149,8 +152,9 @@ impl Validators {
         Ok(())
     }
 
-    /// Without proof the identities of the control plane, which sidecars trust with everything, are for those who could
-    /// take them anyway. The trust domain does not matter: these names also decide about DNS names.
+    /// Sidecars trust control plane identities fully. Without proof they are given only to processes that can
+    /// read the authority's key anyway. The trust domain is irrelevant, because the names also determine DNS
+    /// names.
     fn check_control_plane(&self, id: &SpiffeId, is_own_user: bool) -> Result<(), String> {
         if !self.is_control_plane(id.namespace(), id.app_id()) {
             return Ok(());
@@ -172,7 +176,7 @@ impl Validators {
     }
 }
 
-/// What every validator asks of a request.
+/// The checks that all validators share.
 fn check_common(request: &SignCertificateRequest) -> Result<SpiffeId, String> {
     let mut problems = Vec::new();
     if request.id.is_empty() {

@@ -1,26 +1,26 @@
-//! Noticing changes in folders.
+//! Watches folders for changes.
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher, event::ModifyKind};
 use tokio::sync::mpsc;
 
-/// Changes this close together count as one.
+/// Changes within this time count as one.
 const BATCH: Duration = Duration::from_millis(500);
 
-/// Reports changes of files in some folders (not below them).
+/// Reports changes of files in some folders, without subfolders.
 #[derive(Debug)]
 pub(crate) struct FolderWatch {
     changes: mpsc::Receiver<()>,
-    /// Events end when this is dropped.
+    /// Dropping this ends the events.
     _watcher: RecommendedWatcher,
 }
 
-/// A folder cannot be watched.
+/// Why a folder cannot be watched.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot watch the folder {} for changes; it must exist and be readable", folder.display())]
 pub struct WatchError {
-    /// Folder whose files are watched.
+    /// The folder.
     pub folder: PathBuf,
     /// The system's error.
     pub source: notify::Error,
@@ -30,7 +30,7 @@ impl FolderWatch {
     /// Starts watching.
     pub(crate) fn new(folders: impl IntoIterator<Item = PathBuf>) -> Result<Self, WatchError> {
         let folders: BTreeSet<PathBuf> = folders.into_iter().collect();
-        // One waiting report stands for any number of events.
+        // A pending report covers any number of events.
         let (report, changes) = mpsc::channel(1);
         let fail = |folder: &PathBuf, source| WatchError {
             folder: folder.clone(),
@@ -54,10 +54,10 @@ impl FolderWatch {
         })
     }
 
-    /// Waits for a change, and then until the changes that follow closely are over.
+    /// Waits for a change and for the end of its batch.
     pub(crate) async fn changed(&mut self) {
         if self.changes.recv().await.is_none() {
-            // The watcher died; changes will not be noticed any more.
+            // The watcher has died, so no changes will be noticed.
             std::future::pending::<()>().await;
         }
         tokio::time::sleep(BATCH).await;
@@ -65,7 +65,7 @@ impl FolderWatch {
     }
 }
 
-/// Reading a file is no change, nor is changing its mode.
+/// Reading a file, or changing its mode, is not a change.
 fn is_change(kind: EventKind) -> bool {
     !matches!(
         kind,

@@ -1,4 +1,4 @@
-//! The X.509 half of the authority: its own certificates, and those it issues to workloads.
+//! The X.509 part of the authority: its certificates, and those it issues to workloads.
 
 mod der;
 mod generate;
@@ -32,7 +32,7 @@ pub(crate) struct Pem {
     pub key: Vec<u8>,
 }
 
-/// A checked issuer with its trust anchors; signs workload certificates.
+/// A validated issuer with its trust anchors, which signs workload certificates.
 #[derive(Debug)]
 pub(crate) struct X509Authority {
     trust_anchors: String,
@@ -42,7 +42,7 @@ pub(crate) struct X509Authority {
     not_after: OffsetDateTime,
 }
 
-/// What to sign.
+/// The contents of a certificate to sign.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
     /// The workload's public key, a DER `SubjectPublicKeyInfo`.
@@ -53,14 +53,14 @@ pub(crate) struct Request<'a> {
     pub dns: &'a [String],
     /// Lifetime from now on.
     pub ttl: time::Duration,
-    /// How far back validity starts, for peers whose clock is slow.
+    /// How far the validity is backdated, for peers with a slow clock.
     pub skew: time::Duration,
 }
 
 /// A signed workload certificate with its issuer's chain.
 #[derive(Debug)]
 pub(crate) struct Issued {
-    /// Leaf first; self-signed certificates are left out, a root is never sent to clients.
+    /// Leaf first, without self-signed certificates: roots are never sent to clients.
     pub chain: Vec<CertificateDer<'static>>,
     /// Start of the leaf's validity.
     pub not_before: OffsetDateTime,
@@ -74,12 +74,12 @@ impl X509Authority {
         &self.trust_anchors
     }
 
-    /// End of validity of the issuer's certificate.
+    /// Expiry of the issuer's certificate.
     pub(crate) fn not_after(&self) -> OffsetDateTime {
         self.not_after
     }
 
-    /// Signs a workload certificate. The lifetime is not shortened to the issuer's own.
+    /// Signs a workload certificate. Its lifetime is not limited to the issuer's.
     pub(crate) fn sign(&self, request: &Request<'_>) -> Result<Issued, SigningError> {
         // Certificates have whole seconds.
         let now = whole_seconds(OffsetDateTime::now_utc());
@@ -103,7 +103,7 @@ impl X509Authority {
     }
 }
 
-/// Decodes a certificate that must be followed by nothing.
+/// Decodes a certificate without trailing bytes.
 fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String> {
     match X509Certificate::from_der(certificate.as_ref()) {
         Ok(([], parsed)) => Ok(parsed),

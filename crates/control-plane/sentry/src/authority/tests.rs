@@ -139,7 +139,7 @@ fn a_ca_of_its_own_that_expired_while_it_was_stopped_is_replaced_at_the_start() 
         (File::IssuerKey, &old.key),
     ];
     source.paths.create(&files).unwrap();
-    // It is not known as its own.
+    // The CA is not recorded as generated.
     let error = source.load_or_generate().unwrap_err().to_string();
     assert!(error.contains("expired at"), "{error}");
     let record = Rotation::begin(&old.issuer);

@@ -165,7 +165,7 @@ async fn loaded(source: &Source) -> Arc<Authority> {
     Arc::new(source.load_or_generate().await.unwrap().0)
 }
 
-/// What the Secret holds.
+/// The data of the Secret.
 fn data(server: &Server) -> Value {
     server.object(SECRET).unwrap()["data"].clone()
 }
@@ -177,7 +177,7 @@ async fn a_bundle_that_becomes_empty_gets_the_authority_in_use_back() {
         let source = source(&server, jwt);
         let in_use = loaded(&source).await;
         let (before, map) = (data(&server), server.object(MAP).unwrap()["data"].clone());
-        // As the chart makes both, in the place of those that there are.
+        // The chart's empty objects replace the existing ones.
         server.put(SECRET, empty());
         server.put(MAP, empty());
         let again = source.reload(&in_use).await.unwrap().0;
@@ -201,7 +201,7 @@ async fn a_bundle_that_loses_a_part_gets_it_back() {
     let before = data(&server);
     for key in ["ca.crt", "issuer.crt", "issuer.key", "jwt.key", "jwks.json"] {
         let mut secret = server.object(SECRET).unwrap();
-        // An empty value is none.
+        // An empty value counts as missing.
         secret["data"][key] = "".into();
         server.put(SECRET, secret);
         assert_eq!(source.reload(&in_use).await.unwrap().0.files, in_use.files);
@@ -252,7 +252,7 @@ async fn replicas_that_put_the_authority_back_together_agree() {
     );
 }
 
-/// Puts a CA of 300 days ago, with its record, into the cluster.
+/// Puts a 300 days old CA and its record into the cluster.
 async fn aged() -> Server {
     let server = server().await;
     let sentry: SpiffeId = "spiffe://cp.example/ns/dapr-system/dapr-sentry".parse().unwrap();
@@ -270,7 +270,7 @@ async fn aged() -> Server {
     server
 }
 
-/// How many roots the Secret and the map have.
+/// Number of roots in the Secret and in the ConfigMap.
 fn roots(server: &Server) -> (usize, usize) {
     let count = |text: &str| text.matches("BEGIN CERTIFICATE").count();
     let map = server.object(MAP).unwrap();
@@ -280,7 +280,7 @@ fn roots(server: &Server) -> (usize, usize) {
     )
 }
 
-/// Moves the moment since which a phase is in place, by days.
+/// Moves the start of the phase back by `days`.
 fn age(server: &Server, days: i64) {
     let mut record: Value = serde_json::from_str(&decoded(server, "ca-rotation.json")).unwrap();
     record["since"] = (record["since"].as_i64().unwrap() - days * 86_400).into();
@@ -297,7 +297,7 @@ fn annotation(server: &Server) -> String {
         .to_owned()
 }
 
-/// Reloads until nothing is written any more.
+/// Reloads until nothing more is written.
 async fn look(source: &Source, mut in_use: Arc<Authority>) -> Arc<Authority> {
     for _ in 0..5 {
         let (authority, written) = source.reload(&in_use).await.unwrap();
@@ -321,7 +321,7 @@ async fn replicas_rotate_the_ca_of_a_cluster_together() {
     assert_eq!(first.files, look(&one, second).await.files);
     assert!(annotation(&server).starts_with("announced: both roots are trusted"));
 
-    // The other replica looks later: until then it signs as before.
+    // The other replica reloads later; until then it signs with the old CA.
     age(&server, 70);
     let first = look(&one, first).await;
     assert_ne!(decoded(&server, "issuer.crt"), issuer);
@@ -330,7 +330,7 @@ async fn replicas_rotate_the_ca_of_a_cluster_together() {
     let before = first.previous.as_ref().unwrap();
     assert_ne!(before.not_after(), first.x509.not_after());
 
-    // A second that was killed begins with what is there; the old root goes at its end.
+    // A restarted replica loads the current state; the old root is removed when due.
     let second = loaded(&two).await;
     assert_eq!(second.files, first.files);
     assert_eq!(data(&server)["mine"], "eA==");
@@ -341,7 +341,7 @@ async fn nothing_is_due_before_the_map_has_the_new_root() {
     let server = aged().await;
     let source = source(&server, false);
     let in_use = loaded(&source).await;
-    // As after a crash between the two.
+    // As after a crash between the two writes.
     let mut map = server.object(MAP).unwrap();
     map["data"] = json!({});
     server.put(MAP, map);

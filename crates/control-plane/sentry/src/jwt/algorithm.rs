@@ -60,7 +60,7 @@ impl Algorithm {
         }
     }
 
-    /// The only kind of key this algorithm works with.
+    /// The only kind of key that this algorithm supports.
     pub(super) fn key_kind(self) -> KeyKind {
         match self {
             Self::Rs256 | Self::Rs384 | Self::Rs512 | Self::Ps256 | Self::Ps384 | Self::Ps512 => KeyKind::Rsa,
@@ -78,7 +78,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// No algorithm has this name.
+/// The algorithm is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown signature algorithm \"{0}\", want one of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA"

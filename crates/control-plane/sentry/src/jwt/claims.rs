@@ -1,4 +1,4 @@
-//! The claims of a token that are looked at.
+//! The claims of a token that sentry checks.
 
 use std::time::Duration;
 
@@ -15,8 +15,7 @@ impl Claims {
         serde_json::from_slice(json).ok().map(Self)
     }
 
-    /// Checks the times, in seconds since 1970, with a tolerance for clocks that differ. A claim
-    /// that is absent is satisfied.
+    /// Checks the times, in seconds since 1970, with tolerance `skew`. A missing claim passes.
     pub(super) fn check_times(&self, now: f64, skew: Duration) -> Result<(), Rejected> {
         let skew = skew.as_secs_f64();
         if self.time("iat")?.is_some_and(|issued| issued > now + skew) {

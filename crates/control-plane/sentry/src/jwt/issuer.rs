@@ -1,4 +1,4 @@
-//! The JWT half of the authority: its key, its key set, and the tokens it issues.
+//! The JWT part of the authority: its key, its key set, and the tokens it issues.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +20,7 @@ use crate::{
     material::{Fault, File},
 };
 
-/// The files of the JWT half.
+/// The files of the JWT part.
 #[derive(Debug, Clone)]
 pub(crate) struct JwtFiles {
     /// PEM private key.
@@ -39,15 +39,15 @@ pub(crate) struct JwtAuthority {
     skew: Duration,
 }
 
-/// Whom a token is for.
+/// The subject and audiences of a token.
 #[derive(Debug)]
 pub(crate) struct JwtRequest<'a> {
     pub id: &'a SpiffeId,
-    /// Audiences besides the trust domain.
+    /// Audiences in addition to the trust domain.
     pub audiences: &'a [String],
 }
 
-/// A token could not be made.
+/// Why a token cannot be issued.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
     #[error("the system's source of random numbers failed")]
@@ -70,7 +70,7 @@ struct Claims<'a> {
     usage: &'static str,
 }
 
-/// A new RSA key, for RS256, with its key set. Without an id the key is named by its thumbprint.
+/// Generates an RSA key for RS256 and its key set. Without a key id the thumbprint is used.
 pub(crate) fn generate(key_id: Option<&str>) -> Result<JwtFiles, TokenError> {
     let pair = KeyPair::generate(KeySize::Rsa2048).map_err(|_| TokenError::Sign)?;
     let der: Pkcs8V1Der<'static> = pair.as_der().map_err(|_| TokenError::Sign)?;
@@ -85,7 +85,7 @@ pub(crate) fn generate(key_id: Option<&str>) -> Result<JwtFiles, TokenError> {
 }
 
 impl JwtAuthority {
-    /// Checks the files against each other and against the configuration.
+    /// Validates the files against each other and against the configuration.
     pub(crate) fn load(files: &JwtFiles, config: &JwtConfig, skew: Duration) -> Result<Self, Fault> {
         let key = pem::parse_private_key(&files.key)
             .map_err(|error| File::JwtKey.fault(error, "It must hold a PEM private key"))?;
@@ -114,7 +114,7 @@ impl JwtAuthority {
         })
     }
 
-    /// The key set as it is in the file.
+    /// The key set, byte for byte as in the file.
     pub(crate) fn jwks(&self) -> Bytes {
         self.jwks.clone()
     }
@@ -123,7 +123,7 @@ impl JwtAuthority {
         self.signer.algorithm()
     }
 
-    /// A token for a workload: valid from a little earlier than now, as its certificate is.
+    /// Issues a token for a workload. Like a certificate, it is valid from slightly before now.
     pub(crate) fn issue(&self, request: &JwtRequest<'_>) -> Result<String, TokenError> {
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -152,12 +152,12 @@ fn public_half(key: &PrivateKeyDer<'_>) -> Result<PublicKey, String> {
     PublicKey::from_spki(&spki).ok_or_else(|| "the key is not an RSA, ECDSA or Ed25519 key".to_owned())
 }
 
-/// Key ids of keys that have no name: standard base64 of the thumbprint.
+/// The id of a key without configured id: its thumbprint in standard base64.
 fn thumbprint_kid(key: &PublicKey) -> String {
     STANDARD.encode(key.thumbprint())
 }
 
-/// Verifiers must find the signing key in the set, under its configured id when there is one.
+/// Checks that the set has the signing key, under its configured id if there is one.
 fn check_key_set(jwks: &[u8], public: &PublicKey, key_id: Option<&str>) -> Result<(), Fault> {
     let set = KeySet::parse(jwks).map_err(|error| {
         File::Jwks.fault(

@@ -1,4 +1,4 @@
-//! Public keys, as JWKs and as X.509 writes them.
+//! Public keys in JWK and X.509 form.
 
 use aws_lc_rs::{
     digest::{SHA256, digest},
@@ -13,7 +13,7 @@ use x509_parser::{
 
 use super::{Algorithm, decode_segment, encode_segment};
 
-/// What a key is made of, and so which algorithms it works with.
+/// The type of a key, which determines its algorithms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyKind {
     Rsa,
@@ -35,18 +35,18 @@ impl std::fmt::Display for KeyKind {
     }
 }
 
-/// A public key that can verify signatures.
+/// A public key that verifies signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PublicKey {
     /// Modulus and exponent, big-endian without leading zeros.
     Rsa { n: Vec<u8>, e: Vec<u8> },
-    /// An uncompressed point: 4, then the two coordinates.
+    /// An uncompressed point: the byte 4, then both coordinates.
     Ec { kind: KeyKind, point: Vec<u8> },
     /// 32 bytes.
     Ed25519(Vec<u8>),
 }
 
-/// JWK names of curves, and the length of a coordinate.
+/// JWK names of curves, and the size of a coordinate in bytes.
 const CURVES: [(KeyKind, &str, usize); 3] = [
     (KeyKind::P256, "P-256", 32),
     (KeyKind::P384, "P-384", 48),
@@ -62,7 +62,7 @@ impl PublicKey {
         }
     }
 
-    /// Reads a DER `SubjectPublicKeyInfo`.
+    /// Parses a DER `SubjectPublicKeyInfo`.
     pub(super) fn from_spki(der: &[u8]) -> Option<Self> {
         let (_, info) = SubjectPublicKeyInfo::from_der(der).ok()?;
         if info.algorithm.algorithm == oid_registry::OID_SIG_ED25519 {
@@ -84,7 +84,7 @@ impl PublicKey {
         }
     }
 
-    /// Reads the members of a JWK. `Ok(None)` for a type of key that verifies nothing here.
+    /// Parses the members of a JWK. `Ok(None)` for key types without supported signatures.
     pub(super) fn from_jwk(jwk: &Map<String, Value>) -> Result<Option<Self>, String> {
         let member = |name: &str| {
             jwk.get(name)
@@ -114,7 +114,7 @@ impl PublicKey {
         }
     }
 
-    /// The members of a JWK that make up the key itself, in the order of its thumbprint.
+    /// The members of the JWK that form the key, in thumbprint order.
     fn members(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Rsa { n, e } => {
@@ -125,7 +125,7 @@ impl PublicKey {
                 ]
             }
             Self::Ec { kind, point } => {
-                // Every kind of curve is in the table, and points are made with its sizes.
+                // The table has every kind of curve, and points have its sizes.
                 let (curve, size) = CURVES
                     .iter()
                     .find(|(k, ..)| k == kind)
@@ -148,7 +148,7 @@ impl PublicKey {
         }
     }
 
-    /// The key as a JWK, with these further members.
+    /// The key as a JWK with id and algorithm.
     pub(super) fn to_jwk(&self, kid: &str, algorithm: Algorithm) -> Value {
         let mut jwk: Map<String, Value> = self
             .members()
@@ -215,7 +215,7 @@ fn without_zeros(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().copied().skip_while(|byte| *byte == 0).collect()
 }
 
-/// Left-pads with zeros, as some producers shorten coordinates.
+/// Left-pads with zeros, because some producers shorten coordinates.
 fn fixed(bytes: &[u8], size: usize) -> Result<Vec<u8>, String> {
     let digits = if bytes.len() > size {
         without_zeros(bytes)

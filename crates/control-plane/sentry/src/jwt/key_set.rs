@@ -14,16 +14,16 @@ pub(crate) struct KeySet {
 #[derive(Debug, Clone)]
 pub(super) struct Jwk {
     pub kid: Option<String>,
-    /// The only algorithm the key may be used with, when given.
+    /// If set, the only algorithm for this key.
     pub alg: Option<String>,
     usage: Option<String>,
-    /// What the key may be used for, when given.
+    /// If set, the permitted operations.
     operations: Option<Vec<Value>>,
-    /// `None` for types of keys that cannot verify a signature here.
+    /// `None` for key types without supported signatures.
     pub key: Option<PublicKey>,
 }
 
-/// The text is no JWK set.
+/// Why the text is not a JWK set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum KeySetError {
     #[error("not JSON: {0}")]
@@ -35,7 +35,7 @@ pub(crate) enum KeySetError {
 }
 
 impl KeySet {
-    /// Reads a set, or a lone key, which counts as a set of one.
+    /// Parses a set. A single key counts as a set of one.
     pub(crate) fn parse(json: &[u8]) -> Result<Self, KeySetError> {
         let value: Value =
             serde_json::from_slice(json).map_err(|error| KeySetError::Json(error.to_string()))?;
@@ -56,7 +56,7 @@ impl KeySet {
         })
     }
 
-    /// Number of keys, of whatever type.
+    /// Number of keys, supported or not.
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }
@@ -74,7 +74,7 @@ impl Jwk {
         })
     }
 
-    /// Whether the key is meant for signatures: a key that says nothing is.
+    /// Whether the key may verify signatures; a key without usage may.
     pub(super) fn is_for_signatures(&self) -> bool {
         let usage = self.usage.as_deref();
         let operations = self.operations.as_ref();

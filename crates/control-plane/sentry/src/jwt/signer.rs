@@ -15,7 +15,7 @@ use super::{Algorithm, encode_segment, key::PublicKey};
 pub(super) struct Signer {
     key: PrivateKey,
     algorithm: Algorithm,
-    /// The encoded first part of every token.
+    /// The encoded header of every token.
     header: String,
 }
 
@@ -27,7 +27,7 @@ enum PrivateKey {
 }
 
 impl Signer {
-    /// `public` is the public half of `key`; it decides whether the algorithm fits.
+    /// `public` is the public half of `key`; it must support the algorithm.
     pub(super) fn new(
         key: &PrivateKeyDer<'_>,
         public: &PublicKey,
@@ -55,7 +55,7 @@ impl Signer {
         self.algorithm
     }
 
-    /// A signed token in compact form; `None` when the signature could not be made.
+    /// A signed token in compact form; `None` if signing fails.
     pub(super) fn sign(&self, claims: &impl Serialize) -> Option<String> {
         let claims = serde_json::to_vec(claims).ok()?;
         let mut token = format!("{}.{}", self.header, encode_segment(&claims));

@@ -27,7 +27,7 @@ fn config(algorithm: Algorithm) -> JwtConfig {
     }
 }
 
-/// A private key with a set that holds its public half under this id.
+/// A private key, and a set with its public half under this id.
 fn files(algorithm: Algorithm, kid: &str) -> JwtFiles {
     let kind = match algorithm {
         Algorithm::Es256 => &rcgen::PKCS_ECDSA_P256_SHA256,
@@ -96,7 +96,7 @@ fn every_algorithm_signs_what_it_verifies() {
         assert_eq!(part(&token, 0), json!({"alg": name, "kid": "it", "typ": "JWT"}));
         assert_eq!(check(&token, &files.jwks), Ok(()), "{name}");
         let mut forged = token.clone();
-        // The first character of the signature: all its bits count.
+        // The first character of the signature, because all its bits are significant.
         let at = token.rfind('.').unwrap() + 1;
         forged.replace_range(at..=at, if &token[at..=at] == "A" { "B" } else { "A" });
         assert!(

@@ -1,4 +1,4 @@
-//! Verifying a token against a key set.
+//! Verifies a token against a key set.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use serde_json::Value;
 
 use super::{Algorithm, KeySet, claims::Claims, decode_segment, key_set::Jwk};
 
-/// What a token must say.
+/// The required claims of a token.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected<'a> {
-    /// Among its audiences.
+    /// Must be among the token's audiences.
     pub audience: &'a str,
     /// `sub`: the SPIFFE id.
     pub subject: &'a str,
-    /// Tolerance for the times.
+    /// Tolerance for times.
     pub skew: Duration,
     /// Seconds since 1970.
     pub now: f64,
 }
 
-/// Why a token was refused. Texts name claims in quotes, as clients of Dapr know them.
+/// Why a token was refused. The texts are Dapr's, with claims in quotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Rejected {
     #[error("the token is not a signed JWT in compact form")]
@@ -88,7 +88,7 @@ fn check_signature(header: &Header, message: &[u8], signature: &[u8], keys: &Key
 }
 
 impl Jwk {
-    /// A key decides which algorithms it is used with, never the token.
+    /// The key determines the permitted algorithms, never the token.
     fn accepts(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
         self.is_for_signatures()
             && self.alg.as_deref().is_none_or(|alg| alg == algorithm.as_str())

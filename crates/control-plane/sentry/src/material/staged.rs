@@ -1,7 +1,8 @@
-//! New files of the CA that belong together, published in one step.
+//! Publishes a set of new CA files in one atomic step.
 //!
-//! All of them are staged in one hidden file first. Its name is the step that publishes them: before it exists there is
-//! no CA, afterwards each start writes the files that are still missing. A process may be killed at any point.
+//! All files are first staged in one hidden file. Giving it its name publishes them: before that no CA
+//! exists, afterwards each start writes the files that are still missing. The process may be killed at any
+//! point.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,12 +13,12 @@ use zeroize::{Zeroize, Zeroizing};
 use super::{File, MaterialError, MaterialStore, Paths, draft, folder, link, read, read_at, write};
 
 const LOG: &str = "dapr.sentry.ca";
-/// Name of the hidden file, in the folder of the credentials.
+/// Name of the hidden file in the credentials folder.
 const NAME: &str = ".new-ca.json";
-/// What it holds, for errors.
+/// Description of the file, for errors.
 const TITLE: &str = "new files of the CA";
 
-/// Files with their contents, in the order in which they are written.
+/// Files and their contents, in write order.
 #[derive(Serialize, Deserialize)]
 struct Staged(Vec<(File, String)>);
 
@@ -31,7 +32,7 @@ fn path(paths: &Paths) -> PathBuf {
     folder(&paths.rotation).join(NAME)
 }
 
-/// Publishes new files; no file that exists is replaced, except for the record.
+/// Publishes new files. Existing files are never replaced, except the record.
 pub(super) fn create(paths: &Paths, files: &[(File, &[u8])]) -> Result<(), MaterialError> {
     stage(paths, files)?;
     match place(paths)? {
@@ -40,7 +41,7 @@ pub(super) fn create(paths: &Paths, files: &[(File, &[u8])]) -> Result<(), Mater
     }
 }
 
-/// Finishes what an earlier process was killed in, and removes the drafts that it left.
+/// Completes an interrupted publication and removes left-over drafts.
 pub(super) fn recover(paths: &Paths) -> Result<(), MaterialError> {
     let hidden = path(paths);
     let places = File::ALL.iter().map(|file| paths.of(*file));
@@ -63,7 +64,7 @@ pub(super) fn recover(paths: &Paths) -> Result<(), MaterialError> {
     Ok(())
 }
 
-/// From here on the files count as made.
+/// Stages the files; once this returns, they are published.
 fn stage(paths: &Paths, files: &[(File, &[u8])]) -> Result<(), MaterialError> {
     let path = path(paths);
     let texts = files.iter().map(|(file, contents)| {
@@ -76,8 +77,8 @@ fn stage(paths: &Paths, files: &[(File, &[u8])]) -> Result<(), MaterialError> {
     write(TITLE, &path, &Zeroizing::new(text), link)
 }
 
-/// Writes the staged files that are missing, and ends the staging. Where another file is in one of these places, or
-/// nothing can be read, none is written: `false`.
+/// Writes the missing staged files and ends the staging. Returns `false` and writes none if one of the paths
+/// has another file, or a file cannot be read.
 fn place(paths: &Paths) -> Result<bool, MaterialError> {
     let hidden = path(paths);
     let text = read_at(TITLE, &hidden)?.map(Zeroizing::new).unwrap_or_default();
@@ -88,7 +89,7 @@ fn place(paths: &Paths) -> Result<bool, MaterialError> {
     };
     for (file, contents) in missing.iter().flatten() {
         match file {
-            // That of a CA that was there before is stale.
+            // The record of an earlier CA is stale.
             File::Rotation => paths.replace(*file, contents.as_bytes())?,
             _ => write(file.title(), paths.of(*file), contents.as_bytes(), link)?,
         }
@@ -97,7 +98,7 @@ fn place(paths: &Paths) -> Result<bool, MaterialError> {
     Ok(missing.is_some())
 }
 
-/// The staged files that are not in their places yet; `None` when another file is in one of these places.
+/// The staged files that are still missing; `None` if one of the paths has another file.
 fn missing<'a>(paths: &Paths, staged: &'a Staged) -> Result<Option<Vec<&'a (File, String)>>, MaterialError> {
     let mut missing = Vec::new();
     for entry @ (file, contents) in &staged.0 {
@@ -110,7 +111,7 @@ fn missing<'a>(paths: &Paths, staged: &'a Staged) -> Result<Option<Vec<&'a (File
     Ok(Some(missing))
 }
 
-/// Whether there was such a file to remove.
+/// Removes a file; `false` if it did not exist.
 fn remove(path: &Path) -> Result<bool, MaterialError> {
     match std::fs::remove_file(path) {
         Ok(()) => Ok(true),

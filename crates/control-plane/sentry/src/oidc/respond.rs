@@ -1,4 +1,4 @@
-//! What the OIDC server answers: a function from a request's line and hosts to a response.
+//! The responses of the OIDC server, as a function of request line and hosts.
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{config::OidcConfig, jwt::JwtAuthority};
 
-/// Where the endpoints are and who may ask.
+/// Paths of the endpoints, and allowed hosts.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     jwks: String,
@@ -18,7 +18,7 @@ pub(crate) struct Endpoints {
     scheme: &'static str,
 }
 
-/// The parts of a request that matter.
+/// The relevant parts of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestParts<'a> {
     pub method: &'a Method,
@@ -85,7 +85,7 @@ impl Endpoints {
     }
 
     fn discovery(&self, asked: &RequestParts<'_>, jwt: &JwtAuthority) -> Bytes {
-        // Anyone can send the forwarding header: it counts only once it has been checked.
+        // Any client can send the forwarding header, so the host counts only after the check.
         let host = match asked.forwarded_host {
             Some(forwarded) if !self.allows_all() => forwarded,
             _ => asked.host,
@@ -115,12 +115,12 @@ impl Endpoints {
             scopes_supported: ["openid"],
             claims_supported: ["sub", "iss", "aud", "exp", "iat", "nbf", "use"],
         };
-        // Plain texts always serialise.
+        // Serializing plain strings cannot fail.
         serde_json::to_vec(&document).unwrap_or_default().into()
     }
 }
 
-/// Scheme and authority of a URL; empty when there are none.
+/// Scheme and authority of a URL; empty if it has none.
 fn origin(url: &str) -> &str {
     let Some(scheme) = url.find("://") else { return "" };
     let authority = scheme + "://".len();

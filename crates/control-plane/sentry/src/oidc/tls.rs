@@ -7,10 +7,10 @@ use rustls::{ServerConfig, sign::CertifiedKey};
 
 use crate::{config::TlsFiles, own_certificate::CurrentCertificate};
 
-/// Time between two looks for the files.
+/// Interval of checks for the files.
 const POLL: Duration = Duration::from_secs(5);
 
-/// Loads the files and presents what is in them.
+/// Loads the files and presents the certificate.
 #[derive(Debug)]
 pub(crate) struct OidcTls {
     files: TlsFiles,
@@ -39,7 +39,7 @@ impl OidcTls {
         self.load()
     }
 
-    /// Loads the files again; an error leaves the certificate in use as it is.
+    /// Reloads the files. On error the current certificate stays in use.
     pub(crate) fn load(&self) -> Result<(), String> {
         let chain = pem::parse_certificates(&read(&self.files.certificate)?)
             .map_err(|error| format!("{}: {error}", self.files.certificate.display()))?;

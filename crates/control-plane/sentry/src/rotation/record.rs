@@ -1,4 +1,4 @@
-//! What is stored of a rotation: one file, or one key of the Secret, beside those that Dapr knows.
+//! The stored state of a rotation: a file, or a key of the Secret, in addition to Dapr's.
 
 use outrigger_identity::pem;
 use rustls_pki_types::CertificateDer;
@@ -11,7 +11,7 @@ use crate::contents::Contents;
 use crate::material::File;
 use crate::x509::{self, GenerateError, Pem};
 
-/// A CA that is not in the files: the next one, or the one before.
+/// The next or the previous CA, which is not in the files.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Chain {
     root: String,
@@ -19,31 +19,31 @@ pub(super) struct Chain {
     key: String,
 }
 
-/// The record. Which phase it is follows from which chains are there.
+/// The record. The phase follows from which CAs it has.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// SHA-256 of the certificate of the issuer that signs: this sentry made it.
+    /// SHA-256 of the signing issuer's certificate, which this sentry generated.
     made: String,
-    /// The CA that is announced, or was.
+    /// The announced CA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next: Option<Chain>,
-    /// The CA whose certificates run out.
+    /// The previous CA, whose certificates are expiring.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     previous: Option<Chain>,
-    /// Since when the phase is in place, in seconds since 1970.
+    /// Start of the phase, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     since: Option<i64>,
 }
 
 impl Chain {
-    /// When it begins and ends.
+    /// The validity period of the CA.
     pub(super) fn life(&self) -> Option<Life> {
         chain_life(self.root.as_bytes(), self.issuer.as_bytes())
     }
 }
 
 impl Record {
-    /// The record of a CA that was just made; `issuer` is its certificate, PEM.
+    /// The record of a newly generated CA; `issuer` is its certificate, PEM.
     pub(super) fn new(issuer: &[u8]) -> Self {
         Self {
             made: fingerprint(issuer).unwrap_or_default(),
@@ -53,7 +53,7 @@ impl Record {
         }
     }
 
-    /// The record of the CA in `contents`, if that is one to be rotated.
+    /// The record of the CA in `contents`, if that is to be rotated.
     pub(super) fn of(contents: &Contents, rotation: &Rotation) -> Option<Self> {
         let issuer = fingerprint(contents.get(File::Issuer)?)?;
         let stored = contents
@@ -63,7 +63,7 @@ impl Record {
             let previous = record.previous.as_ref()?;
             fingerprint(previous.issuer.as_bytes())
         };
-        // Whoever puts another CA into its place has one that nobody else replaces.
+        // A CA installed by an operator is not rotated.
         match stored {
             Some(record) if record.made == issuer || before(&record).as_ref() == Some(&issuer) => {
                 Some(record)
@@ -76,7 +76,7 @@ impl Record {
     }
 
     pub(super) fn write(&self) -> Vec<u8> {
-        // Strings and numbers are JSON whatever they hold.
+        // Serializing strings and numbers cannot fail.
         let mut text = serde_json::to_vec(self).unwrap_or_default();
         text.push(b'\n');
         text
@@ -97,20 +97,20 @@ impl Record {
         self.previous.as_ref()
     }
 
-    /// Whether what the phase begins with was not yet seen to be in place.
+    /// Whether the phase is not yet confirmed.
     pub(super) fn is_unconfirmed(&self) -> bool {
         let phase = self.phase();
         phase == Phase::Announced { since: None } || phase == Phase::Switched { since: None }
     }
 
-    /// Whether the issuer before is in the place of the one that is to sign.
+    /// Whether the previous issuer is back in place of the signing one.
     pub(super) fn has_previous_back(&self, contents: &Contents) -> bool {
         let issuer = contents.get(File::Issuer).and_then(fingerprint);
         let previous = self.previous.as_ref();
         issuer.is_some() && issuer == previous.and_then(|previous| fingerprint(previous.issuer.as_bytes()))
     }
 
-    /// Brings the files to what the phase begins with: after a crash, or when somebody wrote older ones back.
+    /// Restores the files that the phase requires, after a crash or if older files were restored.
     pub(super) fn repair(&mut self, contents: &mut Contents) -> Vec<File> {
         let mut changed = Vec::new();
         let wanted = [&self.previous, &self.next];
@@ -133,7 +133,7 @@ impl Record {
         changed
     }
 
-    /// Makes the next CA.
+    /// Generates the next CA.
     pub(super) fn announce(
         &mut self,
         contents: &mut Contents,
@@ -190,12 +190,12 @@ impl Record {
         }
         self.next = None;
         self.since = None;
-        // The record last: without it nobody would know which root is the old one.
+        // The record comes last: without it the old root could not be identified.
         vec![File::Root, self.store(contents)]
     }
 
-    /// Puts the announced CA, if that is still valid, or a new one, in the place of one that has expired. The old one is
-    /// noted as the one before: should it have been the clock that was wrong, its key is not lost.
+    /// Replaces an expired CA by the announced one, if that is still valid, or by a new one. The expired CA
+    /// is recorded as the previous one, so that its key is kept in case the clock was wrong.
     pub(super) fn renew(
         &mut self,
         contents: &mut Contents,
@@ -222,7 +222,7 @@ impl Record {
     }
 }
 
-/// The CA before the one in `contents`, while its root is trusted.
+/// The previous CA, while its root is trusted.
 pub(crate) fn previous(contents: &Contents) -> Option<Pem> {
     let record: Record = serde_json::from_slice(contents.get(File::Rotation)?).ok()?;
     if Some(record.made) != contents.get(File::Issuer).and_then(fingerprint) {
@@ -236,7 +236,7 @@ pub(crate) fn previous(contents: &Contents) -> Option<Pem> {
     })
 }
 
-/// Adds those that are missing; whether any was.
+/// Adds missing roots; returns whether any was missing.
 fn add_roots(contents: &mut Contents, wanted: &[String]) -> bool {
     let Some(Ok(mut roots)) = contents.get(File::Root).map(pem::parse_certificates) else {
         return false;
@@ -256,7 +256,7 @@ fn add_roots(contents: &mut Contents, wanted: &[String]) -> bool {
     added
 }
 
-/// The root among `roots` that the chain of an issuer ends at, both PEM.
+/// The root among `roots` at which the chain of `issuer` ends; both PEM.
 pub(super) fn anchor(roots: &[u8], issuer: &[u8]) -> Option<CertificateDer<'static>> {
     let chain = pem::parse_certificates(issuer).ok()?;
     let top = chain.last()?;
@@ -266,7 +266,7 @@ pub(super) fn anchor(roots: &[u8], issuer: &[u8]) -> Option<CertificateDer<'stat
         .find(|root| root == top || pem::is_signed_by(top, root))
 }
 
-/// When the validity of an issuer begins, and when that of its chain ends.
+/// The validity period of an issuer: its start, and the end of its chain.
 pub(super) fn chain_life(roots: &[u8], issuer: &[u8]) -> Option<Life> {
     let mut chain = pem::parse_certificates(issuer).ok()?;
     let root = anchor(roots, issuer)?;
@@ -287,15 +287,15 @@ fn validity(certificate: &CertificateDer<'_>) -> Option<Life> {
     })
 }
 
-/// SHA-256 of the first certificate, in hexadecimal.
+/// SHA-256 of the first certificate in hexadecimal.
 fn fingerprint(pem: &[u8]) -> Option<String> {
     let certificates = pem::parse_certificates(pem).ok()?;
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, certificates.first()?.as_ref());
     Some(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Whether a sentry could have made the CA: one issuer named after this sentry, signed by a root that is named after
-/// the trust domain, and by nothing else.
+/// Whether a sentry could have generated the CA: one issuer named after this sentry, signed directly by a
+/// root named after the trust domain.
 fn looks_generated(contents: &Contents, rotation: &Rotation) -> bool {
     let looks = || {
         let chain = pem::parse_certificates(contents.get(File::Issuer)?).ok()?;

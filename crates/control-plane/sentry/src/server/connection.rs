@@ -1,4 +1,4 @@
-//! Serving one connection: time limits, and an orderly end.
+//! Serves one connection, with timeouts and a graceful end.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -9,13 +9,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::lifetime::Lifetime;
 
-/// Silence after which a gRPC peer is asked whether it is still there.
+/// Idle time before a gRPC peer is pinged.
 const PING_AFTER: Duration = Duration::from_secs(60);
-/// Time limit of its answer.
+/// Timeout of a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Calls at the same time on one gRPC connection.
+/// Maximum number of concurrent calls per gRPC connection.
 const MAX_STREAMS: u32 = 100;
-/// Largest header of a request, in bytes.
+/// Maximum size of request headers in bytes.
 const MAX_HEADER: usize = 16 << 10;
 
 /// Serves HTTP/2, for gRPC, for as long as `lifetime` allows.

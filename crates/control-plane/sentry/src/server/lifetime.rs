@@ -1,4 +1,5 @@
-//! How long a peer may stay connected: those who never got a certificate not for long, the others while they use it.
+//! Limits how long a peer may stay connected: briefly without a certificate, and while active after it got
+//! one.
 
 use std::{
     net::SocketAddr,
@@ -13,29 +14,29 @@ use tokio::time::{Instant, sleep_until};
 
 use super::owner;
 
-/// Time a connection has to obtain a certificate, whatever else it asks.
+/// Deadline for obtaining a certificate, regardless of other calls.
 const UNAUTHENTICATED: Duration = Duration::from_secs(30);
-/// After a certificate was issued: a connection on which nothing is asked for this long is closed.
+/// After a certificate was issued: an idle connection is closed after this time.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Lookups of whose connection it is, at a time.
+/// Serializes lookups of a connection's owner.
 static LOOKUPS: Semaphore = Semaphore::const_new(1);
 
-/// The time of one connection.
+/// The lifetime of one connection.
 #[derive(Debug)]
 pub(crate) struct Lifetime {
     begun: Instant,
     permit: Arc<Permit>,
-    /// Both ends of a connection within this machine: the peer's, and ours.
+    /// Both ends of a connection within this machine: the peer's, then ours.
     local: Option<(SocketAddr, SocketAddr)>,
     used: Mutex<Usage>,
 }
 
 #[derive(Debug)]
 struct Usage {
-    /// Calls in flight.
+    /// Number of calls in flight.
     calls: usize,
-    /// Their part in those of all connections.
+    /// Their share of the limit over all connections.
     open_streams: OpenStreams,
     last: Instant,
     authenticated: bool,
@@ -53,7 +54,7 @@ impl Usage {
 pub(crate) struct Call(Arc<Lifetime>);
 
 impl Lifetime {
-    /// Begins now. `peer` and `local` are the ends of the connection.
+    /// Starts the lifetime. `peer` and `local` are the ends of the connection.
     pub(crate) fn new(permit: Arc<Permit>, peer: SocketAddr, local: Option<SocketAddr>) -> Self {
         let begun = Instant::now();
         let is_local = |local: &SocketAddr| {
@@ -73,18 +74,19 @@ impl Lifetime {
         }
     }
 
-    /// Whether the peer is a process of sentry's own user, or of root, on this machine.
+    /// Whether the peer is a local process of sentry's user or of root.
     pub(crate) async fn is_own_user(&self) -> bool {
         let Some((peer, local)) = self.local else {
             return false;
         };
-        // One look at a time: the system's table may be long.
+        // One lookup at a time: the system's table may be long.
         let _turn = LOOKUPS.acquire().await;
         let looking = tokio::task::spawn_blocking(move || owner::is_own(peer, local));
         looking.await.unwrap_or(false)
     }
 
-    /// A call begins; it lasts until what is returned is dropped. `None`: all connections together have too many.
+    /// Begins a call; it lasts until the result is dropped. `None` if all connections together have too many
+    /// calls.
     pub(crate) fn call(self: &Arc<Self>) -> Option<Call> {
         let mut used = self.used();
         let calls = used.calls;
@@ -95,7 +97,7 @@ impl Lifetime {
         Some(Call(Arc::clone(self)))
     }
 
-    /// The peer was given a certificate.
+    /// Records that the peer got a certificate.
     pub(crate) fn authenticated(&self) {
         self.used().authenticated = true;
         self.permit.prove();
@@ -118,7 +120,7 @@ impl Lifetime {
         match (used.authenticated, used.calls) {
             (false, _) => self.begun + UNAUTHENTICATED,
             (true, 0) => used.last + IDLE,
-            // Calls have a time limit of their own.
+            // Calls have their own timeout.
             (true, _) => now + IDLE,
         }
     }
@@ -141,7 +143,7 @@ impl Drop for Call {
 mod tests {
     use super::*;
 
-    /// Of a connection from `peer`; of the one that is accepted, without.
+    /// The lifetime of a connection from `peer`; without `peer`, of the accepted connection.
     async fn lifetime(peer: Option<&str>) -> (Arc<Lifetime>, tokio::net::TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,9 +1,9 @@
-//! Which user of this machine a connection comes from.
+//! Determines which local user owns a connection.
 
 use std::net::SocketAddr;
 
-/// Whether the process at the other end belongs to this process's user, or to root: both can read the key of the
-/// authority anyway. `peer` and `local` are the ends of a connection within this machine.
+/// Whether the other end belongs to a process of this user or of root, both of which can read the authority's
+/// key anyway. `peer` and `local` are the ends of a connection within this machine.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_own(peer: SocketAddr, local: SocketAddr) -> bool {
     match table::owner(peer, local) {
@@ -16,7 +16,7 @@ pub(crate) fn is_own(peer: SocketAddr, local: SocketAddr) -> bool {
     }
 }
 
-/// Other systems do not tell: there whoever is on this machine counts as its user.
+/// Other systems lack this information: any local peer counts as the same user.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn is_own(_peer: SocketAddr, _local: SocketAddr) -> bool {
     true
@@ -29,7 +29,7 @@ mod table {
     use std::io::{self, BufRead, BufReader, Read as _};
     use std::net::{IpAddr, SocketAddr};
 
-    /// Bytes of the system's table of connections that are looked at.
+    /// Maximum number of bytes read from the system's connection table.
     const MAX_TABLE: u64 = 64 << 20;
 
     /// The user whose socket is bound to `from` and connected to `to`.
@@ -54,7 +54,7 @@ mod table {
         look("/proc/net/tcp6", written(&from, ports.0), written(&to, ports.1))
     }
 
-    /// An end of a connection as the table has it: words of four bytes, each as this machine reads them.
+    /// An end of a connection as in the table: 4-byte words in native byte order.
     fn written(ip: &[u8], port: u16) -> String {
         let mut text = String::new();
         for word in ip.as_chunks::<4>().0 {
@@ -66,7 +66,7 @@ mod table {
 
     fn look(table: &str, from: String, to: String) -> io::Result<Option<u32>> {
         let file = match File::open(table) {
-            // A system without IPv6.
+            // The system has no IPv6.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
@@ -106,7 +106,7 @@ mod tests {
             ("[::]:0", "127.0.0.1"),
             ("[::]:0", "::ffff:127.0.0.1"),
         ] {
-            // Not everybody has IPv6.
+            // IPv6 may be missing.
             let Ok(listener) = TcpListener::bind(listens) else {
                 continue;
             };
@@ -133,7 +133,7 @@ mod tests {
             return;
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // The binary is copied to where everybody may run it.
+        // Copied to a path that any user can execute.
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let binary = folder.path().join("test");

@@ -1,4 +1,4 @@
-//! Asking the caller for a JWT signed by a key of a JWK set.
+//! Requires a JWT signed by a key of a JWK set.
 
 mod source;
 
@@ -20,13 +20,13 @@ use source::Source;
 
 pub use source::JwksError;
 
-/// Tolerance for the times in tokens.
+/// Tolerance for times in tokens.
 const SKEW: Duration = Duration::from_secs(5 * 60);
 
 /// Verifies callers' tokens. Clones share the key set.
 #[derive(Debug, Clone)]
 pub(crate) struct JwksValidator {
-    /// The SPIFFE id of this sentry, which tokens must be meant for.
+    /// SPIFFE id of this sentry, the required audience.
     audience: SpiffeId,
     keys: Arc<ArcSwap<KeySet>>,
     source: Arc<Source>,
@@ -44,8 +44,7 @@ impl JwksValidator {
         })
     }
 
-    /// Keeps the key set fresh until told to stop. A set that cannot be loaded leaves the one in
-    /// use as it is.
+    /// Refreshes the key set until stopped. If loading fails, the current set stays in use.
     pub(crate) async fn refresh(&self, drain: CancellationToken) -> Result<(), JwksError> {
         let mut changes = self.source.changes()?;
         loop {

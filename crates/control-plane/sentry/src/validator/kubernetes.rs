@@ -1,7 +1,7 @@
-//! Pods of a cluster prove who they are with the token of their service account, which the cluster reviews.
+//! Authenticates pods by the token of their service account, which the cluster reviews.
 //!
-//! Pods and Configurations are read when they are needed: a certificate is asked for twice in its life, so nothing has
-//! to be followed, a pod that is gone is refused at once, and one that was just created is known.
+//! Pods and Configurations are read on demand. Certificates are requested only twice per lifetime, so no
+//! watch is needed: a deleted pod is refused at once, and a new pod is found.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -19,17 +19,17 @@ use tokio::sync::Semaphore;
 use super::check_common;
 
 const LOG: &str = "dapr.sentry.validator.kubernetes";
-/// An audience of tokens, beside the SPIFFE id of sentry.
+/// Accepted audience of tokens, in addition to sentry's SPIFFE id.
 const AUDIENCE: &str = "dapr.io/sentry";
-/// Parts of the control plane.
+/// Services of the control plane.
 const PARTS: [&str; 5] = ["operator", "placement", "injector", "sentry", "scheduler"];
-/// Longest token, in bytes.
+/// Maximum length of a token in bytes.
 const MAX_TOKEN: usize = 64 << 10;
-/// Requests that ask the API at the same time, and how long others wait for their turn.
+/// Maximum number of concurrent requests to the API, and how long others wait for a slot.
 const AT_ONCE: usize = 64;
 const TURN: Duration = Duration::from_secs(10);
 
-/// Checks tokens.
+/// Validates tokens.
 #[derive(Debug, Clone)]
 pub(crate) struct KubernetesValidator {
     client: Client,
@@ -89,12 +89,12 @@ impl KubernetesValidator {
         }
     }
 
-    /// The identity of the pod that a request's token belongs to, where it is the one that is asked for.
+    /// The identity of the pod that owns the token, if that is the requested one.
     ///
     /// # Errors
-    /// The reason for the refusal, as the sidecar is told it.
+    /// The reason for the refusal, as reported to the sidecar.
     pub(crate) async fn validate(&self, request: &SignCertificateRequest) -> Result<SpiffeId, String> {
-        // What can be refused without the API is.
+        // Checks without the API come first.
         check_common(request)?;
         let pod_name = pod_of(&request.token)?;
         let turn = tokio::time::timeout(TURN, self.turns.acquire()).await;
@@ -137,7 +137,7 @@ impl KubernetesValidator {
             .map_err(|error| format!("failed to construct SPIFFE ID for requestor: {error}"))
     }
 
-    /// Namespace and name of the service account that a token belongs to.
+    /// Namespace and name of the service account of a token.
     async fn review(&self, token: &str) -> Result<(String, String), String> {
         let review = json!({
             "apiVersion": "authentication.k8s.io/v1",
@@ -164,7 +164,7 @@ impl KubernetesValidator {
         }
     }
 
-    /// The app id of a part of the control plane.
+    /// The app id of a control plane service.
     fn control_plane(
         &self,
         part: &str,
@@ -188,7 +188,7 @@ impl KubernetesValidator {
         Ok(format!("dapr-{part}"))
     }
 
-    /// The trust domain of an app, as its Configuration says.
+    /// The trust domain of an app, from its Configuration.
     async fn trust_domain(&self, namespace: &str, config: Option<&String>) -> Result<String, String> {
         let Some(name) = config else {
             return Ok(DEFAULT_TRUST_DOMAIN.to_owned());
@@ -206,13 +206,13 @@ impl KubernetesValidator {
     }
 }
 
-/// Callers are told what failed; why, which they have no business to know, stands in the log.
+/// The error for the caller names the failed step only; the cause goes to the log.
 fn failed(what: &str, error: &ApiError) -> String {
     tracing::error!(target: LOG, "{what}: {error}");
     what.to_owned()
 }
 
-/// The pod that a token says it belongs to. Whether that is true, its review tells.
+/// The pod named in a token; only the review proves it.
 fn pod_of(token: &str) -> Result<String, String> {
     if token.is_empty() {
         return Err("invalid request: token is required".to_owned());
@@ -230,7 +230,7 @@ fn pod_of(token: &str) -> Result<String, String> {
         .ok_or_else(|| "kubernetes.io/pod/name claim is missing from Kubernetes token".to_owned())
 }
 
-/// Of a JWT, or of its claims alone.
+/// The claims of a JWT, or of its claims part alone.
 fn claims(token: &str) -> Option<Value> {
     if token.starts_with('{') {
         return serde_json::from_str(token).ok();

@@ -1,4 +1,4 @@
-//! The little DER needed to write a certificate: tag, length, contents.
+//! The subset of DER needed to write a certificate: tag, length, contents.
 
 pub(super) const BOOLEAN: u8 = 0x01;
 pub(super) const INTEGER: u8 = 0x02;
@@ -19,13 +19,13 @@ pub(super) const fn implicit(number: u8) -> u8 {
     0x80 | number
 }
 
-/// One value: its tag, and its contents given in pieces.
+/// Encodes a value from its tag and the pieces of its contents.
 pub(super) fn value(tag: u8, pieces: &[&[u8]]) -> Vec<u8> {
     let length: usize = pieces.iter().map(|piece| piece.len()).sum();
     let mut out = Vec::with_capacity(length + 6);
     out.push(tag);
     if length < 0x80 {
-        // Just checked to fit.
+        // Checked to fit.
         out.push(length as u8);
     } else {
         let bytes = length.to_be_bytes();
@@ -54,7 +54,7 @@ pub(super) fn bits(bytes: &[u8]) -> Vec<u8> {
     value(BIT_STRING, &[&[0], bytes])
 }
 
-/// A point in time as certificates write it: UTCTime until 2049, GeneralizedTime after.
+/// Encodes a time as certificates do: UTCTime until 2049, GeneralizedTime after.
 pub(super) fn time(at: time::OffsetDateTime) -> Vec<u8> {
     let at = at.to_offset(time::UtcOffset::UTC);
     let rest = format!(

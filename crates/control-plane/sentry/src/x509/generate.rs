@@ -1,4 +1,4 @@
-//! A new authority: a root whose key is thrown away after it signed one issuer.
+//! Generates an authority: a root whose key is discarded after it signed one issuer.
 
 use outrigger_identity::{SpiffeId, pem};
 use rcgen::{
@@ -12,18 +12,18 @@ use super::{Pem, SigningError, random_serial, whole_seconds};
 /// Lifetime of a generated root and of its issuer.
 const LIFETIME: Duration = Duration::days(365);
 
-/// A new authority could not be made.
+/// Why an authority cannot be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
     /// No random serial number.
     #[error(transparent)]
     Serial(#[from] SigningError),
-    /// A key or a certificate could not be made.
+    /// A key or a certificate cannot be generated.
     #[error("cannot generate a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
 }
 
-/// Makes a root for the trust domain of `sentry`, and an issuer named after `sentry` itself, valid from `now` on.
+/// Generates a root for the trust domain of `sentry` and an issuer named after `sentry`, valid from `now` on.
 pub(crate) fn generate(sentry: &SpiffeId, skew: Duration, now: OffsetDateTime) -> Result<Pem, GenerateError> {
     let root_key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let root_usages = [

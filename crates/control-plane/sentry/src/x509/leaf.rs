@@ -1,8 +1,8 @@
-//! Writing a workload certificate.
+//! Encodes workload certificates.
 //!
-//! Certificates of workloads are written here and not by the certificate library that makes the
-//! authority's own: the issuer's name has to be repeated byte for byte, whatever attributes and
-//! string types an organisation's CA used in it, and the workload's key may be of any type.
+//! The certificate library that creates the authority's own certificates is not used here. The issuer's name
+//! must be repeated byte for byte, with any attributes and string types of an organisation's CA, and the
+//! workload's key may be of any type.
 
 use rustls_pki_types::CertificateDer;
 use time::OffsetDateTime;
@@ -23,7 +23,7 @@ const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 /// digitalSignature and keyEncipherment: bits 0 and 2, five unused.
 const LEAF_KEY_USAGE: &[u8] = &[BIT_STRING, 2, 5, 0b1010_0000];
 
-/// What a workload certificate says.
+/// The contents of a workload certificate.
 #[derive(Debug)]
 pub(crate) struct Leaf<'a> {
     /// The workload's public key, a DER `SubjectPublicKeyInfo`.
@@ -38,16 +38,16 @@ pub(crate) struct Leaf<'a> {
     pub not_after: OffsetDateTime,
 }
 
-/// What the issuer contributes to a certificate besides its signature.
+/// The issuer's data in a certificate, other than the signature.
 #[derive(Debug)]
 pub(super) struct IssuerName {
     /// DER of the subject of the issuer's certificate.
     pub subject: Vec<u8>,
-    /// The issuer's subject key identifier, if its certificate has one.
+    /// The issuer's subject key identifier, if it has one.
     pub key_id: Option<Vec<u8>>,
 }
 
-/// Writes and signs a certificate with a random serial number.
+/// Encodes and signs a certificate with a random serial number.
 pub(super) fn issue(
     leaf: &Leaf<'_>,
     issuer: &IssuerName,

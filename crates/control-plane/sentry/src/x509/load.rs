@@ -1,4 +1,4 @@
-//! Checking CA material before anything is signed with it.
+//! Validates CA material before it signs anything.
 
 use outrigger_identity::pem;
 use rustls_pki_types::CertificateDer;
@@ -8,12 +8,12 @@ use x509_parser::prelude::{ParsedExtension, X509Certificate};
 use super::{IssuerName, Pem, Signer, X509Authority, parse};
 use crate::material::{Fault, File};
 
-/// Loads an authority from PEM, and refuses it when a client could not use what it signs.
+/// Loads an authority from PEM. Fails if clients could not use its certificates.
 pub(crate) fn load(pem: &Pem) -> Result<X509Authority, Fault> {
     load_at(pem, OffsetDateTime::now_utc())
 }
 
-/// As [`load`], at that time.
+/// Like [`load`], at a given time.
 pub(crate) fn load_at(pem: &Pem, now: OffsetDateTime) -> Result<X509Authority, Fault> {
     let anchors = load_anchors(&pem.root)?;
     let chain = load_chain(&pem.issuer)?;
@@ -79,15 +79,16 @@ fn load_chain(issuer: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
     Ok(chain)
 }
 
-/// Dapr refuses an issuer only when neither its basic constraints nor its key usage speak for it.
+/// Whether the issuer may sign. Like Dapr, accepts it if either its basic constraints or its key usage allow
+/// it.
 fn may_sign(issuer: &X509Certificate<'_>) -> bool {
     let has_constraints = matches!(issuer.basic_constraints(), Ok(Some(_)));
     let has_usage = matches!(issuer.key_usage(), Ok(Some(usage)) if usage.value.key_cert_sign());
     has_constraints || has_usage
 }
 
-/// Names, lifetimes and path lengths up to a trust anchor. Signatures inside the chain were
-/// checked when it was read.
+/// Checks names, lifetimes and path lengths up to a trust anchor. Signatures within the chain were checked
+/// when it was parsed.
 fn verify_chain(
     chain: &[CertificateDer<'static>],
     anchors: &[CertificateDer<'static>],

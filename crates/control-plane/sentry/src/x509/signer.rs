@@ -1,12 +1,11 @@
-//! The issuer's private key, as a signer of certificates.
+//! The issuer's private key as a signer of certificates.
 
 use std::sync::Arc;
 
 use rustls::{SignatureScheme, sign::SigningKey};
 use rustls_pki_types::PrivateKeyDer;
 
-/// Signature schemes of certificates, one per kind of key, with the DER of their algorithm
-/// identifiers.
+/// Signature schemes of certificates, one per kind of key, with the DER of their algorithm identifiers.
 const SCHEMES: &[(SignatureScheme, &[u8])] = &[
     (
         SignatureScheme::ECDSA_NISTP256_SHA256,
@@ -29,18 +28,18 @@ const SCHEMES: &[(SignatureScheme, &[u8])] = &[
     (SignatureScheme::ED25519, &[0x30, 5, 6, 3, 0x2b, 0x65, 0x70]),
 ];
 
-/// Why a signature could not be made.
+/// Why a signature cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningError {
-    /// The signature itself failed.
+    /// Signing failed.
     #[error("signing failed: {0}")]
     Sign(String),
-    /// The system's source of randomness failed.
+    /// The system's random number generator failed.
     #[error("the system's source of random numbers failed")]
     Random,
 }
 
-/// A private key and the one scheme it signs certificates with.
+/// A private key and the scheme with which it signs certificates.
 #[derive(Debug)]
 pub(super) struct Signer {
     key: Arc<dyn SigningKey>,
@@ -77,7 +76,7 @@ impl Signer {
     }
 }
 
-/// The private key is of no supported type.
+/// The type of the private key is not supported.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct SigningKeyRejected(String);

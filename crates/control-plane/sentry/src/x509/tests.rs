@@ -124,7 +124,7 @@ fn every_certificate_has_its_own_serial_number() {
     assert_ne!(serial(sign(&authority, &[])), serial(sign(&authority, &[])));
 }
 
-/// Certificates of an organisation's own CA.
+/// Certificates of an organisation's CA.
 struct Own {
     root: rcgen::Certificate,
     issuer: rcgen::Certificate,
@@ -212,7 +212,7 @@ fn comments_and_a_root_at_the_end_of_the_chain_are_dropped() {
 
 #[test]
 fn the_name_of_the_issuer_is_repeated_byte_for_byte() {
-    // A name with two attributes of one type, as directories make them: DC=com, DC=example.
+    // A name with two attributes of one type, as in directories: DC=com, DC=example.
     let name = hex(
         "302e 31133011060a0992268993f22c6401191603636f6d 31173015060a0992268993f22c64011916076578616d706c65",
     );
@@ -294,7 +294,7 @@ fn material_that_is_no_pem_is_refused() {
 #[test]
 fn a_chain_of_another_root_is_refused() {
     let own = Own::new(&rcgen::PKCS_ECDSA_P256_SHA256, |_| {});
-    // The same name, another key.
+    // The same name with another key.
     let other = Own::new(&rcgen::PKCS_ECDSA_P256_SHA256, |_| {});
     let found = fault(&Pem {
         root: other.root.pem().into(),

@@ -157,7 +157,7 @@ async fn hosts_are_checked_against_the_list() {
     assert_eq!(status(&listed, "localhost", Some("evil")), StatusCode::FORBIDDEN);
     assert_eq!(status(&hosts(&["x", "*"]), "evil", None), StatusCode::OK);
 
-    // The forwarded host is believed only when it was checked.
+    // The forwarded host is used only if hosts are checked.
     for (endpoints, want) in [
         (&listed, "http://localhost"),
         (&hosts(&["*"]), "http://h"),

@@ -1,6 +1,6 @@
-//! A fleet under simulated time: replicas of sentry that crash at any step and overtake each other, sidecars that know
-//! no more than their last renewal told them. At every moment every certificate that is valid leads to a root that every
-//! live sidecar, and every reader of the published bundle, trusts.
+//! A fleet in simulated time: replicas of sentry that crash at any step and race each other, and sidecars
+//! that know only their last renewal. Invariant: every valid certificate leads to a root trusted by every
+//! live sidecar and every reader of the published bundle.
 
 use std::collections::BTreeSet;
 
@@ -13,17 +13,17 @@ use super::{made, rotation, start};
 use crate::x509;
 
 const HOUR: std::time::Duration = std::time::Duration::from_secs(3600);
-/// Lifetime of certificates and the tolerated difference of clocks, as in a real fleet.
+/// Lifetime of certificates and tolerated clock skew, as in a real fleet.
 const TTL: Duration = Duration::hours(24);
 const SKEW: Duration = Duration::minutes(15);
-/// Two rotations and more.
+/// More than two rotations.
 const END: Duration = Duration::days(2 * 365);
 const SIDECARS: usize = 6;
 
-/// A root certificate, DER.
+/// A root certificate in DER.
 type Root = Vec<u8>;
 
-/// Small numbers at random (splitmix64).
+/// A small random number generator (splitmix64).
 struct Chance(u64);
 
 impl Chance {
@@ -44,20 +44,20 @@ impl Chance {
     }
 }
 
-/// What a replica signs with, and gives away.
+/// The state that a replica signs with and hands out.
 #[derive(Clone)]
 struct InUse {
     contents: Contents,
     signs: Root,
-    /// The root of the CA before, and when that ends.
+    /// Root of the previous CA and its expiry.
     before: Option<(Root, OffsetDateTime)>,
     bundle: BTreeSet<Root>,
-    /// Of which version of the store it is, and until when looking again changes nothing.
+    /// Version of the store it was loaded from, and the time until which a reload has no effect.
     version: u64,
     idle_until: OffsetDateTime,
 }
 
-/// What is between reading and writing.
+/// The state between read and write.
 struct Draft {
     version: u64,
     map: u64,
@@ -69,9 +69,9 @@ struct Draft {
 enum State {
     Down,
     Idle,
-    /// Has read, is about to write this, and the map.
+    /// Has read; will write the draft, then the ConfigMap.
     Writing(Draft),
-    /// Has written, is about to write the map.
+    /// Has written; will write the ConfigMap.
     Publishing(Draft),
 }
 
@@ -83,7 +83,7 @@ struct Replica {
 
 struct Sidecar {
     leaf: Root,
-    /// When its certificate ends.
+    /// Expiry of its certificate.
     until: OffsetDateTime,
     bundle: BTreeSet<Root>,
     renews: OffsetDateTime,
@@ -93,7 +93,7 @@ struct World {
     chance: Chance,
     rotation: Rotation,
     now: OffsetDateTime,
-    /// Files of one machine, written one after the other, rather than a Secret that is written as a whole.
+    /// Local files, written one by one, instead of a Secret, which is written atomically.
     files: bool,
     store: Contents,
     version: u64,
@@ -138,7 +138,7 @@ impl World {
     fn new(seed: u64, replicas: usize, files: bool) -> Self {
         let rotation = rotation(RotationMode::Own, Terms::new(HOUR * 24, HOUR / 4));
         let mut chance = Chance(seed);
-        // A CA that was not rotated until late has the shortest overlaps.
+        // A CA rotated late has the shortest overlaps.
         let left = rotation.terms.step * 5 + chance.up_to(rotation.terms.step * 5);
         let age = if (seed / 3).is_multiple_of(2) {
             Duration::ZERO
@@ -193,14 +193,14 @@ impl World {
             } else {
                 self.renew(sidecar);
             }
-            // Time alone only ends what was valid.
+            // Time alone only ends validity.
             if at > renews || before != (self.version, self.map_version) {
                 self.check();
             }
         }
     }
 
-    /// What a replica does next; a crash may come before any of it.
+    /// The next action of a replica; a crash may precede it.
     fn step(&mut self, index: usize) {
         let state = std::mem::replace(&mut self.replicas[index].state, State::Idle);
         let busy = matches!(state, State::Writing(_) | State::Publishing(_));
@@ -219,7 +219,7 @@ impl World {
         (replica.state, replica.at) = (next, self.now + pause);
     }
 
-    /// Gone for a while, with whatever was half done.
+    /// Stops for a while and drops work in progress.
     fn crash(&mut self, index: usize, state: &State) {
         self.crashes += 1;
         if let (State::Writing(draft), true) = (state, self.files) {
@@ -238,7 +238,7 @@ impl World {
 
     fn look(&mut self) -> Duration {
         let look = Duration::try_from(self.rotation.terms.look()).unwrap();
-        // Sometimes the API does not answer, or the process is held up.
+        // An unresponsive API, or a suspended process.
         if self.chance.one_in(20) {
             self.chance.up_to(self.rotation.terms.step)
         } else {
@@ -280,7 +280,7 @@ impl World {
         (State::Writing(draft), soon)
     }
 
-    /// The first `count` of the files that changed.
+    /// The first `count` of the changed files.
     fn put(&mut self, draft: &Draft, count: usize) {
         for file in &draft.changed[..count] {
             self.store.set(*file, draft.contents.get(*file).unwrap().to_vec());
@@ -294,7 +294,7 @@ impl World {
     fn write(&mut self, index: usize, mut draft: Draft, soon: Duration) -> (State, Duration) {
         if !draft.changed.is_empty() {
             if draft.version != self.version {
-                // Another was faster: read again.
+                // Another replica was faster: read again.
                 return (State::Idle, soon);
             }
             self.put(&draft, draft.changed.len());
@@ -346,7 +346,7 @@ impl World {
             .filter_map(|replica| replica.in_use.as_ref())
             .collect();
         let sentry = (!up.is_empty()).then(|| up[self.chance.below(up.len() as u64) as usize].clone());
-        // Its own certificate was made up to half a lifetime ago.
+        // Its own certificate is up to half a lifetime old.
         let shown_since = self.now - self.chance.up_to(TTL / 2);
         let terms = self.rotation.terms;
         let sidecar = &mut self.sidecars[index];
@@ -375,7 +375,7 @@ impl World {
 
     fn check(&self) {
         let live = || self.sidecars.iter().filter(|sidecar| self.now < sidecar.until);
-        // By a clock that is slow, a certificate is valid for longer.
+        // By a slow clock a certificate is valid for longer.
         let valid = self
             .sidecars
             .iter()
@@ -403,7 +403,7 @@ fn every_valid_certificate_is_believed_at_every_moment() {
         let (replicas, files) = [(1, true), (2, false), (3, false)][seed as usize % 3];
         let mut world = World::new(seed, replicas, files);
         world.run();
-        // Replicas that were overtaken decided it in vain.
+        // Some decisions are discarded by replicas that lost the race.
         assert!(world.switches >= 2, "seed {seed}: {} rotations", world.switches);
         assert!(world.crashes >= 1, "seed {seed}: {} crashes", world.crashes);
         assert!(bundle(&world.store).len() <= 2, "seed {seed}");

@@ -1,4 +1,4 @@
-//! Where a JWK set comes from: a URL, a file, or the configuration itself.
+//! The source of a JWK set: a URL, a file, or the configuration itself.
 
 use std::{
     io,
@@ -20,10 +20,10 @@ use crate::{
     watch::{FolderWatch, WatchError},
 };
 
-/// Largest key set accepted, in bytes.
+/// Maximum size of a key set in bytes.
 const MAX_SIZE: usize = 1 << 20;
 
-/// The origin of a key set.
+/// The source of a key set.
 #[derive(Debug)]
 pub(super) enum Source {
     Url {
@@ -35,7 +35,7 @@ pub(super) enum Source {
     Inline(KeySet),
 }
 
-/// The key set of the jwks validator cannot be loaded.
+/// Why the key set of the JWKS validator cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum JwksError {
     /// The option is neither URL nor file nor set.
@@ -58,12 +58,12 @@ pub enum JwksError {
     /// The fetch failed.
     #[error("cannot fetch the JWKS from {url}")]
     Fetch {
-        /// Where the key set was asked for.
+        /// The URL.
         url: String,
-        /// The step of the request that failed.
+        /// The failed step of the request.
         source: reqwest::Error,
     },
-    /// The answer is too large.
+    /// The response is too large.
     #[error("the JWKS from {0} is larger than 1 MiB")]
     TooLarge(String),
     /// The file cannot be read.
@@ -71,13 +71,13 @@ pub enum JwksError {
     File {
         /// Path of the file with the JWK set.
         path: PathBuf,
-        /// What the operating system answered.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The contents are no key set.
+    /// The contents are not a key set.
     #[error("the JWKS from {0} is not valid: {1}")]
     Invalid(String, String),
-    /// Changes of the file cannot be noticed.
+    /// The file cannot be watched.
     #[error(transparent)]
     Watch(#[from] WatchError),
 }
@@ -93,7 +93,7 @@ impl Source {
                 interval: options.min_refresh,
             });
         }
-        // A set is never taken for a path: paths do not start with a brace.
+        // A set is never taken for a path, because it starts with a brace.
         if !source.starts_with('{') && Path::new(source).exists() {
             return Ok(Self::File(source.into()));
         }
@@ -111,7 +111,7 @@ impl Source {
         }
     }
 
-    /// The key set as it is now.
+    /// Loads the current key set.
     pub(super) async fn load(&self) -> Result<KeySet, JwksError> {
         match self {
             Self::Inline(keys) => Ok(keys.clone()),
@@ -127,7 +127,7 @@ impl Source {
         }
     }
 
-    /// When to load again.
+    /// When to load it again.
     pub(super) fn changes(&self) -> Result<Changes, JwksError> {
         Ok(match self {
             Self::Inline(_) => Changes::Never,
@@ -137,7 +137,7 @@ impl Source {
     }
 }
 
-/// When a source has to be loaded again.
+/// Signals when a source has to be loaded again.
 #[derive(Debug)]
 pub(super) enum Changes {
     Never,
@@ -177,8 +177,8 @@ async fn fetch(client: &reqwest::Client, url: &reqwest::Url) -> Result<Vec<u8>, 
     })
 }
 
-/// A client that trusts the configured CA, or else those of the system; TLS 1.2 at least. Whoever could redirect the
-/// request to another origin would say whose tokens count, and the builder has that refused.
+/// A client that trusts the configured CA, or the system's; TLS 1.2 or later. Redirects to another origin are
+/// refused, because that origin would decide which tokens are valid.
 fn client(options: &JwksOptions) -> Result<reqwest::Client, JwksError> {
     let fail = |error: String| JwksError::Client(error);
     let mut roots = rustls::RootCertStore::empty();
@@ -203,7 +203,7 @@ fn client(options: &JwksOptions) -> Result<reqwest::Client, JwksError> {
         .map_err(|error| fail(error.to_string()))
 }
 
-/// The option is a path, or PEM itself.
+/// The option is a path, or PEM.
 fn custom_ca(option: &str) -> Result<Vec<rustls_pki_types::CertificateDer<'static>>, JwksError> {
     let contents = if option.contains("-----BEGIN") {
         option.as_bytes().to_vec()

@@ -12,7 +12,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// With a pod `ns/p` of the service account `sa`.
+    /// A cluster with a pod `ns/p` of the service account `sa`.
     async fn start(annotations: Value) -> Self {
         let server = Server::start().await;
         let sentry = "spiffe://cp.example/ns/dapr-system/dapr-sentry".parse().unwrap();
