@@ -1,7 +1,7 @@
-//! The sidecar's own settings: flags and environment in, one validated [`Config`] out.
+//! The sidecar's settings: parses flags and environment into one validated [`Config`].
 //!
-//! Names, defaults and texts follow Dapr 1.17.13. Everything wrong with a command line is reported
-//! at once; nothing here touches the process environment, the network or the disk.
+//! Names, defaults and texts follow Dapr 1.17.13. All errors of a command line are reported together. Nothing
+//! here accesses the process environment, the network or the disk.
 
 mod command;
 mod environment;
@@ -20,16 +20,17 @@ pub use flags::usage;
 pub use invalid::{Exit, Invalid};
 pub use port::stable_port;
 
-/// The version of the contract, for `--version` and the tools that decide by it.
+/// The contract's version, for `--version` and for tools that depend on it.
 pub const VERSION: &str = "1.17.13";
 
-/// What `/v1.0/metadata` reports: the version in a build of `scripts/dist`, and in any other what Dapr's suite expects.
+/// The version in `/v1.0/metadata`: the build's own in builds of `scripts/dist`, otherwise the one that
+/// Dapr's test suite expects.
 pub const METADATA_VERSION: &str = match option_env!("OUTRIGGER_DIST") {
     Some(_) => VERSION,
     None => "edge",
 };
 
-/// Where the sidecar runs, and with that where its resources come from.
+/// Where the sidecar runs, which determines the source of its resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// Resources from folders and files.
@@ -39,7 +40,7 @@ pub enum Mode {
     Kubernetes,
 }
 
-/// Everything the sidecar was told by its flags and environment, validated.
+/// All settings of the sidecar, validated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// `--app-id`; never empty and without dots in standalone mode.
@@ -48,34 +49,34 @@ pub struct Config {
     pub mode: Mode,
     /// Namespace, pod name and host address of this workload.
     pub workload: Workload,
-    /// The app beside us.
+    /// The app of this sidecar.
     pub app: App,
     /// The public APIs.
     pub api: Api,
-    /// The server other sidecars call.
+    /// The server that other sidecars call.
     pub internal: Internal,
-    /// `--dapr-public-port` and its address; `None` = server off.
+    /// `--dapr-public-port` and its address; `None` turns the server off.
     pub public: Option<Public>,
     /// The metrics server.
     pub metrics: Metrics,
     /// `--enable-profiling` and `--profile-port`.
     pub profiling: Profiling,
-    /// Where resources and Configurations are read from.
+    /// Sources of resources and Configurations.
     pub resources: Resources,
     /// Identity and mTLS.
     pub security: Security,
-    /// The other control-plane services.
+    /// Addresses of the control plane services.
     pub control_plane: ControlPlane,
-    /// How the sidecar ends.
+    /// Shutdown behaviour.
     pub shutdown: Shutdown,
-    /// Log level and form.
+    /// Log level and format.
     pub log: Log,
 }
 
-/// Where this workload lives.
+/// Identity of this workload in the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Workload {
-    /// `NAMESPACE` as given; `None` when unset. Resource filtering uses this raw value.
+    /// `NAMESPACE` as given; `None` if unset. Resource filters use this raw value.
     pub namespace: Option<String>,
     /// `POD_NAME`.
     pub pod_name: Option<String>,
@@ -84,7 +85,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// The namespace for identity, name resolution, actors, workflows and scheduler: `default` when unset.
+    /// The namespace for identity, name resolution, actors, workflows and scheduler: `default` if unset.
     pub fn namespace_or_default(&self) -> &str {
         match self.namespace.as_deref() {
             Some(ns) if !ns.is_empty() => ns,
@@ -92,7 +93,7 @@ impl Workload {
         }
     }
 
-    /// The namespace for resource filters, key prefixes and the label of metrics: empty when unset.
+    /// The namespace for resource filters, key prefixes and metric labels: empty if unset.
     pub fn namespace_raw(&self) -> &str {
         self.namespace.as_deref().unwrap_or("")
     }
@@ -105,36 +106,36 @@ pub struct Api {
     pub http_port: u16,
     /// `--dapr-grpc-port`.
     pub grpc_port: u16,
-    /// `--dapr-listen-addresses`: never empty; an empty string element = every interface.
+    /// `--dapr-listen-addresses`; never empty. An empty element means all interfaces.
     pub listen_addresses: Vec<String>,
-    /// `--unix-domain-socket`: when set, the APIs listen only on sockets in this folder.
+    /// `--unix-domain-socket`: if set, the APIs listen only on sockets in this folder.
     pub socket_dir: Option<PathBuf>,
     /// `--allowed-origins`.
     pub cors: Cors,
-    /// `--max-body-size` in bytes, for HTTP and gRPC; `None` = no limit.
+    /// `--max-body-size` in bytes, for HTTP and gRPC; `None` means no limit.
     pub max_body_size: Option<usize>,
-    /// `--read-buffer-size` in bytes: largest HTTP request head. Header lists of gRPC may have twice as many bytes, and
-    /// at least 64 KiB.
+    /// `--read-buffer-size` in bytes: the maximum size of an HTTP request head. gRPC header lists may have
+    /// twice as many bytes, and at least 64 KiB.
     pub read_buffer_size: usize,
-    /// `--enable-api-logging`; `None` = as the Configuration says.
+    /// `--enable-api-logging`; `None` leaves it to the Configuration.
     pub api_logging: Option<bool>,
-    /// `DAPR_API_TOKEN`: required from API callers; `None` = not required.
+    /// `DAPR_API_TOKEN`, required from API callers; `None` if no token is required.
     pub token: Option<String>,
-    /// `DAPR_HTTP_DISABLE_H2C`: no HTTP/2 in clear text on the HTTP API.
+    /// `DAPR_HTTP_DISABLE_H2C`: disables cleartext HTTP/2 on the HTTP API.
     pub disable_h2c: bool,
-    /// `OUTRIGGER_MEMORY_BUDGET` in bytes, of the process; `None` = by the memory that it may have.
+    /// `OUTRIGGER_MEMORY_BUDGET` of the process in bytes; `None` derives it from the available memory.
     pub memory_budget: Option<usize>,
 }
 
 impl Api {
-    /// The socket of the HTTP API, when sockets are used.
+    /// The socket of the HTTP API, if sockets are used.
     pub fn http_socket(&self, app_id: &str) -> Option<PathBuf> {
         self.socket_dir
             .as_ref()
             .map(|dir| dir.join(format!("dapr-{app_id}-http.socket")))
     }
 
-    /// The socket of the gRPC API, when sockets are used.
+    /// The socket of the gRPC API, if sockets are used.
     pub fn grpc_socket(&self, app_id: &str) -> Option<PathBuf> {
         self.socket_dir
             .as_ref()
@@ -150,25 +151,25 @@ pub enum Cors {
     Off,
     /// Any origin (`*`).
     Any,
-    /// These origins.
+    /// Only these origins.
     Only(Vec<String>),
 }
 
 /// The internal gRPC server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Internal {
-    /// `--dapr-internal-grpc-port`; `None` = the stable port, see [`stable_port`].
+    /// `--dapr-internal-grpc-port`; `None` means the stable port, see [`stable_port`].
     pub port: Option<u16>,
-    /// `--dapr-internal-grpc-listen-address`; empty = every interface.
+    /// `--dapr-internal-grpc-listen-address`; empty means all interfaces.
     pub listen_address: String,
 }
 
-/// The extra HTTP server with metadata and health only.
+/// The additional HTTP server, with metadata and health only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Public {
-    /// Port; 0 = any free one.
+    /// Port; 0 means any free port.
     pub port: u16,
-    /// Bind address; empty = every interface.
+    /// Bind address; empty means all interfaces.
     pub listen_address: String,
 }
 
@@ -183,7 +184,7 @@ pub struct Metrics {
     pub listen_address: String,
 }
 
-/// The profiling server; it binds to the addresses of the APIs.
+/// The profiling server, which binds to the API addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Profiling {
     /// `--enable-profiling`.
@@ -192,18 +193,19 @@ pub struct Profiling {
     pub port: u16,
 }
 
-/// Where resources come from.
+/// Sources of resources.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resources {
     /// `--resources-path` (or the deprecated `--components-path`), in order.
     pub paths: Vec<PathBuf>,
-    /// `--config`: file paths (standalone) or resource names (kubernetes: only the first is used).
+    /// `--config`: file paths (standalone) or resource names (Kubernetes, where only the first is used).
     pub configs: Vec<String>,
     /// `--disable-builtin-k8s-secret-store`.
     pub disable_builtin_kubernetes_secret_store: bool,
-    /// `DAPR_COMPONENTS_SOCKETS_FOLDER`, or `DAPR_COMPONENT_SOCKETS_FOLDER` of the injector: sockets of pluggable components.
+    /// `DAPR_COMPONENTS_SOCKETS_FOLDER`, or the injector's `DAPR_COMPONENT_SOCKETS_FOLDER`: folder of the
+    /// sockets of pluggable components.
     pub pluggable_sockets: PathBuf,
-    /// `DAPR_ENV_KEYS` as given: names usable in `envRef`; empty = all (but the reserved ones).
+    /// `DAPR_ENV_KEYS` as given: names usable in `envRef`; empty means all except reserved ones.
     pub env_keys: String,
 }
 
@@ -212,7 +214,7 @@ pub struct Resources {
 pub struct Security {
     /// `--enable-mtls`.
     pub mtls: bool,
-    /// `--sentry-address`; empty = not given.
+    /// `--sentry-address`; empty if not given.
     pub sentry_address: String,
     /// `DAPR_TRUST_ANCHORS`: PEM root certificates.
     pub trust_anchors: Option<String>,
@@ -222,7 +224,7 @@ pub struct Security {
     pub control_plane_namespace: String,
     /// `--sentry-request-jwt-audiences`.
     pub jwt_audiences: Vec<String>,
-    /// `DAPR_SENTRY_TOKEN_FILE`; `Some("")` (set but empty) is an error for who uses it.
+    /// `DAPR_SENTRY_TOKEN_FILE`; `Some("")` (set but empty) is an error where it is used.
     pub token_file: Option<String>,
     /// `SENTRY_LOCAL_IDENTITY`: sent to sentry instead of the app id.
     pub local_identity: Option<String>,
@@ -233,33 +235,33 @@ pub struct Security {
 /// Addresses of the control plane.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ControlPlane {
-    /// `--control-plane-address`: operator; empty = not given.
+    /// `--control-plane-address` of the operator; empty if not given.
     pub operator: String,
-    /// `--placement-host-address`: `host:port` list; empty = no placement.
+    /// `--placement-host-address`: list of `host:port`; empty disables placement.
     pub placement: Vec<String>,
     /// `--actors-handover`.
     pub handover: bool,
-    /// `--scheduler-host-address` or its variable: `host:port` list; empty = no scheduler.
+    /// `--scheduler-host-address` or its variable: list of `host:port`; empty disables the scheduler.
     pub scheduler: Vec<String>,
-    /// `--scheduler-job-streams`: job streams per scheduler address; at least 1.
+    /// `--scheduler-job-streams`: number of job streams per scheduler address; at least 1.
     pub scheduler_streams: u32,
 }
 
-/// How the sidecar ends.
+/// Shutdown behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shutdown {
-    /// `--dapr-graceful-shutdown-seconds`; `None` = no time limit (0 was given).
+    /// `--dapr-graceful-shutdown-seconds`; `None` means no deadline (the flag is 0).
     pub grace: Option<Duration>,
-    /// `--dapr-block-shutdown-duration`; `None` = flag not given.
+    /// `--dapr-block-shutdown-duration`; `None` if the flag is not given.
     pub block: Option<Duration>,
 }
 
-/// Log level and form.
+/// Log level and format.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Log {
     /// `--log-level`.
     pub level: LogLevel,
-    /// `--log-file`: append here instead of stdout.
+    /// `--log-file`: file to append to, instead of stdout.
     pub file: Option<PathBuf>,
     /// `--log-as-json`.
     pub json: bool,

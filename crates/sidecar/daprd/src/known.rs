@@ -1,9 +1,9 @@
-//! What the crates of a sidecar know of a Configuration's values.
+//! The values of a Configuration that the sidecar's crates support.
 
 use outrigger_resources::configuration::ValueChecks;
 use outrigger_telemetry::{export, metrics};
 
-/// What values mean nothing is found by this.
+/// Finds unsupported values.
 pub(crate) fn known() -> ValueChecks {
     ValueChecks {
         apis: outrigger_api::parts(),

@@ -1,6 +1,6 @@
-//! The data plane: the sidecar beside each app; its binary is `daprd`.
+//! The data plane: the sidecar of an app; its binary is `daprd`.
 
-/// Logs what is wrong with resources or policies.
+/// Logs problems of resources or policies.
 macro_rules! log_problems {
     ($target:expr, $problems:expr) => {
         for problem in $problems {

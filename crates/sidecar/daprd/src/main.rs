@@ -1,4 +1,4 @@
-//! `daprd`: reads flags, builds a sidecar, runs it, drains it.
+//! `daprd`: parses flags, then builds, runs and drains a sidecar.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const LOG: &str = "dapr.runtime";
-/// Threads of the data plane at most: a sidecar serves one app.
+/// Maximum number of data plane threads; a sidecar serves one app.
 const MAX_WORKERS: usize = 2;
 
 fn main() -> ExitCode {
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ends a start that has failed already: says on standard output what else is wrong with `config`, and then what `end` says.
+/// Ends a start that has already failed: logs further errors found with `config`, then runs `end`.
 fn checked(config: Option<&Config>, env: &Env, end: impl FnOnce() -> ExitCode) -> ExitCode {
     let _guard = match log::init(log::LogConfig::default()) {
         Ok(guard) => guard,
@@ -88,7 +88,7 @@ fn run(mut config: Config, env: Env) -> ExitCode {
     if let Some(bytes) = config.api.memory_budget {
         outrigger_accept::budget::set_memory_budget(bytes);
     }
-    // Libraries that look for a process-wide provider find this one; our own configurations name theirs.
+    // For libraries that use the process-wide provider; our own TLS configurations name theirs.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     tracing::info!(
         target: LOG,
@@ -119,7 +119,7 @@ fn run(mut config: Config, env: Env) -> ExitCode {
         };
         sidecar.run().await
     });
-    // What is still running after the drain has been given its time.
+    // Tasks that outlive the drain have had their time.
     data.shutdown_background();
     control.shutdown_background();
     match result {
@@ -131,8 +131,8 @@ fn run(mut config: Config, env: Env) -> ExitCode {
     }
 }
 
-/// The data plane shares the machine with the app it serves: half of the cores, two at most. One worker runs on the
-/// main thread, which spares a call the wake-ups between threads.
+/// The data plane shares the machine with its app, so it gets half of the cores, at most two. One worker runs
+/// on the main thread, which saves wake-ups between threads per call.
 fn data_plane() -> std::io::Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = (cores / 2).clamp(1, MAX_WORKERS);
@@ -158,7 +158,8 @@ fn control_plane() -> std::io::Result<Runtime> {
         .build()
 }
 
-/// `--wait`: until the sidecar can be used for outbound calls. Its exit status says nothing, as the contract has it.
+/// `--wait`: waits until the sidecar is ready for outbound calls. As in the contract, the exit status is
+/// always 0.
 fn wait(http_port: u16) -> ExitCode {
     const LIMIT: Duration = Duration::from_secs(60);
     const PAUSE: Duration = Duration::from_millis(100);

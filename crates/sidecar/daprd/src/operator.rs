@@ -1,4 +1,4 @@
-//! The operator of a Kubernetes cluster: the source of a sidecar's settings and resources there.
+//! The operator of a Kubernetes cluster, the source of a sidecar's settings and resources there.
 
 mod kinds;
 mod pauses;
@@ -25,46 +25,46 @@ pub(crate) use secrets::{STORE as CLUSTER_SECRETS, decode_all};
 pub(crate) use updates::{Update, Updates};
 
 const LOG: &str = "dapr.runtime.operator";
-/// Limit of one call, and how long the first ones are tried: the operator may be about to start.
+/// Timeout of a call, and how long the first calls are retried, because the operator may still be starting.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// What is done where the Configuration is asked for, for errors.
+/// Name of the operation in errors.
 const LOAD_CONFIGURATION: &str = "load the Configuration";
-/// Largest answer, in bytes.
+/// Maximum size of a response in bytes.
 const MAX_MESSAGE: usize = 64 << 20;
 
-/// Why the operator did not give what it was asked for.
+/// Why a request to the operator failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
-    /// Its address cannot be used.
+    /// The address is not valid.
     #[error("--control-plane-address {address:?}: {cause}; give host:port of the operator")]
     Address {
         /// The value of `--control-plane-address`.
         address: String,
-        /// The reason, for the message.
+        /// The reason.
         cause: String,
     },
-    /// It did not answer, or refused.
+    /// The operator did not answer, or refused the request.
     #[error(
         "failed to {what} from the operator at {address}: {cause}; check that it runs, and that this pod may reach it"
     )]
     Call {
-        /// The operation that failed, for the message.
+        /// The failed operation.
         what: String,
         /// Address of the operator.
         address: String,
         /// The error of the call.
         cause: String,
     },
-    /// There is no such Configuration.
+    /// The Configuration does not exist.
     #[error("configuration {0} not found: create it in the namespace of this pod, or correct --config")]
     NotFound(String),
-    /// The Configuration that it sent is not valid.
+    /// The received Configuration is not valid.
     #[error("{0}")]
     Content(String),
 }
 
-/// A connection to the operator. It is made when it is needed, and made again.
+/// A connection to the operator, made on demand and reconnected after failures.
 #[derive(Clone)]
 pub struct Operator {
     requester: Requester,
@@ -72,18 +72,18 @@ pub struct Operator {
     app_id: String,
 }
 
-/// For whom an operator is asked.
+/// The workload on whose behalf the operator is called.
 pub struct Workload {
     /// App id of the sidecar.
     pub app_id: String,
-    /// Its namespace: that of its identity.
+    /// Namespace of its identity.
     pub namespace: String,
-    /// The pod's name; may be empty.
+    /// Name of the pod; may be empty.
     pub pod: String,
 }
 
 impl Operator {
-    /// The operator at `address`, which has to prove to be `id`.
+    /// The operator at `address`, which must prove the identity `id`.
     ///
     /// # Errors
     /// [`OperatorError::Address`].
@@ -109,33 +109,33 @@ impl Operator {
         })
     }
 
-    /// The app that asks.
+    /// The app id of the workload.
     pub fn app_id(&self) -> &str {
         &self.app_id
     }
 
-    /// A Configuration by name, and the mistakes in it.
+    /// A Configuration by name, with its problems.
     ///
     /// # Errors
-    /// [`OperatorError`], after tries for a minute.
+    /// [`OperatorError`], after a minute of retries.
     pub async fn configuration(&self, name: &str) -> Result<LoadedConfiguration, OperatorError> {
         let answer = self.with_retries(LOAD_CONFIGURATION, || self.get_configuration(name));
         read_configuration(name, &answer.await?.configuration)
     }
 
-    /// A Configuration by name as it is at present, and the mistakes in it.
+    /// The current Configuration by name, with its problems.
     ///
     /// # Errors
-    /// [`OperatorError`], after one try.
+    /// [`OperatorError`], after a single attempt.
     pub async fn configuration_now(&self, name: &str) -> Result<LoadedConfiguration, OperatorError> {
         let answer = self.once(LOAD_CONFIGURATION, self.get_configuration(name));
         read_configuration(name, &answer.await?.configuration)
     }
 
-    /// Everything that concerns the app.
+    /// All resources for the app.
     ///
     /// # Errors
-    /// [`OperatorError`], after tries for a minute.
+    /// [`OperatorError`], after a minute of retries.
     pub async fn load(&self) -> Result<Loaded, OperatorError> {
         let lists = Kind::ALL.iter().map(|kind| async {
             let kind = OperatorKind::of(*kind);
@@ -146,10 +146,10 @@ impl Operator {
         self.read(try_join_all(lists).await?.into_iter().flatten())
     }
 
-    /// The resources of a kind that concern the app.
+    /// The resources of a kind for the app.
     ///
     /// # Errors
-    /// [`OperatorError`], after one try.
+    /// [`OperatorError`], after a single attempt.
     pub async fn list(&self, kind: Kind) -> Result<Loaded, OperatorError> {
         let kind = OperatorKind::of(kind);
         let listing = (kind.list)(self.requester.clone());
@@ -157,7 +157,7 @@ impl Operator {
         self.read(listed.into_iter().map(|json| (kind.kind, json)))
     }
 
-    /// Changes of a kind of resources, where the protocol has a stream of them.
+    /// The changes of a kind of resources, if the protocol streams them.
     pub(crate) fn updates(&self, kind: OperatorKind) -> Option<Updates> {
         let (watch, requester) = (kind.watch?, self.requester.clone());
         Some(Updates::new(kind.plural, move || watch(requester.clone())))
@@ -181,7 +181,7 @@ impl Operator {
         client.get_configuration(request).await
     }
 
-    /// The resources among JSON texts, their secrets readable.
+    /// Parses resources from JSON and decodes their secrets.
     pub(crate) fn read(&self, objects: impl Iterator<Item = (Kind, Bytes)>) -> Result<Loaded, OperatorError> {
         let loaded = load::objects(objects, &self.app_id);
         let mut loaded = loaded.map_err(|problems| OperatorError::Content(problem::summary(&problems)))?;
@@ -257,7 +257,7 @@ async fn in_time<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> 
     Ok(answer.into_inner())
 }
 
-/// Whether another try can help. A status with a source was made here, because there was no connection.
+/// Whether a retry may help. A status with a source was created locally, because there was no connection.
 fn is_transient(status: &Status) -> bool {
     matches!(
         status.code(),

@@ -1,4 +1,4 @@
-//! The profiling server: what the process is doing, in text.
+//! The profiling server, which reports the activity of the process as text.
 
 use std::fmt::Write as _;
 use std::future::ready;
@@ -13,14 +13,15 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-/// `/debug/pprof/` (index), `/debug/pprof/cmdline`, `/debug/runtime` (scheduler), `/debug/memory` (process).
+/// Serves `/debug/pprof/` (index), `/debug/pprof/cmdline`, `/debug/runtime` (scheduler) and `/debug/memory`
+/// (process).
 pub struct Profiling {
     control: Handle,
     data: Handle,
 }
 
 impl Profiling {
-    /// Reports on the control runtime and the one it is called on.
+    /// Reports on the control runtime and on the current one.
     pub fn new(control: Handle) -> Self {
         Self {
             control,
@@ -29,13 +30,13 @@ impl Profiling {
     }
 }
 
-/// Connections at once; beyond it the oldest silent one goes.
+/// Connection limits; beyond them the oldest idle connection is closed.
 const LIMITS: Limits = Limits {
     connections: 32,
     per_source: 16,
 };
 
-/// Answers until `stop`.
+/// Serves until `stop`.
 pub async fn serve(listener: TcpListener, profiling: Arc<Profiling>, stop: CancellationToken) {
     let answer = move |request: Request<_>| ready(profiling.answer(&request));
     serve_http1(listener, LIMITS, stop, answer).await;

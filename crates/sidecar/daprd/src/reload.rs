@@ -1,5 +1,5 @@
-//! Resources that come, change and go while the sidecar runs: a source tells of them, and for each kind a [`Reconcile`]
-//! brings what runs to what is wanted. So it does for the Configuration, which has sources of its own.
+//! Hot reload of resources. A source reports their changes, and a [`Reconcile`] per kind updates the running
+//! parts. The Configuration is reloaded in the same way, from separate sources.
 
 mod components;
 mod configuration;
@@ -38,96 +38,98 @@ pub use folders::FolderSource;
 pub use operator::OperatorSource;
 
 const LOG: &str = "dapr.runtime.hotreload";
-/// How often everything is listed again although nothing was reported.
+/// Interval of full lists without reported changes.
 const RELIST: Duration = Duration::from_secs(60);
 
-/// Where resources come from: all of them, and then what changes. Only those of this app are given.
+/// A source of the app's resources: a list, and then changes.
 #[async_trait]
 pub trait Source: Send {
-    /// Begins to watch, where it has not yet. True when something may have changed since the first list was made.
+    /// Starts watching unless it has started. Returns true if something may have changed since the first
+    /// list.
     async fn begin(&mut self) -> bool {
         false
     }
 
-    /// Everything there is now.
+    /// All current resources.
     ///
     /// # Errors
     /// [`ListError`].
     async fn list(&mut self) -> Result<Loaded, ListError>;
 
-    /// Waits for the next change. May be dropped while it waits.
+    /// The next change. Cancel safe.
     async fn next(&mut self) -> Event;
 }
 
-/// What a source reports.
+/// A change reported by a source.
 #[derive(Debug)]
 pub enum Event {
-    /// Something changed: only a new list tells what.
+    /// Unspecified changes; a new list is required.
     Relist,
-    /// These resources came or changed.
+    /// Resources were created or changed.
     Changed(Box<Loaded>),
-    /// The resource of this kind and name ended.
+    /// The resource of this kind and name was deleted.
     Ended(Kind, String),
 }
 
-/// What runs of one kind of resource, or by the Configuration.
+/// Updates the running parts for one kind of resource, or for the Configuration.
 pub trait Reconcile: Send {
-    /// What it runs by: all resources of a kind, as `[Component]`, or the [`Configuration`].
+    /// The desired state: all resources of a kind, such as `[Component]`, or the [`Configuration`].
     type Desired: ?Sized + Sync;
 
-    /// What `/v1.0/healthz` waits for: that a source of this kind is watched. None: health does not depend on it.
+    /// A condition of `/v1.0/healthz`: the source of this kind is watched. `None` if health does not depend
+    /// on it.
     const CONDITION: Option<&'static str> = None;
 
-    /// Brings what runs to what is `desired`. That may be the same as before.
+    /// Updates the running parts to the `desired` state, which may be unchanged.
     ///
     /// # Errors
-    /// [`ReloadError`] when the process cannot go on.
+    /// [`ReloadError`] if the process cannot continue.
     fn reconcile<'a>(&'a mut self, desired: &'a Self::Desired) -> BoxFuture<'a, Result<(), ReloadError>>;
 }
 
-/// What runs by resources: what the reconcilers of all kinds are made of.
+/// The parts that depend on resources, for the reconcilers of all kinds.
 pub struct Running {
-    /// The app whose sidecar it is.
+    /// App id of the sidecar.
     pub app_id: String,
-    /// Policies, built from the resources before anything that is called under them.
+    /// Policies; built first, because all other parts are called under them.
     pub resilience: Arc<Resilience>,
     /// Components.
     pub components: Arc<Components>,
     /// HTTP endpoints.
     pub endpoints: Arc<Endpoints>,
-    /// What HTTP endpoints take from elsewhere.
+    /// Resolves secrets and variables of HTTP endpoints.
     pub resolve: Resolve,
     /// Building blocks.
     pub blocks: Blocks,
-    /// What is wrong with resources.
+    /// Problems of resources.
     pub findings: Arc<Findings>,
 }
 
 /// A kind of resource that a sidecar starts with and reloads.
 pub(crate) trait Reloaded: OperatorResource {
-    /// What brings it to what is desired.
+    /// The reconciler of the kind.
     type Reconciler: Reconcile<Desired = [Self]> + 'static;
 
-    /// Applies the resources that the sidecar starts with.
+    /// Applies the resources present at start.
     ///
     /// # Errors
-    /// [`SidecarError`] when the sidecar cannot start with them.
+    /// [`SidecarError`] if the sidecar cannot start with them.
     fn start<'a>(running: &'a Running, loaded: &'a [Self]) -> BoxFuture<'a, Result<(), SidecarError>>;
 
-    /// The reconciler, for what was started with `loaded`.
+    /// The reconciler, given the resources applied at start.
     fn reconciler(running: &Running, loaded: &[Self]) -> Self::Reconciler;
 }
 
 macro_rules! reloaded {
     ($($kind:ident($resource:path)),*) => {
-        /// Applies the resources that a sidecar starts with, kind by kind; gives everything that is wrong.
+        /// Applies the resources present at start, kind by kind; returns all errors.
         pub async fn start(running: &Running, loaded: &Loaded) -> Vec<SidecarError> {
             let mut errors = Vec::new();
             $(errors.extend(<$resource>::start(running, <$resource>::of(loaded)).await.err());)*
             errors
         }
 
-        /// The reconcilers of all kinds, for what was started with `loaded`.
+        /// The reconcilers of all kinds, given the resources applied at start.
         pub fn reconcilers(running: &Running, loaded: &Loaded) -> Vec<Box<dyn Reconciler>> {
             vec![$(follow(<$resource>::reconciler(running, <$resource>::of(loaded)), loaded)),*]
         }
@@ -136,31 +138,31 @@ macro_rules! reloaded {
 
 outrigger_resources::for_each_kind!(reloaded);
 
-/// What keeps what is desired, and has what runs of it reconciled.
+/// Holds the desired state of a kind and has it reconciled.
 #[async_trait]
 pub trait Reconciler: Send {
-    /// Whether it is for resources of this kind.
+    /// Whether it handles resources of this kind.
     fn is_for(&self, kind: Kind) -> bool;
 
     /// [`Reconcile::CONDITION`].
     fn condition(&self) -> Option<&'static str>;
 
-    /// A source listed all that it has.
+    /// A source listed all of its resources.
     ///
     /// # Errors
-    /// [`ReloadError`] when the process cannot go on.
+    /// [`ReloadError`] if the process cannot continue.
     async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError>;
 
-    /// Resources came or changed, of this kind or others.
+    /// Resources of this or other kinds were created or changed.
     ///
     /// # Errors
-    /// [`ReloadError`] when the process cannot go on.
+    /// [`ReloadError`] if the process cannot continue.
     async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError>;
 
-    /// The resource with this name ended; its kind is one that [`Reconciler::is_for`] answers for.
+    /// The resource with this name was deleted. [`Reconciler::is_for`] accepts its kind.
     ///
     /// # Errors
-    /// [`ReloadError`] when the process cannot go on.
+    /// [`ReloadError`] if the process cannot continue.
     async fn ended(&mut self, name: &str) -> Result<(), ReloadError>;
 }
 
@@ -169,7 +171,7 @@ struct Followed<R, T> {
     desired: Desired<T>,
 }
 
-/// The reconciler of what runs by the resources of `loaded`.
+/// The reconciler of the parts that run by the resources of `loaded`.
 fn follow<T: Resource, R: Reconcile<Desired = [T]> + 'static>(
     running: R,
     loaded: &Loaded,
@@ -211,7 +213,7 @@ impl<T: Resource, R: Reconcile<Desired = [T]>> Reconciler for Followed<R, T> {
 
 struct FollowedConfiguration<R>(R);
 
-/// The reconciler of what runs by the Configuration.
+/// The reconciler of the parts that run by the Configuration.
 pub fn follow_configuration<R: Reconcile<Desired = Configuration> + 'static>(
     running: R,
 ) -> Box<dyn Reconciler> {
@@ -247,37 +249,37 @@ impl<R: Reconcile<Desired = Configuration>> Reconciler for FollowedConfiguration
 /// Why a source has no list.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
-    /// The resources contradict each other; begins with where they come from.
+    /// The resources contradict each other; the text begins with their source.
     #[error("{0}")]
     Contradiction(String),
-    /// For the time being; what runs goes on.
+    /// A temporary failure; running parts are not affected.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Why the process cannot go on.
+/// Why the process cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// The resources contradict each other.
     #[error("failed to load resources from {0}")]
     Contradiction(String),
-    /// A component that may not be missing did not start.
+    /// A required component did not start.
     #[error("{}", .0.summary())]
     Component(#[from] StartError),
 }
 
-/// Brings the resources of a sidecar to what a source wants, again and again.
+/// Keeps the running parts in line with a source.
 pub struct Reloader {
     source: Box<dyn Source>,
     reconcilers: Vec<Box<dyn Reconciler>>,
-    /// Met once the source is watched.
+    /// Set once the source is watched.
     watched: Vec<Condition>,
-    /// Where the page of the status finds what the source said, of all kinds or of one.
+    /// Receives the source's findings for the status page, of one kind or of all.
     told: Option<(Arc<Findings>, Option<Kind>)>,
 }
 
 impl Reloader {
-    /// For what was started from resources that were read after the source began to watch.
+    /// A reloader for parts started from resources that were read after the source began to watch.
     pub fn new(
         source: Box<dyn Source>,
         reconcilers: Vec<Box<dyn Reconciler>>,
@@ -292,14 +294,14 @@ impl Reloader {
         }
     }
 
-    /// Puts what the source says of resources into `findings`; `of`: the only kind that it has.
+    /// Reports the source's findings to `findings`; `of` is its only kind, if it has just one.
     #[must_use]
     pub fn telling(mut self, findings: Arc<Findings>, of: Option<Kind>) -> Self {
         self.told = Some((findings, of));
         self
     }
 
-    /// Follows the source until `stop`; a change that has begun is finished.
+    /// Follows the source until `stop`. A change in progress is completed.
     ///
     /// # Errors
     /// [`ReloadError`].
@@ -366,13 +368,13 @@ mod tests {
 
     use super::*;
 
-    /// A source that is watched once it is told to be, and has nothing to report.
+    /// A source that starts watching on a signal and reports nothing.
     struct Silent(oneshot::Receiver<()>);
 
     #[async_trait]
     impl Source for Silent {
         async fn begin(&mut self) -> bool {
-            // Whoever drops the other half lets it begin, too.
+            // A dropped sender starts it too.
             let _told = (&mut self.0).await;
             false
         }
@@ -424,7 +426,7 @@ mod tests {
         let (endpoints, _) = reloader(Kind::HttpEndpoint, None);
         let (components, _) = reloader(Kind::Component, Some("component-reconciler"));
         let (subscriptions, _) = reloader(Kind::Subscription, Some("subscription-reconciler"));
-        // Time stands still until every task waits, so that a pause lets all of them go as far as they can.
+        // Time is paused until every task waits, so a sleep lets all tasks make progress.
         let settled = || tokio::time::sleep(Duration::from_millis(1));
         endpoints.send(()).unwrap();
         settled().await;
@@ -441,7 +443,7 @@ mod tests {
         stop.cancel();
     }
 
-    /// A source that reports nothing, and counts how often it is listed.
+    /// A source without changes, which counts its lists.
     struct Unchanging(Arc<AtomicUsize>);
 
     #[async_trait]

@@ -1,4 +1,4 @@
-//! The one place where the parts are wired: settings and resources in, a running sidecar out.
+//! Wires the parts: builds a running sidecar from settings and resources.
 
 mod app_life;
 mod background;
@@ -46,69 +46,69 @@ pub use resources::check;
 
 pub(crate) const LOG: &str = "dapr.runtime";
 
-/// Why a sidecar does not start or cannot go on.
+/// Why a sidecar cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum SidecarError {
-    /// Configuration files.
+    /// The Configuration cannot be loaded.
     #[error("error loading configuration: {0}")]
     Configuration(String),
-    /// Resource files.
-    // Components are what is loaded first, and the word tools match.
+    /// The resources cannot be loaded.
+    // Components are loaded first, and tools match this text.
     #[error("failed to load components: {0}")]
     Resources(String),
-    /// A component that cannot be made or started.
+    /// A component cannot be created or started.
     #[error("{0}")]
     Component(String),
-    /// Ports and sockets.
+    /// Ports or sockets cannot be bound.
     #[error(transparent)]
     Ports(#[from] PortsError),
-    /// No identity.
+    /// No identity is available.
     #[error("{0}")]
     Security(String),
-    /// Tracing settings.
+    /// The tracing settings are not valid.
     #[error(transparent)]
     Tracing(#[from] outrigger_telemetry::export::TracingError),
-    /// Metric settings.
+    /// The metrics settings are not valid.
     #[error(transparent)]
     Metrics(#[from] outrigger_telemetry::metrics::MetricsError),
-    /// Access control settings.
+    /// The access control settings are not valid.
     #[error(transparent)]
     Access(#[from] outrigger_policy::access::AccessError),
-    /// Resources that changed cannot be followed.
+    /// A reload failed.
     #[error(transparent)]
     Reload(#[from] ReloadError),
-    /// The operator of the cluster does not give what is needed.
+    /// The operator of the cluster failed.
     #[error(transparent)]
     Operator(#[from] OperatorError),
-    /// Something that this release does not do.
+    /// The setting is not supported in this release.
     #[error("{0}")]
     Unsupported(String),
-    /// Steps that do not need each other.
+    /// Several independent steps failed.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Several(Vec<SidecarError>),
-    /// The operating system says no.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// The operation that failed, for the message.
+        /// The failed operation.
         what: &'static str,
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Another sidecar took this one's place.
+    /// Another sidecar has taken this one's place.
     #[error(transparent)]
     Fatal(#[from] FatalError),
-    /// In-flight work did not end in time.
+    /// In-flight work did not end before the deadline.
     #[error("Graceful shutdown timeout exceeded, forcing shutdown")]
     GraceExceeded,
 }
 
-/// A sidecar ready to run. Its ports are bound; nothing has been dialled but the CA.
+/// A sidecar ready to run. Its ports are bound, and only the CA has been contacted.
 pub struct Sidecar {
     config: Config,
     started: Instant,
     control: Handle,
     readiness: Readiness,
-    /// Met when the app was found, or there is none.
+    /// Set once the app was found, or if there is none.
     initialized: Condition,
     shutdown: Shutdown,
     servers: Servers,
@@ -122,14 +122,14 @@ pub struct Sidecar {
     background: Background,
 }
 
-/// The identity and what keeps it fresh.
+/// The identity and its renewal.
 struct Secured {
     identity: Option<Identity>,
     renewal: Option<Renewal>,
 }
 
 impl Sidecar {
-    /// The conditions of readiness, with their state.
+    /// The readiness conditions and their state.
     pub fn readiness(&self) -> Readiness {
         self.readiness.clone()
     }
@@ -137,7 +137,7 @@ impl Sidecar {
     /// Runs until a shutdown is requested, then drains.
     ///
     /// # Errors
-    /// What kept it from going on, or from ending in time.
+    /// Why it could not continue, or not end in time.
     pub async fn run(self) -> Result<(), SidecarError> {
         let Self {
             config,
@@ -206,7 +206,7 @@ impl Sidecar {
     }
 }
 
-/// Connections end last: whatever drains may still need them.
+/// Connections close last, because draining parts may need them.
 fn close_with(
     components: Arc<Components>,
     peers: Arc<Peers>,
@@ -229,7 +229,7 @@ fn close_with(
     );
 }
 
-/// `--dapr-block-shutdown-duration`: the sidecar keeps serving that long, or until the app is unhealthy.
+/// `--dapr-block-shutdown-duration`: keeps serving for that time, or until the app is unhealthy.
 async fn block(config: &Config, health: &Health) {
     let Some(duration) = config.shutdown.block else {
         return;

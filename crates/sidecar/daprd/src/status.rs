@@ -1,5 +1,5 @@
-//! The status of a sidecar, for people and programs: what runs, what does not and why. Read-only, on the metrics port,
-//! and made from what the parts know when somebody asks.
+//! The status of a sidecar for people and programs: its parts, their state and their problems. Read-only, on the
+//! metrics port, built on request.
 
 pub mod findings;
 mod html;
@@ -22,12 +22,12 @@ use serde_json::{Value, json};
 use crate::config::VERSION;
 use findings::{Finding, Findings};
 
-/// Entries of each list at most.
+/// Maximum number of entries per list.
 const MAX_ROWS: usize = 500;
-/// Characters of a text at most.
+/// Maximum number of characters of a text.
 const MAX_TEXT: usize = 2048;
 
-/// What the status is made from.
+/// The inputs of the status.
 pub(crate) struct Status {
     pub(crate) app_id: Arc<str>,
     pub(crate) namespace: Arc<str>,
@@ -46,7 +46,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// The pages of the metrics port: for people, and for programs.
+    /// The pages of the metrics port: HTML and JSON.
     pub(crate) fn pages(self) -> Arc<[Page]> {
         let for_people = Arc::new(self);
         let for_programs = Arc::clone(&for_people);
@@ -101,7 +101,7 @@ fn rows<T>(all: impl IntoIterator<Item = T>, row: impl Fn(T) -> Value) -> Vec<Va
     all.into_iter().take(MAX_ROWS).map(row).map(bounded).collect()
 }
 
-/// A row whose texts are no longer than they may be.
+/// Truncates the texts of a row.
 fn bounded(mut row: Value) -> Value {
     let members = row.as_object_mut().into_iter().flat_map(|row| row.values_mut());
     for value in members {
@@ -166,7 +166,7 @@ fn peer(peer: PeerStatus) -> Value {
     })
 }
 
-/// An empty text is none.
+/// `None` for an empty text.
 fn text(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }

@@ -1,4 +1,4 @@
-//! `daprd --wait`: asks another sidecar whether it is ready.
+//! `daprd --wait`: asks a sidecar whether it is ready.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Whether the sidecar on this port of the local host answers 204 to `GET /v1.0/healthz/outbound`.
+/// Whether the sidecar on this local port answers 204 to `GET /v1.0/healthz/outbound`.
 pub fn is_outbound_ready(http_port: u16) -> bool {
     let Ok(addresses) = ("localhost", http_port).to_socket_addrs() else {
         return false;

@@ -1,4 +1,4 @@
-//! What the process was asked to do.
+//! The command that a command line selects.
 
 use outrigger_flags::{FlagError, Parsed, Values, parse_every};
 
@@ -7,28 +7,28 @@ use super::invalid::{Exit, Invalid};
 use super::settle::{Settings, port};
 use super::{Config, VERSION, usage};
 
-/// What the process was asked to do.
+/// The command to run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Run a sidecar.
     Run(Box<Config>),
-    /// Print this and exit with 0.
+    /// Print this text and exit with 0.
     Help(String),
-    /// Print this and exit with 0.
+    /// Print this text and exit with 0.
     Version(String),
-    /// Print this and exit with 0.
+    /// Print this text and exit with 0.
     BuildInfo(String),
-    /// Poll the sidecar on this HTTP port until it is ready for outbound calls; exit with 0 either way.
+    /// Poll the sidecar on this HTTP port until it is ready for outbound calls, then exit with 0.
     Wait {
-        /// The sidecar's HTTP API port.
+        /// HTTP API port of the sidecar.
         http_port: u16,
     },
 }
 
 impl Config {
-    /// Reads arguments (without the program's name) and environment.
+    /// Parses the arguments (without the program's name) and the environment.
     ///
-    /// Lines about deprecated flags go to `note`, for stderr.
+    /// Notices about deprecated flags go to `note`, for stderr.
     pub fn from_args(
         args: impl IntoIterator<Item = String>,
         env: impl Fn(&str) -> Option<String>,
@@ -69,7 +69,7 @@ impl Config {
     }
 }
 
-/// A service of actors that is not placement, which is the only one that is spoken to.
+/// The requested actors service, if it is not placement, the only supported one.
 fn other_actors(given: &Values) -> Option<String> {
     let service = given.text("actors-service");
     let other = !service.is_empty() && !service.starts_with("placement:");
@@ -81,10 +81,10 @@ fn other_actors(given: &Values) -> Option<String> {
     })
 }
 
-/// A command line of which flags are wrong, and what is wrong with the values of the others.
+/// The error for a command line with syntax errors, plus the invalid values of its other flags.
 fn syntax(wrong: Vec<FlagError>, given: &Values, env: impl Fn(&str) -> Option<String>) -> Exit {
     let (config, invalid) = Settings::new(given, env).settle();
-    // Without its value a flag has its default, which may not do: that is no second mistake.
+    // A flag without its value has the default. If the default is not valid, that is not a second mistake.
     let meant: Vec<String> = wrong.iter().map(FlagError::meant).collect();
     let others = invalid
         .into_iter()
@@ -95,7 +95,7 @@ fn syntax(wrong: Vec<FlagError>, given: &Values, env: impl Fn(&str) -> Option<St
     }
 }
 
-/// The commit comes from the environment of the build; builds outside a checkout have none.
+/// The commit comes from the build's environment; builds outside of a checkout have none.
 fn build_info() -> String {
     let commit = option_env!("OUTRIGGER_COMMIT").unwrap_or("unknown");
     format!(

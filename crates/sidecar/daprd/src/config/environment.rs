@@ -1,10 +1,10 @@
-//! What the sidecar says about itself to its components, as environment variables.
+//! Environment variables that describe the sidecar to its components.
 
 use super::Config;
 
 impl Config {
     /// Variables that components and child processes expect in the sidecar's environment. `host` is the
-    /// detected host address, left out when detection failed; `internal_port` the one in use.
+    /// detected host address, `None` if the detection failed; `internal_port` is the port in use.
     pub fn own_environment(&self, host: Option<&str>, internal_port: u16) -> Vec<(&'static str, String)> {
         let mut variables = vec![
             ("APP_ID", self.app_id.clone()),

@@ -1,4 +1,4 @@
-//! Every flag of the sidecar.
+//! All flags of the sidecar.
 
 use outrigger_flags::{Flag, Kind};
 use outrigger_resources::value::go_nanos;
@@ -13,7 +13,7 @@ fn check_duration(text: &str) -> Result<(), String> {
     go_nanos(text).map(drop).map_err(|error| error.to_string())
 }
 
-/// Sorted by name, as the usage text lists them. Names and defaults are Dapr's.
+/// Sorted by name, as in the usage text. Names and defaults are Dapr's.
 pub(super) const FLAGS: &[Flag] = &[
     Flag::boolean(
         "actors-handover",
@@ -189,7 +189,7 @@ pub(super) const FLAGS: &[Flag] = &[
     ),
 ];
 
-/// The text of `--help`. Deprecated flags are left out.
+/// The text of `--help`, without deprecated flags.
 pub fn usage() -> String {
     outrigger_flags::usage("daprd", FLAGS)
 }

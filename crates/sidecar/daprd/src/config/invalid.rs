@@ -1,16 +1,16 @@
-//! What is wrong with a command line.
+//! Errors of a command line.
 
 use outrigger_flags::{FlagError, see_help};
 
 use super::Config;
 
-/// One wrong setting.
+/// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} ({place}: {remedy})")]
 pub struct Invalid {
-    /// The flag or variable, as `--app-id`.
+    /// The flag or variable, such as `--app-id`.
     pub place: String,
-    /// What is wrong, in the contract's words where it has some.
+    /// The problem, in the contract's words if it has any.
     pub what: String,
     /// The remedy, for the message.
     pub remedy: String,
@@ -45,17 +45,17 @@ impl From<FlagError> for Invalid {
 pub enum Exit {
     /// Unknown flags or values of the wrong type.
     Syntax {
-        /// What is wrong with each, and with the values of the others.
+        /// All invalid flags and values.
         invalid: Vec<Invalid>,
-        /// The rest, as below.
+        /// The remaining settings, see [`Exit::Settings`].
         config: Box<Config>,
     },
-    /// Well-formed settings that cannot be used.
+    /// Well-formed settings with invalid values.
     Settings {
-        /// The settings that are not valid.
+        /// The invalid settings.
         invalid: Vec<Invalid>,
-        /// The rest, with defaults in the place of these, from which the Configuration and the resources can be checked as
-        /// well; `None` where it was not read.
+        /// The remaining settings, with defaults for invalid ones, so that the Configuration and the
+        /// resources can be checked too; `None` if they were not read.
         config: Option<Box<Config>>,
     },
 }
@@ -69,7 +69,7 @@ impl Exit {
         }
     }
 
-    /// What the Configuration and the resources can be checked with.
+    /// The settings for checking the Configuration and the resources.
     pub fn config(&self) -> Option<&Config> {
         match self {
             Exit::Syntax { config, .. } => Some(config),
@@ -77,7 +77,7 @@ impl Exit {
         }
     }
 
-    /// Everything that is wrong, with places and remedies.
+    /// All invalid settings, with places and remedies.
     pub fn invalid(&self) -> &[Invalid] {
         match self {
             Exit::Syntax { invalid, .. } | Exit::Settings { invalid, .. } => invalid,
@@ -85,15 +85,15 @@ impl Exit {
     }
 }
 
-/// For [`Exit::Syntax`] one line each and where the flags are listed, for stderr. For [`Exit::Settings`] the message of
-/// the last log line.
+/// For [`Exit::Settings`], the message of the last log line. For [`Exit::Syntax`], one line per error and a
+/// pointer to the list of flags, for stderr.
 impl std::fmt::Display for Exit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let lines: Vec<_> = self.invalid().iter().map(ToString::to_string).collect();
         match self {
             Exit::Syntax { .. } => write!(f, "{}\n{}", lines.join("\n"), see_help("daprd")),
             Exit::Settings { invalid: all, .. } => {
-                // Quantities are read with the flags, before there is a runtime to speak of.
+                // Quantities are parsed with the flags, before a runtime exists.
                 let quantity =
                     |i: &Invalid| matches!(i.place.as_str(), "--max-body-size" | "--read-buffer-size");
                 let early = all.iter().all(quantity);

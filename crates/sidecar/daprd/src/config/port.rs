@@ -1,4 +1,4 @@
-//! The internal server's port when nobody chose one: the same at every start of the same app, if free.
+//! The default port of the internal server: the same at every start of an app, if free.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -7,30 +7,31 @@ use sha2::{Digest, Sha256};
 
 use super::Internal;
 
-/// First of the 2048 ports to choose from.
+/// First of 2048 candidate ports.
 const FIRST: u16 = 47_300;
 
-/// The port an app gets on this machine: from its id, working directory, user and host name.
+/// The stable port of an app on this machine, derived from its id, working directory, user and host name.
 pub fn stable_port(app_id: &str) -> u16 {
     let folder = std::env::current_dir().unwrap_or_default();
     let host = hostname::get().unwrap_or_default();
     port_of(app_id, &folder, user_id(), &host.to_string_lossy())
 }
 
-/// Eleven bits of a hash of the four parts.
+/// Adds eleven bits of a hash of the four parts.
 fn port_of(app_id: &str, folder: &Path, user: u32, host: &str) -> u16 {
     let hash = Sha256::digest(format!("{app_id}|{}|{user}|{host}", folder.display()));
     FIRST + u16::from(hash[0]) + (u16::from(hash[1] >> 5) << 8)
 }
 
-/// The user running this process, as the owner of its `/proc` entry; 0 where there is none.
+/// The user of this process, from the owner of its `/proc` entry; 0 if there is none.
 fn user_id() -> u32 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").map_or(0, |meta| meta.uid())
 }
 
 impl Internal {
-    /// The port to use: the given one, the stable one if it is free and not the app's, else any free one.
+    /// The port to use: the configured one; else the stable one, if it is free and not the app's; else any
+    /// free one.
     pub fn choose_port(&self, app_id: &str, app_port: u16) -> std::io::Result<u16> {
         if let Some(port) = self.port {
             return Ok(port);
@@ -74,7 +75,7 @@ mod tests {
 
     #[test]
     fn the_port_of_the_app_is_avoided() {
-        // The app may listen later than its sidecar.
+        // The app may start to listen after its sidecar.
         let app_port = stable_port("app");
         assert_ne!(
             Internal::default().choose_port("app", app_port).unwrap(),

@@ -1,4 +1,4 @@
-//! Flags and environment to [`Config`], everything wrong collected.
+//! Turns flags and environment into a [`Config`], and collects all errors.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use super::{
     Security, Shutdown, Workload,
 };
 
-/// Body limit when the flag asks for the default, in bytes.
+/// Default body limit in bytes.
 const DEFAULT_MAX_BODY: i64 = 4 << 20;
-/// Request head limit when the flag asks for the default, in bytes.
+/// Default limit of a request head in bytes.
 const DEFAULT_READ_BUFFER: i64 = 4 << 10;
-/// Request head limit when the flag turns the limit off: heads stay bounded, in bytes.
+/// Limit of a request head in bytes if the flag disables the limit; heads stay bounded.
 const MAX_READ_BUFFER: usize = 1 << 20;
-/// Where pluggable components put their sockets.
+/// Default folder of the sockets of pluggable components.
 const DEFAULT_SOCKETS: &str = "/tmp/dapr-components-sockets";
 
-/// Collects a configuration and what is wrong with it.
+/// Collects a configuration and its errors.
 pub(super) struct Settings<'a, E> {
     given: &'a Values,
     env: E,
@@ -40,7 +40,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         }
     }
 
-    /// The configuration, with defaults in the place of what is wrong.
+    /// The configuration, with defaults in place of invalid values.
     pub(super) fn settle(mut self) -> (Config, Vec<Invalid>) {
         let mode = self.mode();
         let config = Config {
@@ -74,7 +74,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         (config, self.wrong)
     }
 
-    /// A variable that counts only when it says something.
+    /// A variable, if it is set and not empty.
     fn variable(&self, name: &str) -> Option<String> {
         (self.env)(name).filter(|value| !value.is_empty())
     }
@@ -83,7 +83,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         self.given.text(flag).to_owned()
     }
 
-    /// The value of a step that may fail; its failure is kept for the report.
+    /// The value of a step; its error is recorded for the report.
     fn keep<T: Default>(&mut self, result: Result<T, Invalid>) -> T {
         result.unwrap_or_else(|invalid| {
             self.wrong.push(invalid);
@@ -91,8 +91,8 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         })
     }
 
-    /// A port flag. Launchers pass any number for a port that they did not choose: where nothing listens it may
-    /// be none, and counts as 0.
+    /// A port flag. Launchers pass any number for ports that they did not choose, so an invalid port of a
+    /// disabled server counts as 0.
     fn port(&mut self, flag: &'static str, listens: bool) -> u16 {
         let port = match self.given.text(flag).parse::<i64>() {
             Ok(number) if !listens => Ok(number.try_into().unwrap_or(0)),
@@ -183,7 +183,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         self.keep(protocol)
     }
 
-    /// Whether to leave out `/dapr/config` and `/dapr/subscribe`.
+    /// Whether to skip `/dapr/config` and `/dapr/subscribe`.
     fn skipped_endpoints(&mut self) -> (bool, bool) {
         let (mut config, mut subscribe) = (false, false);
         for item in self.given.list("disable-init-endpoints") {
@@ -266,7 +266,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         self.keep(read.map_err(|what| Invalid::new(budget::VARIABLE, what, "give a size such as 256Mi")))
     }
 
-    /// A size in bytes: a quantity, or the older flag counting in units of 2^shift when only that is given.
+    /// A size in bytes: a quantity, or the older flag in units of 2^shift if only that is given.
     fn size(&mut self, flag: &'static str, older: &'static str, shift: u32) -> i64 {
         if !self.given.given(flag) && self.given.given(older) {
             let count = self.given.int(older);
@@ -317,7 +317,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
             disable_builtin_kubernetes_secret_store: self.given.boolean("disable-builtin-k8s-secret-store"),
             pluggable_sockets: self
                 .variable("DAPR_COMPONENTS_SOCKETS_FOLDER")
-                // The injector's name for it.
+                // The injector's name for the variable.
                 .or_else(|| self.variable("DAPR_COMPONENT_SOCKETS_FOLDER"))
                 .unwrap_or_else(|| DEFAULT_SOCKETS.to_owned())
                 .into(),
@@ -410,8 +410,8 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         }
     }
 
-    /// Ports of the sidecar that the app has too. An app on another machine may have any port but those of the APIs, as
-    /// in the contract.
+    /// Reports sidecar ports that the app uses too. As in the contract, an app on another machine conflicts
+    /// only with the API ports.
     fn conflicts(&mut self, config: &Config) {
         if config.app.port == 0 {
             return;
@@ -449,13 +449,13 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
     }
 }
 
-/// The duration of a flag, whose form was checked with the command line; negative ones are zero.
+/// The duration of a flag whose format was checked with the command line; negative values count as zero.
 fn duration(given: &Values, flag: &'static str) -> Duration {
     let nanos = go_nanos(given.text(flag)).unwrap_or(0);
     Duration::from_nanos(nanos.max(0).unsigned_abs())
 }
 
-/// A port flag; 0 = any free port.
+/// A port flag; 0 means any free port.
 pub(super) fn port(given: &Values, flag: &'static str) -> Result<u16, Invalid> {
     let text = given.text(flag);
     text.parse().map_err(|_| {
@@ -475,7 +475,7 @@ fn path(text: &str) -> Option<std::path::PathBuf> {
     (!text.is_empty()).then(|| text.into())
 }
 
-/// A comma list of addresses; launchers pass empty values in quotes of all sorts.
+/// A comma-separated list of addresses. Launchers pass empty values in various quotes.
 fn addresses(text: &str) -> Vec<String> {
     let trimmed = |item: &str| {
         item.trim_matches(|c: char| c.is_whitespace() || matches!(c, '\'' | '"'))

@@ -1,4 +1,4 @@
-//! The kinds of resources that the operator serves. What is particular to a kind stands in its file of `reload/`.
+//! The kinds of resources that the operator serves. The specifics of each kind are in its file of `reload/`.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -10,17 +10,17 @@ use outrigger_wire::operator::v1::operator_client::OperatorClient;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
-/// The answer to a list: the resources as JSON.
+/// The response to a list: resources as JSON.
 pub(crate) type Listing = BoxFuture<'static, Result<Response<Vec<Bytes>>, Status>>;
-/// A stream of changes that is being opened.
+/// A stream of changes being opened.
 pub(crate) type Opening = BoxFuture<'static, Result<BoxStream<'static, Result<Change, Status>>, Status>>;
 
-/// How the operator is asked, and for whom.
+/// The client of the operator, and the workload it asks for.
 #[derive(Clone)]
 pub(crate) struct Requester {
     pub(crate) client: OperatorClient<Channel>,
     pub(crate) namespace: String,
-    /// The pod's name; may be empty.
+    /// Name of the pod; may be empty.
     pub(crate) pod: String,
 }
 
@@ -33,16 +33,16 @@ pub(crate) struct Change {
 
 /// A kind of resource that the operator serves.
 pub(crate) trait OperatorResource: Resource {
-    /// What its resources are called in messages, in the plural.
+    /// Plural name of the kind, for messages.
     const PLURAL: &'static str;
 
-    /// Opens its stream of changes. None: the protocol has none, and they are only listed again.
+    /// Opens the stream of changes; `None` if the protocol has none, so that the kind is listed periodically.
     const WATCH: Option<fn(Requester) -> Opening> = None;
 
-    /// Lists its resources.
+    /// Lists the resources.
     fn list(requester: Requester) -> Listing;
 
-    /// Makes the secrets readable that the operator put into it, in base64.
+    /// Decodes the secrets that the operator inserted in base64.
     fn decode_secrets(&mut self) {}
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct OperatorKind {
     pub(super) plural: &'static str,
     pub(super) list: fn(Requester) -> Listing,
     pub(super) watch: Option<fn(Requester) -> Opening>,
-    /// Name, and name for logs, of the first of this kind.
+    /// Name and display name of the first resource of this kind.
     pub(crate) first: fn(&Loaded) -> Option<(String, String)>,
 }
 
@@ -71,7 +71,7 @@ impl OperatorKind {
         }
     }
 
-    /// What is done where resources of the kind are listed, for errors.
+    /// Name of the list operation, for errors.
     pub(super) fn listing(&self) -> String {
         format!("list {}", self.plural)
     }
@@ -88,7 +88,7 @@ macro_rules! dispatch {
             }
         }
 
-        /// Makes the secrets readable that the operator put into resources.
+        /// Decodes the secrets that the operator inserted into resources.
         pub(super) fn decode_secrets(loaded: &mut Loaded) {
             $(<$resource as Resource>::of_mut(loaded).iter_mut().for_each(OperatorResource::decode_secrets);)*
         }
@@ -97,7 +97,7 @@ macro_rules! dispatch {
 
 outrigger_resources::for_each_kind!(dispatch);
 
-/// Makes changes of the events of a stream.
+/// Maps a stream of events to changes.
 pub(crate) fn opening<M: Send + 'static>(
     call: impl Future<Output = Result<Response<Streaming<M>>, Status>> + Send + 'static,
     change: impl Fn(M) -> Change + Send + 'static,

@@ -1,14 +1,15 @@
-//! Pauses before the operator is asked again. All sidecars lose it at the same moment: they must not come back together.
+//! Pauses before reconnecting to the operator. All sidecars lose it at the same moment, so the pauses are
+//! random to avoid a thundering herd.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 
 use outrigger_policy::resiliency::{Backoff, CodeMatch, RetrySpec, RetryState};
 
-/// The first pause and, but for half of it more or less, the longest.
+/// The first pause and the longest, both before jitter of up to one half.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
-/// Pauses that grow, each by chance half as long or half as long again.
+/// Exponential pauses with jitter of up to one half.
 #[derive(Debug)]
 pub(crate) struct Pauses {
     spec: RetrySpec,
@@ -17,13 +18,13 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// Other ones for each caller.
+    /// Pauses with a random seed.
     pub(crate) fn new() -> Self {
-        // Every hasher the standard library makes is keyed from the system's entropy.
+        // The standard library seeds every hasher from the system's entropy.
         Self::seeded(RandomState::new().build_hasher().finish())
     }
 
-    /// Those that belong to a number.
+    /// Pauses with a fixed seed.
     pub(crate) fn seeded(seed: u64) -> Self {
         let spec = RetrySpec {
             backoff: Backoff::Exponential {
@@ -44,11 +45,11 @@ impl Pauses {
     /// The next pause, after a failure.
     pub(crate) fn next(&mut self) -> Duration {
         let pause = self.state.next_delay(&self.spec, None, Instant::now());
-        // Without limits of number and time there is always one.
+        // Unlimited, so there is always a next pause.
         pause.unwrap_or(PAUSES.1)
     }
 
-    /// Begins again with a short one, after a success.
+    /// Starts over with a short pause, after a success.
     pub(crate) fn reset(&mut self) {
         self.seed = self.seed.wrapping_add(1);
         self.state = RetryState::new(&self.spec, Instant::now(), self.seed);
@@ -61,7 +62,7 @@ mod tests {
 
     const SIDECARS: u64 = 2000;
 
-    /// How many of `times` are in the fullest stretch of this length.
+    /// The maximum number of `times` within any window of this length.
     fn fullest(times: &[Duration], stretch: Duration) -> usize {
         let mut counts = std::collections::HashMap::<u128, usize>::new();
         for time in times {
@@ -70,7 +71,7 @@ mod tests {
         counts.into_values().max().unwrap_or_default()
     }
 
-    /// When each sidecar comes back to an operator that was away for so long.
+    /// The time at which each sidecar reconnects after an outage of this length.
     fn returns(away: Duration) -> Vec<Duration> {
         let back = |seed| {
             let (mut pauses, mut now) = (Pauses::seeded(seed), Duration::ZERO);
@@ -90,7 +91,7 @@ mod tests {
         for away in [0, 2, 20, 300].map(Duration::from_secs) {
             let times = returns(away);
             let (first, stretch) = match away.is_zero() {
-                // What had only to be opened again is back within a second.
+                // A stream that only has to be reopened is back within a second.
                 true => (Duration::from_millis(750), Duration::from_millis(50)),
                 false => (most, Duration::from_millis(100)),
             };

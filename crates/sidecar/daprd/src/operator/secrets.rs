@@ -1,4 +1,4 @@
-//! Secrets of the cluster: the operator looks them up and puts them into resources, in base64.
+//! Secrets of the cluster, which the operator looks up and inserts into resources in base64.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,11 +6,11 @@ use outrigger_resources::NameValue;
 
 use super::LOG;
 
-/// The store whose secrets the operator looks up; it is meant where a resource names none.
+/// The secret store that the operator serves; the default if a resource names none.
 pub(crate) const STORE: &str = "kubernetes";
 
-/// Makes the values of secrets readable that the operator looked up for a resource, and clears its `store`: nobody has to
-/// look them up any more. What the operator did not find stays without value.
+/// Decodes the secret values that the operator inserted into a resource, and clears its `store`, so that they
+/// are not looked up again. A secret that the operator did not find has no value.
 pub(crate) fn decode_all<'a>(
     store: &mut String,
     items: impl IntoIterator<Item = &'a mut NameValue>,

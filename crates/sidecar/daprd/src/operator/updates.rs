@@ -1,4 +1,4 @@
-//! Streams of changes, opened again whenever they end.
+//! Streams of changes, reopened whenever they end.
 
 use std::time::Duration;
 
@@ -9,32 +9,32 @@ use tonic::Status;
 use super::pauses::Pauses;
 use super::{Change, LOG, Opening, described};
 
-/// A stream that was there for so long, without a word, worked: the next pause is a short one.
+/// A stream that stayed open this long counts as working, so the next pause is a short one.
 const STABLE_AFTER: Duration = Duration::from_secs(30);
 
-/// What a stream reports.
+/// An update from a stream.
 pub(crate) enum Update {
-    /// It was asked for: only a list tells what came before.
+    /// The stream was requested; earlier changes are only in a list.
     Opening,
     /// A resource changed.
     Change(Change),
 }
 
-/// A stream that has no end.
+/// A stream of changes that never ends.
 pub(crate) struct Updates {
-    /// What changes.
+    /// The kind, for messages.
     what: &'static str,
     open: Box<dyn Fn() -> Opening + Send>,
     state: State,
-    /// When it was asked for.
+    /// Time of the request.
     since: Instant,
     pauses: Pauses,
 }
 
 enum State {
-    /// Until this moment.
+    /// Reopen at this time.
     Closed(Instant),
-    /// Servers answer with their first event: this may take days.
+    /// Servers respond only with their first event, which may take days.
     Opening(Opening),
     Open(BoxStream<'static, Result<Change, Status>>),
 }
@@ -51,7 +51,7 @@ impl Updates {
         }
     }
 
-    /// Waits for the next update. May be dropped while it waits.
+    /// The next update. Cancel safe.
     pub(crate) async fn next(&mut self) -> Update {
         loop {
             match &mut self.state {
@@ -59,7 +59,8 @@ impl Updates {
                     sleep_until(*until).await;
                     self.since = Instant::now();
                     let mut opening = (self.open)();
-                    // The request is on its way before anybody lists: nothing comes between.
+                    // Polled, so that the request is sent before the caller lists: no change is missed in
+                    // between.
                     match futures::poll!(&mut opening) {
                         std::task::Poll::Pending => self.state = State::Opening(opening),
                         std::task::Poll::Ready(opened) => self.opened(opened),
@@ -121,7 +122,8 @@ mod tests {
 
     use super::*;
 
-    /// When a sidecar asks an operator that is away: the first times, in milliseconds. Each try takes `long`.
+    /// Times in milliseconds of the first attempts to reach an unavailable operator. Each attempt takes
+    /// `long`.
     async fn tries(seed: u64, long: Duration) -> Vec<u128> {
         let (begun, asked) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
         let asking = Arc::clone(&asked);

@@ -1,4 +1,4 @@
-//! Components that follow their resources.
+//! Reconciles components with their resources.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{Reconcile, ReloadError, Reloaded, Running};
 use crate::operator::{Change, Listing, Opening, OperatorResource, Requester, decode_all, opening};
 use crate::sidecar::SidecarError;
 
-/// Starts, replaces and ends components.
+/// Starts, replaces and closes components.
 pub(crate) struct ComponentReconciler(Arc<Components>);
 
 impl OperatorResource for Component {

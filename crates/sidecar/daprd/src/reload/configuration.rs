@@ -1,5 +1,5 @@
-//! What runs by the Configuration: what changes in it is applied where that is possible while calls run, and named where
-//! it is not.
+//! Reconciles running parts with the Configuration: applies changes that are possible at run time, and
+//! reports the others.
 
 mod source;
 
@@ -14,20 +14,20 @@ use super::{LOG, Reconcile, ReloadError};
 
 pub use source::{ConfigurationFiles, OperatorConfiguration};
 
-/// Applies access control. Of what else changed it says that a restart applies it.
+/// Applies access control, and logs other changes that require a restart.
 pub struct ConfigurationReconciler {
     access: Arc<Access>,
     protocol: AppProtocol,
     started: Arc<Configuration>,
-    /// What access control was built from.
+    /// The applied access control settings.
     applied: configuration::AccessControl,
-    /// What was desired last: of this nothing is said again.
+    /// The last desired state, which is not reported again.
     seen: Configuration,
 }
 
 impl ConfigurationReconciler {
-    /// For a sidecar that was `started` with a Configuration: who may call what of the app, and how its operations are
-    /// matched.
+    /// For a sidecar `started` with a Configuration. `access` decides who may call which operation of the
+    /// app, and `protocol` how operations are matched.
     pub fn new(access: Arc<Access>, protocol: AppProtocol, started: Arc<Configuration>) -> Self {
         Self {
             access,
@@ -40,7 +40,7 @@ impl ConfigurationReconciler {
 
     fn apply_access(&mut self, spec: &configuration::AccessControl) {
         match AccessControl::build(spec, self.protocol) {
-            // A file that somebody is writing may be cut before its rules: that must not open what was closed.
+            // A file may be truncated while it is being written; that must not disable rules.
             Ok(control) if !has_rules(control.as_ref()) && self.restricts() => tracing::warn!(
                 target: LOG,
                 "the Configuration changed: accessControl was removed or has no rules any more; a restart applies \
@@ -58,7 +58,7 @@ impl ConfigurationReconciler {
         }
     }
 
-    /// Whether what applies could deny a call.
+    /// Whether the current rules can deny a call.
     fn restricts(&self) -> bool {
         let applies = AccessControl::build(&self.applied, self.protocol);
         applies.is_ok_and(|control| has_rules(control.as_ref()))
@@ -94,9 +94,9 @@ fn has_rules(control: Option<&AccessControl>) -> bool {
     control.is_some_and(AccessControl::has_rules)
 }
 
-/// The sections that differ and are read at the start only.
+/// The changed sections that are read at start only.
 fn needs_restart(old: &Configuration, new: &Configuration) -> Vec<&'static str> {
-    // Whatever is added has to be decided on here.
+    // Destructured, so that new fields must be decided on here.
     let Configuration {
         name: _,
         http_pipeline,
@@ -106,7 +106,7 @@ fn needs_restart(old: &Configuration, new: &Configuration) -> Vec<&'static str> 
         // The sidecar uses its flags.
         mtls: _,
         secrets,
-        // Applied.
+        // Applied at run time.
         access_control: _,
         name_resolution,
         features,
@@ -155,7 +155,7 @@ mod tests {
     const OPENED: &str = "spec:\n  accessControl:\n    defaultAction: allow\n    policies:\n    \
         - {appId: other, defaultAction: deny, trustDomain: public, namespace: default}\n";
 
-    /// What follows two files, as a sidecar makes it at its start.
+    /// A reconciler and source of two files, as a sidecar creates them at its start.
     struct Reloading {
         source: ConfigurationFiles,
         reconciler: Box<dyn Reconciler>,
@@ -192,7 +192,7 @@ mod tests {
             }
         }
 
-        /// Writes one of the files, and has it read.
+        /// Writes one of the files and has it read.
         async fn write(&mut self, index: usize, text: &str) -> Result<(), String> {
             std::fs::write(&self.files[index], text).unwrap();
             let listed = self.source.list().await.unwrap();

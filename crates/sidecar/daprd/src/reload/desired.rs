@@ -1,4 +1,4 @@
-//! The resources of one kind that are desired, as a source told of them so far.
+//! The desired resources of one kind, according to the source's reports so far.
 
 use std::path::PathBuf;
 
@@ -10,17 +10,16 @@ use super::LOG;
 pub(super) struct Desired<R>(Vec<R>);
 
 impl<R: Resource> Desired<R> {
-    /// What was read at the start.
+    /// The resources present at start.
     pub(super) fn new(resources: Vec<R>) -> Self {
         Self(resources)
     }
 
-    /// All of them.
     pub(super) fn all(&self) -> &[R] {
         &self.0
     }
 
-    /// A source listed all that it has. What was read before from files that are `broken` now is still desired.
+    /// Applies a full list. Resources of files that are `broken` now stay desired.
     pub(super) fn list(&mut self, mut listed: Vec<R>, broken: &[PathBuf]) {
         for old in &self.0 {
             let is_listed = listed.iter().any(|resource| resource.name() == old.name());
@@ -38,13 +37,12 @@ impl<R: Resource> Desired<R> {
         self.0 = listed;
     }
 
-    /// A resource came or changed.
+    /// Adds or replaces a resource.
     pub(super) fn put(&mut self, resource: R) {
         self.remove(resource.name());
         self.0.push(resource);
     }
 
-    /// A resource ended.
     pub(super) fn remove(&mut self, name: &str) {
         self.0.retain(|known| known.name() != name);
     }

@@ -1,4 +1,4 @@
-//! HTTP endpoints that follow their resources.
+//! Reconciles HTTP endpoints with their resources.
 
 use std::sync::Arc;
 
@@ -12,14 +12,15 @@ use crate::operator::{Change, Listing, Opening, OperatorResource, Requester, dec
 use crate::sidecar::{self, SidecarError};
 use crate::status::findings::{Finding, Findings, Gravity};
 
-/// Fills in what an endpoint takes from secret stores and the environment.
+/// Resolves an endpoint's references to secret stores and to the environment.
 pub type Resolve = Arc<dyn Fn(HttpEndpoint) -> BoxFuture<'static, EndpointSpec> + Send + Sync>;
 
-/// Sets up, replaces and ends HTTP endpoints. One that cannot be set up is reported, and its predecessor stays.
+/// Sets up, replaces and removes HTTP endpoints. If one cannot be set up, the problem is reported and its
+/// predecessor stays.
 pub(crate) struct EndpointReconciler {
     endpoints: Arc<Endpoints>,
     resolve: Resolve,
-    /// What was set up last.
+    /// The endpoints set up last.
     applied: Vec<HttpEndpoint>,
     findings: Arc<Findings>,
 }
@@ -33,7 +34,7 @@ impl OperatorResource for HttpEndpoint {
         };
         let call = async move { requester.client.http_endpoint_update(request).await };
         opening(call, |event| Change {
-            // The protocol does not say when one ends: that is seen when they are listed again.
+            // The protocol does not report deletions; the next list reveals them.
             event: wire::ResourceEventType::Updated,
             json: event.http_endpoints,
         })
@@ -91,7 +92,7 @@ impl Reloaded for HttpEndpoint {
     }
 }
 
-/// Puts why an endpoint could not be set up on the page of the status.
+/// Shows on the status page why an endpoint could not be set up.
 fn tell(findings: &Findings, endpoint: &HttpEndpoint, result: Result<(), EndpointError>) {
     let found = result.err().map(|error| Finding {
         gravity: Gravity::Error,

@@ -1,4 +1,4 @@
-//! Resources in folders.
+//! Folders as a source of resources.
 
 use std::path::PathBuf;
 
@@ -10,21 +10,21 @@ use tokio::runtime::Handle;
 use super::watch::{Watch, WatchError};
 use super::{Event, LOG, ListError, Source};
 
-/// Folders with resource files, watched.
+/// Folders with resource files, watched for changes.
 pub struct FolderSource {
     folders: Vec<PathBuf>,
     namespace: Option<String>,
     app_id: String,
     watch: Watch,
-    /// Runs what blocks.
+    /// Runs blocking calls.
     control: Handle,
 }
 
 impl FolderSource {
-    /// Starts watching folders for the resources of an app; `namespace` as of [`load::Request`].
+    /// Starts watching folders for the resources of an app; `namespace` as in [`load::Request`].
     ///
     /// # Errors
-    /// [`WatchError`] when the system does not let folders be watched.
+    /// [`WatchError`] if the system cannot watch folders.
     pub fn new(
         folders: Vec<PathBuf>,
         namespace: Option<String>,
@@ -68,7 +68,7 @@ impl Source for FolderSource {
 }
 
 fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Loaded, ListError> {
-    // A folder that is missing is on its way: whoever deploys moves a new one to its place.
+    // A missing folder counts as being replaced: deployments move a new one into place.
     for folder in folders {
         std::fs::read_dir(folder).map_err(|error| {
             ListError::Unavailable(format!(

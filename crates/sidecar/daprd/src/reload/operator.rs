@@ -1,4 +1,4 @@
-//! Resources as the operator of a cluster reports them.
+//! The operator of a cluster as a source of resources.
 
 use async_trait::async_trait;
 use outrigger_resources::Loaded;
@@ -9,19 +9,20 @@ use tokio::time::{Instant, sleep_until};
 use super::{Event, LOG, ListError, Source};
 use crate::operator::{Change, Operator, OperatorError, OperatorKind, Pauses, Update, Updates};
 
-/// One kind of the operator's resources. Each has a source of its own: a list that is late holds up no other kind.
+/// One kind of the operator's resources. Each kind has its own source, so that a slow list delays no other
+/// kind.
 pub struct OperatorSource {
     operator: Operator,
     kind: OperatorKind,
-    /// None: the protocol has no stream of them; they are only listed again.
+    /// `None` if the protocol does not stream the kind, which is then listed periodically.
     updates: Option<Updates>,
-    /// When a list that could not be had is asked for again.
+    /// Time of the next attempt after a failed list.
     retry_at: Option<Instant>,
     pauses: Pauses,
 }
 
 impl OperatorSource {
-    /// Its resources of a kind. Asks nothing yet.
+    /// The operator's resources of a kind. Makes no request yet.
     pub fn new(operator: Operator, kind: Kind) -> Self {
         let kind = OperatorKind::of(kind);
         Self {
@@ -33,7 +34,7 @@ impl OperatorSource {
         }
     }
 
-    /// What a change means, if the resource can be read.
+    /// The event of a change, if its resource can be read.
     fn event(&self, change: Change) -> Option<Event> {
         let (kind, event) = (self.kind.kind, change.event);
         let loaded = match self.operator.read(std::iter::once((kind, change.json))) {
@@ -58,7 +59,7 @@ impl OperatorSource {
 impl Source for OperatorSource {
     async fn begin(&mut self) -> bool {
         if let Some(updates) = &mut self.updates {
-            // The first thing that it reports is that it was asked for.
+            // The first update reports that the stream was requested.
             updates.next().await;
         }
         true
@@ -68,7 +69,7 @@ impl Source for OperatorSource {
         self.retry_at = None;
         let listed = self.operator.list(self.kind.kind).await;
         let listed = listed.map_err(|error| match error {
-            // Components may not contradict each other; nothing else is worth the end of the process.
+            // Only contradicting components end the process.
             OperatorError::Content(text) if self.kind.kind == Kind::Component => {
                 ListError::Contradiction(format!("the operator: {text}"))
             }

@@ -1,4 +1,4 @@
-//! Resiliency policies that follow their resources.
+//! Reconciles resiliency policies with their resources.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::operator::{Listing, OperatorResource, Requester};
 use crate::sidecar::SidecarError;
 use crate::status::findings::{Finding, Findings};
 
-/// What becomes of a document that changed and has a mistake.
+/// The effect of an error in a changed document.
 const STAYS: &str = "the version in use stays";
 
-/// Builds the policies anew when a document changes. One that cannot be used is reported, and its predecessor stays.
+/// Rebuilds the policies when a document changes. An unusable version is reported, and its predecessor stays.
 pub(crate) struct ResiliencyReconciler {
     resilience: Arc<Resilience>,
     app_id: String,
-    /// What the policies were built from.
+    /// The documents of the current policies.
     applied: Vec<Resiliency>,
-    /// What could not be used, and was said to.
+    /// Unusable documents that were reported.
     refused: Vec<Resiliency>,
     findings: Arc<Findings>,
 }
@@ -49,7 +49,7 @@ impl Reloaded for Resiliency {
     type Reconciler = ResiliencyReconciler;
 
     fn start<'a>(_: &'a Running, _: &'a [Self]) -> BoxFuture<'a, Result<(), SidecarError>> {
-        // Whatever runs was made with them.
+        // The running parts were created with them.
         Box::pin(ready(Ok(())))
     }
 
@@ -70,7 +70,8 @@ impl ResiliencyReconciler {
         let mut refused = Vec::new();
         for wanted in desired {
             let before = self.applied.iter().find(|known| known.name == wanted.name);
-            // What is valid in a new document applies, as at the start; one that changes keeps what worked.
+            // The valid parts of a new document apply, as at start. A changed document applies as a whole or
+            // not at all.
             match before {
                 Some(before) if !holds(&self.applied, wanted) && !self.is_usable(wanted) => {
                     usable.push(before.clone());
@@ -93,7 +94,7 @@ impl ResiliencyReconciler {
         let (policies, problems) = self.resilience.policies.load().rebuild(&usable, &self.app_id);
         self.resilience.policies.replace(policies);
         let new: Vec<_> = usable.iter().filter(|new| !holds(&self.applied, new)).collect();
-        // What is wrong with the others was said when they came.
+        // Problems of other documents were reported when those changed.
         let is_new = |problem: &&Problem| new.iter().any(|new| new.source.file == problem.place.file);
         crate::log_problems!(LOG, problems.iter().filter(is_new));
         crate::log_problems!(LOG, &undefined(&usable, &self.app_id));
@@ -106,7 +107,7 @@ impl ResiliencyReconciler {
         self.applied = usable;
     }
 
-    /// Whether every policy of a document that changed can be used; what is wrong is logged with its place, once.
+    /// Whether every policy of a changed document is valid; problems are logged once, with their place.
     fn is_usable(&self, document: &Resiliency) -> bool {
         if holds(&self.refused, document) {
             return false;
@@ -118,7 +119,7 @@ impl ResiliencyReconciler {
         !problems.iter().any(|problem| problem.error)
     }
 
-    /// Puts what is wrong now on the page of the status.
+    /// Shows the current problems on the status page.
     fn tell(&self) {
         let (_, mut problems) = Policies::build(&self.applied, &self.app_id);
         problems.extend(undefined(&self.applied, &self.app_id));

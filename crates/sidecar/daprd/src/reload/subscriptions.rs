@@ -1,4 +1,4 @@
-//! Subscriptions that follow their resources.
+//! Reconciles subscriptions with their resources.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::operator::{Change, Listing, Opening, OperatorResource, Requester, ope
 use crate::sidecar::SidecarError;
 use crate::status::findings::{Finding, Findings, Gravity};
 
-/// Declares what is wanted. A subscription that cannot be served is reported, and its predecessor stays.
+/// Declares subscriptions. If one cannot be served, the problem is reported and its predecessor stays.
 pub(crate) struct SubscriptionReconciler {
     subscriptions: Arc<Subscriptions>,
-    /// As they were declared last: of these it is known whether they have a broker.
+    /// The subscriptions declared last, whose brokers are known.
     declared: Vec<Subscription>,
     findings: Arc<Findings>,
 }
@@ -78,7 +78,7 @@ impl Reconcile for SubscriptionReconciler {
             for problem in &problems {
                 tracing::error!(target: LOG, "{problem}; the subscription stays as it was");
             }
-            // The place stands in the text.
+            // The text contains the place.
             let found = problems.into_iter().map(|text| Finding {
                 gravity: Gravity::Error,
                 place: String::new(),

@@ -1,4 +1,4 @@
-//! Noticing changes in folders: of files, of files behind links, and of the folders themselves.
+//! Watches folders for changes of files, of files behind links, and of the folders themselves.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -14,22 +14,23 @@ use tokio::time::{Instant, timeout_at};
 
 use super::LOG;
 
-/// Changes are over when there is none for this long.
+/// A batch of changes ends after this time without any.
 const QUIET: Duration = Duration::from_millis(100);
-/// Changes that never stop are reported this often.
+/// Maximum delay of a report while changes continue.
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// Files behind links that are watched, and links from one to the next.
+/// Maximum number of watched links, and of links in a chain.
 const MAX_LINKS: usize = 1000;
 const MAX_HOPS: usize = 8;
 
-/// Folders cannot be watched at all.
+/// Folders cannot be watched.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "folders cannot be watched for changes: {0}; raise the limits of inotify, or disable the feature HotReload"
 )]
 pub struct WatchError(#[from] notify::Error);
 
-/// Reports changes of the files in some folders, not below them. A folder may be missing, come and be replaced.
+/// Reports changes of the files in some folders, without subfolders. A folder may be missing, appear and be
+/// replaced.
 #[derive(Clone)]
 pub(super) struct Watch {
     shared: Arc<WatchState>,
@@ -42,20 +43,21 @@ struct WatchState {
     places: Mutex<WatchedPaths>,
 }
 
-/// What changes count.
+/// The relevant paths.
 #[derive(Default)]
 struct WatchedPaths {
-    /// Folders where every file counts.
+    /// Folders in which every file counts.
     folders: HashSet<PathBuf>,
-    /// Single paths: the folders themselves, and what links lead to.
+    /// Single paths: the folders themselves, and targets of links.
     paths: HashSet<PathBuf>,
-    /// Folders that went since somebody looked: their watches went with them, whatever has their place now.
+    /// Folders deleted since the last refresh. Their watches are gone, even if other folders have taken their
+    /// paths.
     lost: HashSet<PathBuf>,
 }
 
 struct Watching {
     watcher: RecommendedWatcher,
-    /// Folders that are watched, by device and number: a path may come to mean another folder.
+    /// Watched folders by device and inode, because a path may come to name another folder.
     known: HashMap<PathBuf, (u64, u64)>,
 }
 
@@ -86,7 +88,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Looks where links lead and what folders there are now. Blocks for some file system calls.
+    /// Resolves links and finds existing folders. Blocks for some file system calls.
     pub(super) fn refresh(&self) {
         let places = WatchedPaths::find(&self.folders);
         let wanted = places.watched();
@@ -94,7 +96,7 @@ impl Watch {
         lock(&self.watcher).follow(wanted, &before.lost);
     }
 
-    /// Waits for a change, and until the changes that follow closely are over.
+    /// Waits for a change and for the end of its batch.
     pub(super) async fn changed(&mut self) {
         self.shared.changed.notified().await;
         let end = Instant::now() + MAX_DELAY;
@@ -110,7 +112,7 @@ impl Watch {
 
 impl WatchState {
     fn concerns(&self, event: &notify::Event) -> bool {
-        // Reading a file is no change, nor is changing its mode.
+        // Reading a file, or changing its mode, is not a change.
         let idle = matches!(
             event.kind,
             EventKind::Access(_) | EventKind::Modify(ModifyKind::Metadata(_))
@@ -141,7 +143,7 @@ impl WatchedPaths {
         places
     }
 
-    /// A path, and what it leads to link by link.
+    /// Adds a path and the targets of its links.
     fn follow(&mut self, path: &Path) {
         let mut path = path.to_owned();
         for _ in 0..MAX_HOPS {
@@ -159,7 +161,7 @@ impl WatchedPaths {
         self.paths.contains(path) || path.parent().is_some_and(|parent| self.folders.contains(parent))
     }
 
-    /// The folders to watch for all this.
+    /// The folders to watch.
     fn watched(&self) -> BTreeSet<PathBuf> {
         let parents = self.paths.iter().filter_map(|path| path.parent());
         let all = parents.map(Path::to_owned).chain(self.folders.iter().cloned());
@@ -176,7 +178,7 @@ impl Watching {
             .collect();
         for (path, id) in &self.known {
             if now.get(path) != Some(id) || lost.contains(path) {
-                // The folder may be gone, and its watch with it.
+                // Fails if the folder and its watch are gone.
                 let _gone = self.watcher.unwatch(path);
             }
         }

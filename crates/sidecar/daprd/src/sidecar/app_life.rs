@@ -1,4 +1,4 @@
-//! What happens once with the app at start: wait for its port, read its configuration.
+//! The steps with the app at start: waits for its port and reads its configuration.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,11 +23,11 @@ use tokio::sync::oneshot;
 use super::LOG;
 use crate::config::Config;
 
-/// Largest answer to `GET /dapr/config`, bytes.
+/// Maximum size of the response to `GET /dapr/config` in bytes.
 const MAX_CONFIG: usize = 1024 * 1024;
 
-/// Completes when the sidecar counts as initialised. With app health checks on that is after the first probe,
-/// however it went.
+/// Completes when the sidecar counts as initialised. With app health checks, that is after the first probe,
+/// whatever its result.
 pub(super) async fn run(life: AppLife) {
     let AppLife {
         config,
@@ -77,7 +77,7 @@ pub(super) async fn run(life: AppLife) {
             first,
             stop.clone(),
         ));
-        // The prober only goes away when the process ends.
+        // The prober lives until the process ends.
         let _ended = probed.await;
         begin(&subscriptions, &health).await;
         tasks.spawn(subscriptions.follow(health.clone(), stop.clone()));
@@ -95,7 +95,7 @@ pub(super) async fn run(life: AppLife) {
     initialized(started);
 }
 
-/// The app hosts actors while it is well. What it hosts is asked once.
+/// Hosts actors while the app is healthy. The app is asked once for its actor types.
 async fn host_while_well(
     actors: &Actors,
     workflows: &Workflows,
@@ -121,16 +121,16 @@ fn initialized(started: Instant) {
     );
 }
 
-/// A sidecar counts as initialised when its subscriptions stand; a broker that is slow to answer holds it up no longer
-/// than this.
+/// A sidecar counts as initialised when its subscriptions are established, or after this timeout if a broker
+/// is slow.
 const SUBSCRIBING: Duration = Duration::from_secs(5);
 
 async fn begin(subscriptions: &Arc<Subscriptions>, health: &Health) {
-    // Those that take longer go on by themselves.
+    // Late subscriptions continue in the background.
     let _late = tokio::time::timeout(SUBSCRIBING, subscriptions.begin(health)).await;
 }
 
-/// What [`run`] works with.
+/// The inputs of [`run`].
 pub(super) struct AppLife {
     pub(super) config: Config,
     pub(super) app: Option<Arc<AppChannel>>,
@@ -145,7 +145,7 @@ pub(super) struct AppLife {
     pub(super) started: Instant,
 }
 
-/// `GET /dapr/config`: what actors the app hosts; none where it does not say.
+/// `GET /dapr/config`: the actor types of the app; none by default.
 async fn ask_config(skip: bool, app_id: String, app: Arc<AppChannel>) -> Settings {
     let answer = ask(skip, app_id, app).await;
     let Some(json) = answer else {
@@ -186,7 +186,7 @@ async fn ask(skip: bool, app_id: String, app: Arc<AppChannel>) -> Option<Bytes> 
     };
     let loaded = match reply.status {
         AppStatus::Http(200) => true,
-        // It has none.
+        // The app has no such route.
         AppStatus::Http(204 | 404 | 405) => false,
         status => {
             tracing::warn!(

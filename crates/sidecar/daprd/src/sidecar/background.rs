@@ -1,4 +1,4 @@
-//! What runs on the control threads until the process ends: exports and certificates.
+//! Tasks on the control threads that run until the process ends: exports and certificates.
 
 use outrigger_identity::Renewal;
 use outrigger_runtime::life::{Lifecycle, Stage, Tasks};

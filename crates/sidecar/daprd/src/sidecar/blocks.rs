@@ -1,4 +1,4 @@
-//! How the building blocks begin and end with the sidecar.
+//! Starts and ends the building blocks with the sidecar.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use outrigger_blocks::Blocks;
 use outrigger_blocks::state::State;
 use outrigger_runtime::life::{Lifecycle, Stage, Tasks};
 
-/// Follows the internal topics of state stores with an outbox. They end with the calls, whose transactions they send on.
+/// Subscribes to the internal topics of state stores with an outbox. They end with the calls, whose
+/// transactions they publish.
 pub(super) async fn start_outbox(state: &Arc<State>, lifecycle: &mut Lifecycle) {
     state.begin_outbox().await;
     let Tasks { tasks, stop } = lifecycle.tasks(Stage::Reload, "the stores that have an outbox");
@@ -21,7 +22,8 @@ pub(super) async fn start_outbox(state: &Arc<State>, lifecycle: &mut Lifecycle) 
     );
 }
 
-/// Adds the ends of what blocks run besides calls. `pauses`: subscriptions pause before they end.
+/// Registers the ends of the blocks' background work. `pauses` means that subscriptions pause before they
+/// end.
 pub(super) fn end_with(blocks: &Blocks, pauses: bool, lifecycle: &mut Lifecycle) {
     let (reading, handling) = (Arc::clone(&blocks.bindings), Arc::clone(&blocks.bindings));
     let reading = move || reading.end_reading();

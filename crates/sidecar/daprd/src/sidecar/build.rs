@@ -1,4 +1,4 @@
-//! From settings to a wired sidecar. Ports are bound before anything is dialled.
+//! Builds a wired sidecar from settings. Ports are bound before any connection is made.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,11 +39,11 @@ use crate::status::Status;
 use crate::status::findings::{Finding, Findings};
 
 impl Sidecar {
-    /// Builds a sidecar: reads its resources, binds its ports, obtains its identity. `control` runs what is not on
-    /// the path of a call: scrapes, exports, renewal, name resolution. `shutdown` ends the run.
+    /// Builds a sidecar: reads its resources, binds its ports, obtains its identity. `control` runs work off
+    /// the call path: scrapes, exports, renewal, name resolution. `shutdown` ends the run.
     ///
     /// # Errors
-    /// [`SidecarError`] with everything that is wrong about the failing step.
+    /// [`SidecarError`] with all problems of the failing step.
     pub async fn build(
         config: Config,
         env: Env,
@@ -51,7 +51,7 @@ impl Sidecar {
         shutdown: Shutdown,
     ) -> Result<Self, SidecarError> {
         let started = Instant::now();
-        // Boxed: they hold everything that there is of a sidecar.
+        // Boxed, because these futures hold the whole state of a sidecar.
         let environment = Box::pin(prepare(&config, &env, &control)).await?;
         tracing::info!(target: LOG, "app id: {}", config.app_id);
         let builder = Builder {
@@ -142,7 +142,7 @@ impl Builder {
     }
 }
 
-/// The resources that the sidecar starts with.
+/// The resources present at start.
 async fn load(
     config: &Config,
     control: &Handle,
@@ -153,14 +153,15 @@ async fn load(
     }
     let (loaded, usable) = resources::read_resources(config, control).await;
     if let Err(error) = usable {
-        // Other mistakes in the files are reported in the same start.
+        // Other problems of the files are reported in the same start.
         tell_mistakes(&loaded, config).await;
         return Err(error);
     }
     Ok(loaded)
 }
 
-/// The context of all calls; what is left of the Configuration: sources of changes, and the export of traces.
+/// The context of all calls, plus the parts of the Configuration that it does not use: sources of changes,
+/// and trace export.
 fn context(
     config: &Config,
     used: AppliedConfiguration,
@@ -180,7 +181,7 @@ fn context(
     (context, used.sources, used.pipeline)
 }
 
-/// What resources are applied to.
+/// The parts that resources are applied to.
 async fn running(
     config: &Config,
     env: &Env,
@@ -272,7 +273,7 @@ fn status(
     }
 }
 
-/// How placement is reached, where there is one.
+/// The placement client, if placement is configured.
 fn placement(
     config: &Config,
     identity: Option<(Identity, SpiffeId)>,
@@ -323,11 +324,11 @@ fn all_kinds() -> String {
     }
 }
 
-/// A source, and the kinds of resources that it tells of.
+/// A source and the kinds of resources it reports.
 pub(super) type Reported = (Box<dyn Source>, &'static [Kind]);
 
-/// What reports changes of which kinds of resources: the operator always, of components as folders only where the
-/// feature is on.
+/// The sources of changes and their kinds. The operator always reports changes; folders report changes of
+/// components only if the feature is enabled.
 pub(super) fn sources(
     config: &Config,
     settings: &Configuration,
@@ -367,7 +368,7 @@ pub(super) fn sources(
         .map_err(|error| SidecarError::Unsupported(error.to_string()))
 }
 
-/// Where the Configuration is read again, where hot reload is on.
+/// The source for reloading the Configuration, if hot reload is enabled.
 fn configuration_source(
     config: &Config,
     env: &Env,

@@ -1,4 +1,5 @@
-//! What has its place in the cluster: jobs at the scheduler, actors by placement, and workflows, which are actors.
+//! The parts that depend on the control plane: jobs (scheduler), actors (placement), and workflows, which are
+//! actors.
 
 use std::sync::Arc;
 
@@ -12,16 +13,16 @@ use super::LOG;
 
 pub(super) struct Cluster {
     pub(super) scheduler: Arc<Scheduler>,
-    /// Met when the schedulers are known, or there are none. Taken when they are followed.
+    /// Set once the schedulers are known, or if there are none. Taken when the list is followed.
     pub(super) schedulers_known: Option<Condition>,
     pub(super) actors: Arc<Actors>,
     pub(super) workflows: Arc<Workflows>,
-    /// Taken when it is followed.
+    /// Taken when placement is followed.
     pub(super) placement: Option<Placement>,
 }
 
 impl Cluster {
-    /// Follows the list of schedulers, and takes triggers.
+    /// Follows the list of schedulers and receives triggers.
     pub(super) fn start_scheduler(&mut self, jobs: &Arc<Jobs>, lifecycle: &mut Lifecycle) {
         if let Some(known) = self.schedulers_known.take() {
             let Tasks { tasks, stop } = lifecycle.tasks(Stage::Components, "the list of schedulers");
@@ -42,7 +43,7 @@ impl Cluster {
         lifecycle.add(Stage::Events, "jobs that the app handles", || {}, drained);
     }
 
-    /// Adds the end of the workflow workers.
+    /// Registers the end of the workflow workers.
     pub(super) fn end_workers_with(&self, lifecycle: &mut Lifecycle) {
         let (ending, ended) = (Arc::clone(&self.workflows), Arc::clone(&self.workflows));
         let ended = async move { ended.has_ended().await };

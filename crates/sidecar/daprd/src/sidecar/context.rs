@@ -1,4 +1,4 @@
-//! What every call of a sidecar may use, whatever API it comes from.
+//! The state shared by every call of a sidecar, from any API.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -40,11 +40,11 @@ use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 use super::settings::{api_log, host_address, host_name};
 use crate::config::{self, Config, METADATA_VERSION, Mode};
 
-/// What the APIs and blocks of one sidecar are made of. Made once; each takes what it needs.
+/// The parts from which the APIs and blocks of a sidecar are built. Created once.
 pub(super) struct SidecarContext {
     app_id: Arc<str>,
     namespace: Arc<str>,
-    /// The address that others reach this host at.
+    /// The address at which others reach this host.
     pub(super) host: String,
     pub(super) settings: Arc<Configuration>,
     pub(super) app: Option<Arc<AppChannel>>,
@@ -55,18 +55,18 @@ pub(super) struct SidecarContext {
     pub(super) access: Arc<Access>,
     pub(super) peers: Arc<Peers>,
     pub(super) resilience: Arc<Resilience>,
-    /// Longest message, bytes.
+    /// Maximum size of a message in bytes.
     max_message: usize,
 }
 
-/// The three servers' APIs.
+/// The APIs of the three servers.
 pub(super) struct Apis {
     pub(super) http: Arc<HttpApi>,
     pub(super) grpc: Arc<GrpcApi>,
     pub(super) internal: Arc<InternalApi>,
 }
 
-/// How the operations of the app are matched.
+/// How operations of the app are matched.
 pub(super) const fn access_protocol(config: &Config) -> AccessProtocol {
     match config.app.protocol {
         AppProtocol::Grpc | AppProtocol::Grpcs => AccessProtocol::Grpc,
@@ -110,7 +110,8 @@ impl SidecarContext {
         }
     }
 
-    /// The way to the schedulers; `identity`: who we are, and who they have to be.
+    /// A client of the schedulers. `identity` holds this sidecar's identity and that required of the
+    /// schedulers.
     pub(super) fn scheduler(
         &self,
         config: &Config,
@@ -145,7 +146,7 @@ impl SidecarContext {
         )
     }
 
-    /// `port`: that of the internal server.
+    /// `port` is that of the internal server.
     pub(super) fn actors(
         &self,
         config: &Config,

@@ -18,14 +18,15 @@ pub(super) struct Discovery {
 }
 
 impl Discovery {
-    /// `internal_port`: the port that other sidecars are told.
+    /// `internal_port` is the port announced to other sidecars.
     pub(super) fn new(config: &Config, context: &SidecarContext, internal_port: u16) -> Self {
         let (options, fatal) =
             settings::resolver(config, &context.settings, context.host.clone(), internal_port);
         Self { options, fatal }
     }
 
-    /// A resolver that does not start is reported; calls to other apps fail until the cause is removed.
+    /// Starts the resolver. If that fails, the error is reported and calls to other apps fail until its cause
+    /// is removed.
     pub(super) async fn start(&self, control: &Handle, peers: &Arc<Peers>) {
         let options = self.options.clone();
         let name = options.component.clone();
@@ -42,7 +43,7 @@ impl Discovery {
         }
     }
 
-    /// The error that ends the sidecar, such as another sidecar in its place.
+    /// An error that ends the sidecar, such as another sidecar in its place.
     pub(super) async fn failed(&mut self) -> Option<FatalError> {
         self.fatal.recv().await
     }

@@ -1,5 +1,5 @@
-//! The steps before resources are read. What is wrong with one of them hides nothing that is wrong with others, nor with
-//! the resources: everything is mended at once.
+//! The steps before resources are read. An error of one step does not hide those of others or of the
+//! resources, so all can be fixed together.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,34 +26,34 @@ use super::{Env, LOG, Secured, SidecarError, resources};
 use crate::config::{Config, Mode};
 use crate::operator::{Operator, OperatorError};
 
-/// What a sidecar has before its resources are read.
+/// The state of a sidecar before its resources are read.
 pub(super) struct Environment {
     pub(super) used: AppliedConfiguration,
-    /// Files of the Configuration that hold no document.
+    /// Configuration files without a document.
     pub(super) empty: Vec<PathBuf>,
     pub(super) sockets: Sockets,
     pub(super) secured: Secured,
-    /// Who we are towards services of the control plane; none: in clear text.
+    /// The identity towards control plane services; `None` for cleartext.
     pub(super) towards_control: Option<Identity>,
-    /// In Kubernetes.
+    /// Set in Kubernetes.
     pub(super) operator: Option<Operator>,
 }
 
-/// A Configuration, and what is made of it.
+/// A Configuration and the parts built from it.
 pub(super) struct AppliedConfiguration {
     pub(super) settings: Configuration,
     pub(super) access: Option<AccessControl>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) tracer: Tracer,
     pub(super) pipeline: Pipeline,
-    /// Watched before they are read: no change is missed.
+    /// Watched before they are read, so that no change is missed.
     pub(super) sources: Vec<Reported>,
 }
 
 /// Reads the Configuration, binds the ports, obtains the identity.
 ///
 /// # Errors
-/// [`SidecarError`] with everything that is wrong, the resources included.
+/// [`SidecarError`] with all problems, including those of the resources.
 pub(super) async fn prepare(
     config: &Config,
     env: &Env,
@@ -72,7 +72,7 @@ async fn standalone(config: &Config, env: &Env, control: &Handle) -> Result<Envi
     let (settings, empty) = read.map(|read| (read.configuration, read.empty)).unzip();
     let used = settings.and_then(|settings| found.used(config, env, control, settings, None));
     if let (Some(used), Some(sockets), Some(empty)) = (used, sockets, empty) {
-        // Nobody is called by a sidecar that cannot start.
+        // A sidecar that cannot start makes no calls.
         let counts = IdentityCounts::default();
         if let Some(secured) = found.keep(secure(config, env, control, &counts).await) {
             counts.start(&used.metrics);
@@ -99,7 +99,7 @@ async fn kubernetes(config: &Config, env: &Env, control: &Handle) -> Result<Envi
     let mut secured = secure(config, env, control, &counts).await?;
     let operator = resources::operator(config, secured.identity.as_ref())?;
     let settings = match resources::operator_configuration(config, env, &operator).await {
-        // It would not answer the next question either.
+        // The operator would not answer the next request either.
         Err(error @ SidecarError::Operator(OperatorError::Call { .. })) => return Err(error),
         settings => settings,
     };
@@ -111,7 +111,7 @@ async fn kubernetes(config: &Config, env: &Env, control: &Handle) -> Result<Envi
         let towards_control = secured.identity.clone();
         tracing::info!(target: LOG, "kubernetes mode configured");
         if !config.security.mtls {
-            // Only the control plane is spoken to with it.
+            // The identity is used only towards the control plane.
             secured.identity = None;
         }
         return Ok(Environment {
@@ -129,7 +129,7 @@ async fn kubernetes(config: &Config, env: &Env, control: &Handle) -> Result<Envi
     Err(found.into_error())
 }
 
-/// Everything that is wrong.
+/// Collects errors.
 #[derive(Default)]
 pub(super) struct Found(Vec<SidecarError>);
 
@@ -140,12 +140,12 @@ impl From<Vec<SidecarError>> for Found {
 }
 
 impl Found {
-    /// What came of a step; why nothing did is kept.
+    /// The result of a step; an error is recorded.
     pub(super) fn keep<T>(&mut self, result: Result<T, impl Into<SidecarError>>) -> Option<T> {
         result.map_err(|error| self.0.push(error.into())).ok()
     }
 
-    /// All of it as one error.
+    /// All errors as one.
     pub(super) fn into_error(mut self) -> SidecarError {
         match self.0.len() {
             1 => self.0.remove(0),
@@ -153,7 +153,7 @@ impl Found {
         }
     }
 
-    /// Makes of a Configuration what is used of it.
+    /// Builds the used parts from a Configuration.
     fn used(
         &mut self,
         config: &Config,
@@ -180,21 +180,21 @@ impl Found {
     }
 }
 
-/// Logs what is wrong with resources that were read, for a start that ends before they are used.
+/// Logs problems of resources, for a start that ends before they are used.
 pub(super) async fn tell_mistakes(loaded: &Loaded, config: &Config) {
     let (_unused, problems) = resiliency(&loaded.resiliency, &config.app_id);
     crate::log_problems!(LOG, &problems);
     components::show_unknown(&loaded.components, &catalog(config).await);
 }
 
-/// The policies, and what is wrong with them.
+/// The policies and their problems.
 pub(super) fn resiliency(resources: &[spec::Resiliency], app_id: &str) -> (Resiliency, Vec<Problem>) {
     let (policies, mut problems) = Resiliency::build(resources, app_id);
     problems.extend(undefined(resources, app_id));
     (policies, problems)
 }
 
-/// What this build has, and the components in processes of their own.
+/// The built-in components, and pluggable ones of other processes.
 pub(super) async fn catalog(config: &Config) -> Catalog {
     #[allow(unused_mut, reason = "a build without them")]
     let mut catalog = outrigger_components::builtin();

@@ -1,4 +1,4 @@
-//! HTTPEndpoint resources: their secrets and environment references are filled in before anybody calls them.
+//! HTTPEndpoint resources: resolves their secrets and environment references before use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use outrigger_runtime::components::{SecretStores, fill_secrets, log_missing};
 use super::{Env, LOG};
 use crate::reload::Resolve;
 
-/// How long the secrets of one endpoint may take.
+/// Timeout for the secrets of one endpoint.
 const SECRETS: Duration = Duration::from_secs(5);
 
-/// Makes endpoints ready for use: those there are at the start, and those that come later.
+/// Resolves endpoints, those present at start and later ones.
 pub(super) struct EndpointResolver {
     /// Prefixes of the variables that resources may read.
     pub(super) env_keys: String,
@@ -24,7 +24,7 @@ pub(super) struct EndpointResolver {
 }
 
 impl EndpointResolver {
-    /// As what is called for each endpoint.
+    /// The resolver as a function.
     pub(super) fn into_resolve(self) -> Resolve {
         let resolver = Arc::new(self);
         Arc::new(move |endpoint| {
@@ -59,7 +59,7 @@ impl EndpointResolver {
         }
     }
 
-    /// Puts the values of secrets and variables in place; says which cannot be had.
+    /// Inserts the values of secrets and variables; logs missing ones.
     async fn fill(&self, items: &mut [NameValue], endpoint: &HttpEndpoint) {
         let named = endpoint.secret_store.as_str();
         let store = self.secrets.component(named);

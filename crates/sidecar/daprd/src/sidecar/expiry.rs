@@ -1,4 +1,5 @@
-//! The end of the own certificate: shown, warned of, and told to those who ask whether calls are possible.
+//! The expiry of the sidecar's certificate: exported as a metric, logged, and reported by the outbound health
+//! check.
 
 use std::sync::Arc;
 
@@ -13,12 +14,12 @@ use crate::config::Config;
 
 const LOG: &str = "dapr.runtime.security";
 
-/// Follows the certificate of a sidecar.
+/// Watches the certificate of a sidecar.
 pub(super) struct CertificateWatch {
     identity: Identity,
     metrics: Arc<Metrics>,
     readiness: Readiness,
-    /// Who renews it, `host:port`.
+    /// Address of the CA, `host:port`.
     sentry: String,
 }
 
@@ -54,9 +55,9 @@ impl CertificateWatch {
         }
     }
 
-    /// Shows the end of a certificate, and says when it comes near and when it is there. Never ends by itself.
+    /// Exports the expiry of a certificate, and logs when it is near and when it is reached. Never returns.
     async fn watch_expiry(&self, svid: &Svid) {
-        // An issuer may end before what it signs.
+        // An issuer may expire before the certificates it signed.
         let end = valid_until(svid.chain()).unwrap_or_else(|_| svid.not_after());
         self.metrics.runtime.certificate_expires(end.as_second());
         self.readiness.outbound_possible();

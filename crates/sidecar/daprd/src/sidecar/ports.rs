@@ -1,5 +1,5 @@
-//! The ports and sockets of a sidecar, claimed early and together: all that cannot be had are told at once, with the flags
-//! that name them.
+//! The ports and sockets of a sidecar, claimed early and together, so that all failures are reported at once
+//! with their flags.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::config::Config;
 const ADDRESSES: &str = "dapr-listen-addresses";
 const SOCKETS: &str = "unix-domain-socket";
 
-/// What the servers listen on.
+/// The sockets of all servers.
 pub(super) struct Sockets {
     pub(super) http: Claimed,
     pub(super) grpc: Claimed,
@@ -21,28 +21,28 @@ pub(super) struct Sockets {
     pub(super) internal: Claimed,
 }
 
-/// What one server listens on.
+/// The sockets of one server.
 #[derive(Default)]
 pub(super) struct Claimed {
     by: Flags,
     bound: Vec<Bound>,
 }
 
-/// The flags that say where a server listens.
+/// The flags for a server's port and address.
 #[derive(Clone, Copy, Default)]
 struct Flags {
     port: &'static str,
     address: &'static str,
 }
 
-/// Why a sidecar cannot listen where it was told to; one text for each flag.
+/// Why a sidecar cannot listen, one text per flag.
 #[derive(Debug, thiserror::Error)]
-// The opening is the contract's.
+// The prefix is the contract's.
 #[error("could not listen on any endpoint: {}", .0.join("\n"))]
 pub struct PortsError(Vec<String>);
 
 impl Sockets {
-    /// Binds everything that the settings ask for.
+    /// Binds all configured ports and sockets.
     pub(super) fn bind(config: &Config) -> Result<Self, PortsError> {
         let mut claims = Claims::default();
         let api = &config.api;
@@ -105,7 +105,7 @@ impl Sockets {
         })
     }
 
-    /// The port other sidecars call.
+    /// The port for calls of other sidecars.
     pub(super) fn internal_port(&self) -> u16 {
         self.internal.bound.first().and_then(Bound::port).unwrap_or(0)
     }
@@ -115,7 +115,7 @@ impl Claimed {
     /// Starts listening.
     ///
     /// # Errors
-    /// [`PortsError`] when another process was faster.
+    /// [`PortsError`] if another process was faster.
     pub(super) fn listen(self) -> Result<Vec<Listener>, PortsError> {
         let by = self.by;
         let listening = self
@@ -143,7 +143,7 @@ impl Flags {
     }
 }
 
-/// What was asked for so far, and what of it cannot be had.
+/// The claimed ports and the failures so far.
 #[derive(Default)]
 struct Claims {
     failed: Vec<String>,
@@ -179,7 +179,7 @@ impl Claims {
         Claimed { by, bound }
     }
 
-    /// Two flags that name the same port.
+    /// Reports flags that name the same port.
     fn check<'a>(&mut self, all: impl Iterator<Item = &'a Claimed>) {
         let mut before: Vec<&Claimed> = Vec::new();
         for claimed in all {

@@ -1,4 +1,4 @@
-//! The reload of resources, where it is on.
+//! Hot reload of resources, if enabled.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Reloading {
         Self(reloaders.collect())
     }
 
-    /// Follows the Configuration too.
+    /// Adds the Configuration.
     pub(super) fn follow_configuration(
         &mut self,
         source: Box<dyn Source>,
@@ -49,7 +49,7 @@ impl Reloading {
         self.0.push(Reloader::new(source, reconcilers, readiness));
     }
 
-    /// Follows changes until the sidecar ends. The receiver gets the reason why that cannot go on.
+    /// Follows changes until the sidecar ends. The receiver gets the error that ends it.
     pub(super) fn start(self, lifecycle: &mut Lifecycle) -> Receiver<ReloadError> {
         let (failed, failures) = mpsc::channel(1);
         if self.0.is_empty() {
@@ -60,7 +60,7 @@ impl Reloading {
             let (run, failed) = (reloader.run(stop.clone()), failed.clone());
             tasks.spawn(async move {
                 if let Err(error) = run.await {
-                    // The receiver is gone if the process ends already.
+                    // The receiver is gone if the process is already ending.
                     let _ending = failed.send(error).await;
                 }
             });

@@ -1,4 +1,4 @@
-//! Resources of a sidecar, of files or of the operator: what is read at start, and what becomes of it.
+//! The resources of a sidecar, from files or from the operator, as read at start.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use crate::config::{Config, Mode};
 use crate::known::known;
 use crate::operator::{CLUSTER_SECRETS, Operator, Workload};
 
-/// The operator's name in the control plane.
+/// The operator's app id.
 const OPERATOR_APP_ID: &str = "dapr-operator";
-/// The name of placement.
+/// The placement service's app id.
 pub(super) const PLACEMENT_APP_ID: &str = "dapr-placement";
 
-/// Logs what is wrong with the Configuration and the resources of a sidecar that does not start for another reason:
-/// everything is mended at once.
+/// Logs problems of the Configuration and the resources of a sidecar that cannot start for another reason, so
+/// that all can be fixed together.
 pub fn check(config: &Config, env: &Env) {
     if config.mode == Mode::Standalone {
-        // Each mistake is logged where it is found.
+        // Each problem is logged where it is found.
         let _read = configuration(config, env).is_ok();
         let _read = resources(config).1.is_ok();
     }
 }
 
-/// As [`configuration`], on a thread that may block: signals are heard meanwhile.
+/// Like [`configuration`], on a blocking thread, so that signals are handled.
 pub(super) async fn read_configuration(
     config: &Config,
     env: &Env,
@@ -40,7 +40,7 @@ pub(super) async fn read_configuration(
     reading(control, move || configuration(&config, &env)).await
 }
 
-/// As [`resources`], on a thread that may block.
+/// Like [`resources`], on a blocking thread.
 pub(super) async fn read_resources(config: &Config, control: &Handle) -> (Loaded, Result<(), SidecarError>) {
     let config = config.clone();
     let read = reading(control, move || Ok(resources(&config))).await;
@@ -66,7 +66,7 @@ fn configuration(config: &Config, env: &Env) -> Result<LoadedConfiguration, Side
     Ok(loaded)
 }
 
-/// Everything in `--resources-path` folders that concerns this app, and what must end the start.
+/// The app's resources in the `--resources-path` folders, and the error that must end the start.
 fn resources(config: &Config) -> (Loaded, Result<(), SidecarError>) {
     let request = load::Request {
         paths: &config.resources.paths,
@@ -90,7 +90,7 @@ pub(super) fn control_plane(config: &Config) -> Result<TrustDomain, SidecarError
     domain.parse().map_err(invalid)
 }
 
-/// Who a service of the control plane has to prove to be.
+/// The identity that a control plane service must prove.
 pub(super) fn service_id(config: &Config, app_id: &str) -> Result<SpiffeId, SidecarError> {
     let namespace = &config.security.control_plane_namespace;
     let id = SpiffeId::new(&control_plane(config)?, namespace, app_id);
@@ -119,7 +119,7 @@ pub(super) fn operator(config: &Config, identity: Option<&Identity>) -> Result<O
     )?)
 }
 
-/// The store of the secrets of the cluster, which is there in Kubernetes without a description.
+/// The cluster's secret store, which exists in Kubernetes without a resource.
 pub(super) fn cluster_secrets(config: &Config) -> Option<Component> {
     if config.mode != Mode::Kubernetes || config.resources.disable_builtin_kubernetes_secret_store {
         return None;
@@ -129,7 +129,7 @@ pub(super) fn cluster_secrets(config: &Config) -> Option<Component> {
         namespace: String::new(),
         kind: "secretstores.kubernetes".to_owned(),
         version: "v1".to_owned(),
-        // A pod without the token of a service account can do without it.
+        // A pod without a service account token can run without it.
         ignore_errors: true,
         init_timeout: DEFAULT_INIT_TIMEOUT,
         metadata: Vec::new(),
@@ -153,7 +153,7 @@ pub(super) async fn operator_configuration(
     Ok(loaded.configuration)
 }
 
-/// Logs what is wrong with a Configuration that can be used, and which features it enables.
+/// Logs problems of a usable Configuration, and the features that it enables.
 fn show(loaded: &LoadedConfiguration) {
     for warning in &loaded.warnings {
         tracing::warn!(target: LOG, "{warning}");
@@ -167,7 +167,7 @@ fn show(loaded: &LoadedConfiguration) {
     }
 }
 
-/// Logs each problem with place and remedy; the text for the last line has neither.
+/// Logs each problem with place and remedy; the returned text for the last line has neither.
 fn summary(problems: &[outrigger_resources::Problem]) -> String {
     for problem in problems {
         tracing::error!(target: LOG, "{problem}");

@@ -1,4 +1,4 @@
-//! Who this sidecar is: its certificate, and what is counted about it.
+//! The identity of this sidecar: its certificate and the metrics about it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Env, LOG, Secured, SidecarError, resources};
 use crate::config::{Config, Mode};
 
-/// Counts what happens to the identity. There is one before there are metrics: what they are depends on settings
-/// that, in Kubernetes, only somebody with an identity is told.
+/// Counts identity events before the metrics exist: in Kubernetes the metrics settings can be read only with
+/// an identity.
 #[derive(Clone, Default)]
 pub(super) struct IdentityCounts(Arc<Mutex<Counting>>);
 
@@ -54,10 +54,10 @@ impl IdentityCounts {
     }
 }
 
-/// Who we are towards a service of the control plane, and who it has to prove to be.
+/// This sidecar's identity towards a control plane service, and the identity that the service must prove.
 ///
 /// # Errors
-/// [`SidecarError::Security`] when the control plane's names are none.
+/// [`SidecarError::Security`] if the control plane's names are not valid.
 pub(super) fn service_identity(
     config: &Config,
     identity: Option<&Identity>,
@@ -69,10 +69,10 @@ pub(super) fn service_identity(
     Ok(Some((identity.clone(), resources::service_id(config, app_id)?)))
 }
 
-/// Obtains the identity from the CA; none without mTLS.
+/// Obtains the identity from the CA; `None` without mTLS.
 ///
 /// # Errors
-/// [`SidecarError::Security`] when the CA gives none.
+/// [`SidecarError::Security`] if the CA refuses.
 pub(super) async fn secure(
     config: &Config,
     env: &Env,

@@ -1,4 +1,4 @@
-//! The servers: started together, drained together.
+//! The servers, started and drained together.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct Servers {
     apis: Apis,
     internal_tls: Option<Arc<rustls::ServerConfig>>,
     metrics: Arc<Metrics>,
-    /// Further pages of the metrics port.
+    /// Additional pages of the metrics port.
     pages: Arc<[Page]>,
     control: Handle,
     head_limit: usize,
@@ -33,9 +33,9 @@ pub(super) struct Servers {
 
 /// Running servers.
 struct Serving {
-    /// Servers that finish their calls.
+    /// Servers that drain their calls.
     calls: Tasks,
-    /// Servers that tell about the process until it ends.
+    /// Servers for telemetry, which run until the process ends.
     telemetry: Tasks,
 }
 
@@ -64,10 +64,10 @@ impl Servers {
         }
     }
 
-    /// Starts accepting, until `lifecycle` ends it.
+    /// Starts accepting connections, until `lifecycle` ends it.
     ///
     /// # Errors
-    /// [`PortsError`] when another process was faster.
+    /// [`PortsError`] if another process was faster.
     pub(super) fn start(
         &mut self,
         readiness: &Readiness,
@@ -136,9 +136,9 @@ impl Servers {
         Ok(())
     }
 
-    /// The servers of metrics and profiles.
+    /// Starts the metrics and profiling servers.
     fn start_telemetry(&mut self, serving: &Serving) -> Result<(), PortsError> {
-        // Their sockets belong to the threads that serve them, which end after those of the data plane.
+        // Their sockets belong to the control threads, which outlive the data plane.
         let _control = self.control.enter();
         let sockets = &mut self.sockets;
         for listener in std::mem::take(&mut sockets.metrics).listen()? {
@@ -164,8 +164,9 @@ impl Servers {
     }
 }
 
-/// Bytes of a header list on gRPC servers, of which `--read-buffer-size` is `flag`. What HTTP/1.1 would take as a head
-/// is taken here: a field counts 32 bytes more than its text, and few are shorter than that.
+/// Maximum size of a header list on gRPC servers, given `--read-buffer-size`. A request head allowed over
+/// HTTP/1.1 is allowed here too: HTTP/2 counts each field with 32 more bytes than its text, and few fields
+/// are shorter than that.
 fn grpc_header_list(flag: u32) -> u32 {
     flag.saturating_mul(2).max(HEADER_LIST)
 }

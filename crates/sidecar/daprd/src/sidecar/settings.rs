@@ -1,4 +1,4 @@
-//! Settings of the sidecar in the words of the crates that use them.
+//! Translates the sidecar's settings to those of other crates.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use outrigger_telemetry::metrics::{HttpMetricsConfig, LabelRewrite, MetricsConfi
 use super::LOG;
 use crate::config::{Config, Mode};
 
-/// How long a socket of a component may be there without anybody who listens.
+/// Timeout for a component's socket without a listener.
 #[cfg(feature = "pluggable")]
 const DISCOVERY: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -33,7 +33,7 @@ pub(super) fn host_address(config: &Config) -> String {
     }
     outrigger_accept::address::host_address(config.workload.host_ip.as_deref()).unwrap_or_else(|error| {
         match config.mode {
-            // A machine without a network.
+            // The machine has no network.
             Mode::Standalone => tracing::info!(target: LOG, "this sidecar is known as 127.0.0.1: {error}"),
             Mode::Kubernetes => tracing::error!(target: LOG, "failed to determine host address: {error}"),
         }
@@ -85,7 +85,7 @@ pub(super) fn metrics_config(config: &Config, settings: &Configuration) -> Metri
             .iter()
             .filter_map(|b| u64::try_from(*b).ok())
             .collect(),
-        // A series for each path, times the buckets: who asks for the first is not given more of the others.
+        // Increased cardinality has a series per path and bucket, so it gets the coarse buckets.
         fine_latency: given.http.increased_cardinality != Some(true),
         http: HttpMetricsConfig {
             increased_cardinality: given.http.legacy_paths(),
@@ -148,7 +148,7 @@ pub(super) fn resolver(
             instance: None,
         },
         on_fatal: Arc::new(move |error| {
-            // A second report adds nothing: the first ends the process.
+            // A second report is dropped: the first one ends the process.
             let _full = sender.try_send(error);
         }),
     };

@@ -1,4 +1,4 @@
-//! What is wrong with resources, as the log says it.
+//! Problems of resources, as logged.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,17 +6,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use outrigger_policy::resiliency;
 use outrigger_resources::{Kind, Loaded, Problem};
 
-/// Findings that are kept of one part.
+/// Maximum number of findings per part.
 const MAX_FINDINGS: usize = 500;
 
-/// How grave a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gravity {
     /// Something does not run because of it.
     Error,
-    /// Something is odd.
+    /// Something is unusual.
     Warning,
-    /// A resource is for others.
+    /// The resource belongs to other apps.
     Info,
 }
 
@@ -37,12 +37,12 @@ impl Gravity {
     }
 }
 
-/// Something that was found in a resource.
+/// A finding about a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How grave it is.
+    /// Severity.
     pub gravity: Gravity,
-    /// File and line; empty where it came from no file.
+    /// File and line; empty if the resource came from no file.
     pub place: String,
     /// The message.
     pub text: String,
@@ -72,12 +72,12 @@ impl From<&resiliency::Problem> for Finding {
     }
 }
 
-/// The findings of a sidecar: written at the start and with each reload, read for the status page alone.
+/// The findings of a sidecar: written at start and at each reload, read only for the status page.
 #[derive(Debug, Default)]
 pub struct Findings(Mutex<BTreeMap<(&'static str, String), Vec<Finding>>>);
 
 impl Findings {
-    /// Puts these in the place of all that were found in `name` of a part.
+    /// Replaces the findings for `name` of a part.
     pub fn set(&self, part: &'static str, name: &str, found: impl IntoIterator<Item = Finding>) {
         let found: Vec<_> = found.into_iter().take(MAX_FINDINGS).collect();
         let key = (part, name.to_owned());
@@ -88,7 +88,7 @@ impl Findings {
         };
     }
 
-    /// Takes over what a source said of all resources, or of one kind.
+    /// Records what a source reported about all resources, or about one kind.
     pub fn listed(&self, of: Option<Kind>, loaded: &Loaded) {
         const PART: &str = "resources";
         let others = |finding: &Finding| of.is_some_and(|kind| !finding.text.starts_with(kind.name()));
@@ -101,7 +101,7 @@ impl Findings {
         self.set(PART, "", known.chain(warnings).chain(left_out));
     }
 
-    /// All of them.
+    /// All findings.
     pub fn all(&self) -> Vec<Finding> {
         self.locked().values().flatten().cloned().collect()
     }

@@ -1,10 +1,10 @@
-//! The status as a page that needs nothing but itself.
+//! The status as a self-contained HTML page.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// The lists: their heading, their name in the status, and their columns.
+/// The lists: heading, key in the status, and columns.
 const LISTS: &[(&str, &str, &[&str])] = &[
     (
         "Components",
@@ -63,7 +63,7 @@ const HEAD: &str = "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8
     th,td{border:1px solid #ccc;padding:2px 8px;text-align:left;vertical-align:top}\
     .failed,.error{color:#b00}.skipped,.waiting,.warning{color:#850}</style></head><body>";
 
-/// The page of a status.
+/// Renders the page of a status.
 pub(super) fn page(status: &Value) -> String {
     let mut out = String::with_capacity(16 << 10);
     out.push_str(HEAD);
@@ -88,7 +88,6 @@ pub(super) fn page(status: &Value) -> String {
 }
 
 fn list(out: &mut String, heading: &str, rows: &[Value], columns: &[&str]) {
-    // Writing to a String cannot fail.
     let _ = write!(out, "<h2>{heading} ({})</h2>", rows.len());
     if rows.is_empty() {
         return;
@@ -122,7 +121,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Appends a text that is no markup.
+/// Appends escaped text.
 fn push(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {

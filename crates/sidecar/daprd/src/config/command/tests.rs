@@ -154,7 +154,7 @@ fn defaults_are_the_contract_s() {
     );
 }
 
-/// The flags Dapr's own integration suite starts its sidecars with.
+/// The flags with which Dapr's integration suite starts sidecars.
 #[test]
 fn a_full_command_line_is_read() {
     let c = run(&[
@@ -377,7 +377,8 @@ fn special_values_mean_defaults_or_no_limit() {
     }
 }
 
-/// What Dapr's CLI starts a sidecar with, in its order; ports that it does not choose are passed all the same.
+/// The flags with which Dapr's CLI starts a sidecar, in its order. The CLI also passes ports that it does not
+/// choose.
 #[test]
 fn the_cli_s_command_line_is_read() {
     let args = "--config /c.yaml --app-protocol http --log-level info --app-max-concurrency -1 \
@@ -515,10 +516,10 @@ fn the_port_of_the_app_is_no_port_of_the_sidecar() {
         );
         assert!(text.ends_with(&expected), "{text}");
     }
-    // The default of a flag counts too.
+    // Default values count too.
     let taken = "the 'metrics-port' argument value 9090 conflicts with 'app-port'";
     assert_eq!(refused(&["--app-id=app", "--app-port=9090"]), [taken]);
-    // A server that is off has no port, nor has an app on another machine one of this machine.
+    // A disabled server has no port, and an app on another machine has no local port.
     run(&["--app-port=9090", "--enable-metrics=false"]);
     run(&["--app-port=7777"]);
     run(&["--app-port=9090", "--app-channel-address=10.0.0.7"]);
@@ -545,7 +546,7 @@ fn kubernetes_takes_any_app_id() {
 
 #[test]
 fn printing_commands_need_no_valid_settings() {
-    // Tools read a version of the contract, in every build.
+    // Tools parse the contract's version, in every build.
     assert_eq!(
         command(&["--version"], &[]),
         Ok(Command::Version("1.17.13".to_owned()))

@@ -1,4 +1,4 @@
-//! Where the Configuration is read again: its files, or the operator of a cluster.
+//! Sources for reloading the Configuration: files, or the operator of a cluster.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,24 +14,25 @@ use crate::operator::Operator;
 use crate::reload::watch::{Watch, WatchError};
 use crate::reload::{Event, LOG, ListError, Source};
 
-/// The files of `--config`, watched.
+/// The files of `--config`, watched for changes.
 pub struct ConfigurationFiles {
     files: Vec<PathBuf>,
     watch: Watch,
     env: Env,
-    /// Runs what blocks.
+    /// Runs blocking calls.
     control: Handle,
     started: Arc<Configuration>,
-    /// The files that held no document when they were read last.
+    /// The files without a document at the last read.
     empty: Vec<PathBuf>,
     logged: Logged,
 }
 
 impl ConfigurationFiles {
-    /// Starts watching the folders of `files`: a sidecar was started with what they said, and some were empty then.
+    /// Starts watching the folders of `files`. The sidecar was started with their contents; those in `empty`
+    /// had no document.
     ///
     /// # Errors
-    /// [`WatchError`] when the system does not let folders be watched.
+    /// [`WatchError`] if the system cannot watch folders.
     pub fn new(
         files: Vec<PathBuf>,
         env: Env,
@@ -52,13 +53,13 @@ impl ConfigurationFiles {
         })
     }
 
-    /// What is wrong with the files, if anything.
+    /// The problem of the files, if any.
     #[cfg(test)]
     pub(super) fn wrong(&self) -> Option<&str> {
         self.logged.refused.as_deref()
     }
 
-    /// The Configuration as the files say now; else what is wrong with them.
+    /// Reads the Configuration from the files, or returns their problem.
     async fn read(&mut self) -> Result<LoadedConfiguration, String> {
         let (files, env, watch) = (self.files.clone(), Arc::clone(&self.env), self.watch.clone());
         let reading = self.control.spawn_blocking(move || {
@@ -75,7 +76,7 @@ impl ConfigurationFiles {
             }
             Err(error) => return Err(error.to_string()),
         };
-        // Whoever writes a file may have emptied it before: that must not open what was closed.
+        // A writer may have truncated the file; that must not disable rules.
         if let Some(file) = loaded.empty.iter().find(|file| !self.empty.contains(file)) {
             return Err(format!(
                 "{} is empty, and was not; write what it should say",
@@ -92,7 +93,7 @@ impl ConfigurationFiles {
 
 #[async_trait]
 impl Source for ConfigurationFiles {
-    /// They may have changed since they were read.
+    /// True, because the files may have changed since they were read.
     async fn begin(&mut self) -> bool {
         true
     }
@@ -108,7 +109,7 @@ impl Source for ConfigurationFiles {
     }
 }
 
-/// A Configuration of the cluster. The protocol has no stream of them: it is only asked for again.
+/// A Configuration of the cluster. The protocol does not stream changes, so it is polled.
 pub struct OperatorConfiguration {
     operator: Operator,
     name: String,
@@ -116,7 +117,7 @@ pub struct OperatorConfiguration {
 }
 
 impl OperatorConfiguration {
-    /// The one of this name. Asks nothing yet.
+    /// The Configuration with this name. Makes no request yet.
     pub fn new(operator: Operator, name: String) -> Self {
         Self {
             operator,
@@ -128,7 +129,7 @@ impl OperatorConfiguration {
 
 #[async_trait]
 impl Source for OperatorConfiguration {
-    /// It may have changed since it was read.
+    /// True, because it may have changed since it was read.
     async fn begin(&mut self) -> bool {
         true
     }
@@ -143,17 +144,17 @@ impl Source for OperatorConfiguration {
     }
 }
 
-/// What was logged of the Configuration: none of it is logged again while it stays the same.
+/// The last logged problems of the Configuration, which are logged again only if they change.
 #[derive(Default)]
 struct Logged {
-    /// What is wrong in it; `None` before it was first read, as the start logged that.
+    /// The problems found; `None` before the first read, because the start has logged them.
     mistakes: Option<Vec<Problem>>,
-    /// Why it could not be read the last time.
+    /// Why the last read failed.
     refused: Option<String>,
 }
 
 impl Logged {
-    /// What came of reading it. Nothing is listed where it could not be read: what was desired stays.
+    /// The result of a read. A failed read lists nothing, so the desired state does not change.
     fn listed(&mut self, read: Result<LoadedConfiguration, String>) -> Loaded {
         let (loaded, refused) = match read {
             Ok(loaded) => (Some(loaded), None),
