@@ -1,7 +1,7 @@
-//! Whose actor types are.
+//! Ownership of actor types.
 
-/// Whether an actor type belongs to another app than this one. Internal types, those of workflows, belong to the app that
-/// they name: `dapr.internal.<namespace>.<app id>.<kind>`.
+/// Whether an actor type belongs to another app. Internal types, those of workflows, belong to the app in
+/// their name: `dapr.internal.<namespace>.<app id>.<kind>`.
 pub fn is_of_another_app(actor_type: &str, namespace: &str, app_id: &str) -> bool {
     let mut parts = actor_type.split('.');
     parts.next() == Some("dapr")

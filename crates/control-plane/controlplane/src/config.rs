@@ -1,4 +1,4 @@
-//! What the configurations of all processes of the control plane have in common.
+//! Settings that all control plane processes share.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,26 +12,26 @@ use outrigger_telemetry::log::Level;
 
 use crate::TlsConfig;
 
-/// Namespace when the environment gives none.
+/// Namespace if the environment names none.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// The process log.
+/// Settings of the process log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
-    /// Lowest severity written.
+    /// Minimum severity.
     pub level: Level,
-    /// JSON lines.
+    /// Whether to write JSON lines.
     pub json: bool,
-    /// File instead of standard output.
+    /// File to append to, instead of standard output.
     pub file: Option<PathBuf>,
 }
 
-/// Flags and environment cannot be used; one line for each reason.
+/// Why flags and environment cannot be used, one line per problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub struct ConfigError(pub Vec<String>);
 
-/// Says that a value is none of `known`, and which of them may have been meant.
+/// The error for a value that is not among `known`, with the most similar known value.
 pub fn unknown(value: &str, known: &[&str]) -> String {
     let hint = hint(value, known.iter().copied());
     let (last, others) = known.split_last().unwrap_or((&"nothing", &[]));
@@ -42,23 +42,23 @@ pub fn unknown(value: &str, known: &[&str]) -> String {
     )
 }
 
-/// The namespace that this process belongs to.
+/// The namespace of this process.
 pub fn namespace(env: impl Fn(&str) -> Option<String>) -> String {
     env("NAMESPACE")
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned())
 }
 
-/// Reads flags and collects what is wrong with them.
+/// Reads flags and collects their problems.
 pub struct Reader<'a> {
     /// The command line, parsed.
     pub flags: &'a Values,
-    /// One line for each thing that is wrong.
+    /// Problems so far, one line each.
     pub problems: Vec<String>,
 }
 
 impl<'a> Reader<'a> {
-    /// Of these flags.
+    /// A reader of these flags.
     pub const fn new(flags: &'a Values) -> Self {
         Self {
             flags,
@@ -66,25 +66,25 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Something is wrong.
+    /// Adds a problem.
     pub fn problem(&mut self, text: impl Into<String>) {
         self.problems.push(text.into());
     }
 
-    /// The value of a text flag, when it was given and is not empty.
+    /// The value of a text flag, if it was given and is not empty.
     pub fn given(&self, flag: &str) -> Option<String> {
         Some(self.flags.text(flag))
             .filter(|value| !value.is_empty())
             .map(str::to_owned)
     }
 
-    /// A port of a number flag; 0 when it is none.
+    /// The port of a number flag; 0 if it is not valid.
     pub fn port(&mut self, flag: &str) -> u16 {
         let value = self.flags.int(flag);
         self.checked_port(flag, value)
     }
 
-    /// A number of a flag as port; 0 when it is none.
+    /// The value of a number flag as a port; 0 if it is not valid.
     pub fn checked_port(&mut self, flag: &str, value: i64) -> u16 {
         u16::try_from(value).unwrap_or_else(|_| {
             self.problem(format!("--{flag} {value} is not a port, want 0 to 65535"));
@@ -92,21 +92,21 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The address of two flags.
+    /// The address in a host flag and a port flag.
     pub fn listen(&mut self, host: &str, port: &str) -> Listen {
         let port = self.port(port);
         let host = self.flags.text(host).to_owned();
         Listen { host, port }
     }
 
-    /// The address of the metrics server, where `--enable-metrics` wants one.
+    /// The address of the metrics server, if `--enable-metrics` is set.
     pub fn metrics(&mut self) -> Option<Listen> {
         let port = self.metrics_port()?;
         let host = self.flags.text("metrics-listen-address").to_owned();
         Some(Listen { host, port })
     }
 
-    /// The port of `--metrics-port`, where `--enable-metrics` wants one.
+    /// The port of `--metrics-port`, if `--enable-metrics` is set.
     pub fn metrics_port(&mut self) -> Option<u16> {
         if !self.flags.boolean("enable-metrics") {
             return None;
@@ -120,13 +120,13 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// A flag of the kind [`DURATION`].
+    /// The value of a flag of kind [`DURATION`].
     pub fn duration(&self, flag: &str) -> Duration {
-        // The flag's kind has checked it.
+        // Validated by the flag's kind.
         go_duration(self.flags.text(flag)).unwrap_or_default()
     }
 
-    /// Reads `--trust-domain`; what is wrong with it is noted as a problem.
+    /// Reads `--trust-domain`; an invalid value adds a problem.
     pub fn trust_domain(&mut self) -> Option<TrustDomain> {
         let parsed = self.flags.text("trust-domain").parse();
         parsed
@@ -134,7 +134,7 @@ impl<'a> Reader<'a> {
             .ok()
     }
 
-    /// Reads `--mode`; what is wrong with it is noted as a problem.
+    /// Reads `--mode`; an invalid value adds a problem.
     pub fn mode(&mut self) -> Mode {
         match self.flags.text("mode") {
             "standalone" => Mode::Standalone,
@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// mTLS, where `--tls-enabled` wants it; in Kubernetes always.
+    /// mTLS settings, if `--tls-enabled` is set; always in Kubernetes.
     pub fn tls(&mut self, namespace: &str, mode: Mode) -> Option<TlsConfig> {
         let trust_domain = self.trust_domain()?;
         let file = "trust-anchors-file";
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The process log.
+    /// Settings of the process log.
     pub fn log(&mut self) -> Option<LogSettings> {
         let text = self.flags.text("log-level");
         let Ok(level) = text.parse() else {
@@ -185,7 +185,7 @@ fn check_duration(text: &str) -> Result<(), String> {
     go_duration(text).map(drop).map_err(|error| error.to_string())
 }
 
-/// A flag of a duration in Go's form.
+/// The kind of flags with a Go duration.
 pub const DURATION: Kind = Kind::Checked {
     name: "duration",
     expected: "a duration such as 500ms, 2s or 1h30m",
@@ -216,7 +216,7 @@ pub const HEALTHZ_LISTEN_ADDRESS: Flag = Flag::text(
     "",
     "Address of the health server, all addresses when empty",
 );
-/// The same where it has no effect.
+/// `--healthz-listen-address` without effect.
 pub const HEALTHZ_LISTEN_ADDRESS_IGNORED: Flag = Flag::text(
     "healthz-listen-address",
     "",
@@ -242,7 +242,7 @@ pub const METRICS_LISTEN_ADDRESS: Flag = Flag::text(
     "0.0.0.0",
     "Address of the metrics server",
 );
-/// The same where it has no effect.
+/// `--metrics-listen-address` without effect.
 pub const METRICS_LISTEN_ADDRESS_IGNORED: Flag = Flag::text(
     "metrics-listen-address",
     "0.0.0.0",

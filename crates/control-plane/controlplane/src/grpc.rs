@@ -1,4 +1,4 @@
-//! Serving gRPC: with the identities of the control plane, or in plain text.
+//! gRPC servers with control plane identities, or in plain text.
 
 mod calls;
 mod written;
@@ -25,38 +25,39 @@ use written::written;
 pub use written::{list, stream};
 
 const LOG: &str = "dapr.grpc";
-/// Time until the first byte of a connection in plain text.
+/// Timeout of the first byte of a plain text connection.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
-/// Connections may take this part of the descriptors of the process.
+/// Divisor of the process's file descriptors: connections may use one part of this many.
 const PART: usize = 2;
-/// Largest header of a request, in bytes.
+/// Maximum size of request headers in bytes.
 const MAX_HEADER: u32 = 16 << 10;
-/// What is taken of an answer before the client has read it, in bytes.
+/// Maximum bytes of a response buffered before the client reads them.
 const SEND_BUFFER: usize = 32 << 10;
 
-/// What the clients of a server may have.
+/// Limits for the clients of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerLimits {
-    /// How many connections there may be, of all clients and of one.
+    /// Connection limits, in total and per client.
     pub connections: Limits,
-    /// Silence after which a peer is asked whether it is still there.
+    /// Idle time before a peer is pinged.
     pub ping_after: Duration,
-    /// Time limit of its answer.
+    /// Timeout of a ping.
     pub ping_timeout: Duration,
-    /// Calls at the same time on one connection.
+    /// Maximum number of concurrent calls per connection.
     pub streams: u32,
 }
 
-/// Who calls.
+/// The identity of a caller.
 #[derive(Debug, Clone)]
 pub enum Caller {
-    /// Anybody: there is no mTLS.
+    /// Any caller, without mTLS.
     Anyone,
-    /// The workload that its certificate names.
+    /// The workload named in the caller's certificate.
     Workload(SpiffeId),
 }
 
-/// Serves `service` until told to stop. Requests have their [`Caller`] and the [`Permit`] of their connection with them.
+/// Serves `service` until stopped. Requests have their [`Caller`] and the [`Permit`] of their connection as
+/// extensions.
 pub async fn serve<S>(
     server: Server,
     limits: ServerLimits,
@@ -117,7 +118,7 @@ where
         permit,
         drain,
     } = accepted;
-    // Its room is given back before that of the connection is taken.
+    // Boxed, so that its memory is released before the connection's is allocated.
     let handshake = Box::pin(outrigger_accept::handshake(
         stream,
         identity.server_config(),
@@ -147,8 +148,8 @@ where
     http2(stream, limits, service, (Caller::Workload(id), permit), end).await;
 }
 
-/// Drives a connection to its end. Not an `async fn`: that would have room for what it is given beside the connection made of
-/// it.
+/// Drives a connection to its end. Not an `async fn`, whose future would hold the arguments next to the
+/// connection built from them.
 fn http2<I, S>(
     io: I,
     limits: ServerLimits,
@@ -162,7 +163,7 @@ where
     S::Future: Send,
 {
     let introduced = move |request: &mut Request<Body>| {
-        // Whoever calls keeps their place before those who do not.
+        // Connections with calls keep their slots before those without.
         permit.prove();
         request.extensions_mut().insert(caller.clone());
         request.extensions_mut().insert(Arc::clone(&permit));

@@ -1,4 +1,4 @@
-//! Whether all parts of the process are ready.
+//! The readiness of a process.
 
 use std::future::ready;
 use std::sync::{
@@ -13,13 +13,13 @@ use hyper::body::Incoming;
 use outrigger_accept::{ENDPOINT_LIMITS, Server, serve_http1};
 use tokio_util::sync::CancellationToken;
 
-/// The parts that have to be ready before the process is. Complete before it is served.
+/// The parts that must be ready before the process is. Complete before it is served.
 #[derive(Debug, Default)]
 pub struct Health {
     parts: Vec<Part>,
 }
 
-/// One part's own switch; not ready at first.
+/// The readiness of one part; initially not ready.
 #[derive(Debug, Clone)]
 pub struct Part {
     name: &'static str,
@@ -37,12 +37,12 @@ impl Health {
         part
     }
 
-    /// Ready when there are parts and all of them are.
+    /// Whether there are parts and all of them are ready.
     pub fn is_ready(&self) -> bool {
         !self.parts.is_empty() && self.waiting().next().is_none()
     }
 
-    /// Names of the parts that are not ready.
+    /// Names of parts that are not ready.
     pub fn waiting(&self) -> impl Iterator<Item = &'static str> {
         self.parts
             .iter()
@@ -52,13 +52,13 @@ impl Health {
 }
 
 impl Part {
-    /// Switches the part to ready, or back.
+    /// Sets the readiness of the part.
     pub fn set(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
     }
 }
 
-/// Serves `/healthz`, and what `others` answers to a request, until `drain`.
+/// Serves `/healthz`, and the responses of `others` to other requests, until `drain`.
 pub async fn serve_health<O>(server: Server, health: Arc<Health>, drain: CancellationToken, others: O)
 where
     O: Fn(&Request<Incoming>) -> Option<Response<Full<Bytes>>> + Clone + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! The identity of a process of the control plane.
+//! The identity of a control plane process.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,23 +9,23 @@ use outrigger_identity::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Where the certificate comes from.
+/// Source of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
     /// Trust domain of the control plane.
     pub trust_domain: TrustDomain,
-    /// The root certificates; `None`: those of the environment.
+    /// The root certificates; `None` means those of the environment.
     pub anchors: Option<PathBuf>,
     /// `host:port` of sentry.
     pub sentry_address: String,
-    /// Where the process runs: that decides which token proves who it is.
+    /// Where the process runs, which determines the token that it presents.
     pub mode: Mode,
 }
 
-/// Obtains the identity `app_id`, for as long as [`Renewal`] runs. `env` reads the environment.
+/// Obtains the identity `app_id` and renews it while [`Renewal`] runs. `env` reads the environment.
 ///
 /// # Errors
-/// When sentry gives none.
+/// If sentry issues none.
 pub async fn obtain(
     tls: &TlsConfig,
     app_id: &str,
@@ -36,10 +36,10 @@ pub async fn obtain(
     obtain_into(tls, app_id, namespace, env, drain, None).await
 }
 
-/// As [`obtain`]; the certificate is also written to files in a folder, for programs that read it there.
+/// Like [`obtain`], and also writes the certificate to files in a folder for other programs.
 ///
 /// # Errors
-/// When sentry gives none.
+/// If sentry issues none.
 pub async fn obtain_into(
     tls: &TlsConfig,
     app_id: &str,

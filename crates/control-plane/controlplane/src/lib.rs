@@ -1,5 +1,5 @@
-//! What the processes of the control plane share: their way from the command line to the end, gRPC servers, webhooks,
-//! their own identity, health and metrics, their tasks.
+//! The shared parts of control plane processes: command line and process lifetime, gRPC servers, webhooks,
+//! identity, health, metrics and tasks.
 
 pub mod actor_types;
 pub mod config;

@@ -1,4 +1,4 @@
-//! What tells whether a process is well: its health server, and its metrics server where it has one.
+//! The health server of a process, and its optional metrics server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::tasks::{TaskFailed, fine, supervise};
 /// The content type of the Prometheus text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The servers of health and metrics with their ports bound, and the parts that have to be ready.
+/// The health and metrics servers with their ports bound, and the readiness of parts.
 #[derive(Debug)]
 pub struct Monitoring {
     health: Health,
@@ -29,8 +29,8 @@ pub struct Monitoring {
 }
 
 impl Monitoring {
-    /// Binds the ports of `--healthz-port` and `--metrics-port`. The parts of these names are ready while all tasks run.
-    /// `None` where a port cannot be had; `ports` knows which.
+    /// Binds the ports of `--healthz-port` and `--metrics-port`. The named parts are ready while all tasks
+    /// run. `None` if a port cannot be bound, which `ports` records.
     pub async fn bind(
         ports: &mut Ports,
         healthz: &Listen,
@@ -64,25 +64,26 @@ impl Monitoring {
         self.running.push(part);
     }
 
-    /// Adds a part with a switch of its own.
+    /// Adds a part with separate readiness.
     pub fn part(&mut self, name: &'static str) -> Part {
         self.health.part(name)
     }
 
-    /// Where `/healthz` is.
+    /// Address of `/healthz`.
     pub fn healthz(&self) -> SocketAddr {
         self.healthz.address()
     }
 
-    /// Where the metrics are, when they are on.
+    /// Address of the metrics server, if enabled.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(Server::address)
     }
 
-    /// Serves `/healthz` and the metrics that `render` writes, beside `tasks`, until all have ended, as [`supervise`].
+    /// Runs `tasks` and serves `/healthz` and the metrics of `render` until all have ended, like
+    /// [`supervise`].
     ///
     /// # Errors
-    /// That of a task.
+    /// The error of a task.
     pub async fn supervise<E>(
         self,
         tasks: JoinSet<Result<(), E>>,
@@ -95,10 +96,10 @@ impl Monitoring {
         self.supervise_and(tasks, stop, render, |_| None).await
     }
 
-    /// As [`Monitoring::supervise`]; the health server gives also what `others` answers to a request.
+    /// Like [`Monitoring::supervise`]; the health server also serves the responses of `others`.
     ///
     /// # Errors
-    /// That of a task.
+    /// The error of a task.
     pub async fn supervise_and<E>(
         self,
         mut tasks: JoinSet<Result<(), E>>,
@@ -121,7 +122,7 @@ impl Monitoring {
     }
 }
 
-/// Serves what `render` writes in the Prometheus text format, on every path, until `drain`.
+/// Serves the output of `render` in the Prometheus text format, on every path, until `drain`.
 async fn serve_metrics<R>(server: Server, drain: CancellationToken, render: R)
 where
     R: Fn() -> String + Clone + Send + Sync + 'static,

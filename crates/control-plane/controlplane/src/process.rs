@@ -1,4 +1,4 @@
-//! A process from its command line to its exit code.
+//! The lifetime of a process, from its command line to its exit code.
 
 use std::error::Error;
 use std::io;
@@ -15,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{ConfigError, LogSettings};
 use crate::tasks::{chain, stop_on_signal};
 
-/// Version of the build: that of the workspace.
+/// Version of the build, from the workspace.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Threads that serve: one answers health checks and keeps streams alive while the other works.
+/// Number of worker threads: one answers health checks and keeps streams alive while the other is busy.
 const WORKERS: usize = 2;
 
-/// Defines the allocator and the `main` of a binary of the control plane: [`Binary::run`] with `Service::build` and
-/// `Service::run`. `arguments` changes the arguments of the process before flags are read; its error ends the process.
-/// `perform` does a task that is asked for in place of serving, and returns whether there was one.
+/// Defines the allocator and the `main` of a control plane binary: [`Binary::run`] with `Service::build` and
+/// `Service::run`. `arguments` may change the process's arguments before flags are parsed; its error ends the
+/// process. `perform` runs a one-off task instead of serving, and returns whether there was one.
 #[macro_export]
 macro_rules! main {
     (
@@ -75,23 +75,23 @@ macro_rules! main {
     };
 }
 
-/// What tells one binary of the control plane from another.
+/// The properties of a control plane binary.
 pub struct Binary {
     /// Name of the executable.
     pub name: &'static str,
-    /// What it calls itself in its log.
+    /// Name of the service in the log.
     pub title: &'static str,
     /// All of its flags.
     pub flags: &'static [Flag],
-    /// The scope of its log lines.
+    /// Scope of its log lines.
     pub scope: &'static str,
     /// Logs a line of that scope at level info.
     pub info: fn(&str),
 }
 
 impl Binary {
-    /// Reads the command line with `configure`, serves until the first SIGINT or SIGTERM, and says how the process
-    /// ends. Mistakes on the command line are told all at once. `arguments` do not have the program's name.
+    /// Parses the command line with `configure`, serves until the first SIGINT or SIGTERM, and logs how the
+    /// process ends. Command line errors are reported together. `arguments` exclude the program's name.
     pub fn run<C, E>(
         &self,
         arguments: impl IntoIterator<Item = String>,
@@ -191,8 +191,8 @@ fn log_config(settings: &LogSettings) -> LogConfig {
     }
 }
 
-/// What is wrong with the values of other flags than those. Without its value a flag has its default, which may not do: that is
-/// no second mistake.
+/// Problems with the values of flags that are not in `wrong`. A flag in `wrong` has its default value; if
+/// that is not valid, it is not a second problem.
 fn besides(wrong: &FlagErrors, refused: Option<ConfigError>) -> Vec<String> {
     let meant: Vec<String> = wrong.0.iter().map(FlagError::meant).collect();
     let problems = refused.map_or_else(Vec::new, |ConfigError(problems)| problems);
@@ -207,14 +207,14 @@ fn besides(wrong: &FlagErrors, refused: Option<ConfigError>) -> Vec<String> {
         .collect()
 }
 
-/// The name of the machine; empty where it has none.
+/// The host name of the machine; empty if it has none.
 pub fn host_name() -> String {
     hostname::get()
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default()
 }
 
-/// A variable of the environment, where it is set and is Unicode.
+/// An environment variable, if it is set and valid Unicode.
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }

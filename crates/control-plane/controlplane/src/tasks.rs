@@ -1,4 +1,4 @@
-//! The tasks of a process, and their common end.
+//! The tasks of a process, which end together.
 
 use std::error::Error;
 use std::future::Future;
@@ -8,15 +8,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// A part of the process ended in a panic.
+/// A background task panicked.
 #[derive(Debug, thiserror::Error)]
-#[error("internal error, please report it: a background task failed: {0}")]
+#[error("internal error (please report): a background task failed: {0}")]
 pub struct TaskFailed(#[from] JoinError);
 
-/// Waits for all tasks; the end of one is the end of all. The first error is the outcome.
+/// Waits for all tasks. When one ends, all are stopped; the first error is the result.
 ///
 /// # Errors
-/// That of a task.
+/// The error of a task.
 pub async fn supervise<E>(mut tasks: JoinSet<Result<(), E>>, stop: &CancellationToken) -> Result<(), E>
 where
     E: From<TaskFailed> + 'static,
@@ -32,7 +32,7 @@ where
     outcome
 }
 
-/// A task that cannot fail.
+/// Wraps a task that cannot fail.
 ///
 /// # Errors
 /// None.
@@ -41,10 +41,10 @@ pub async fn fine<E>(task: impl Future<Output = ()>) -> Result<(), E> {
     Ok(())
 }
 
-/// Runs what `build` makes. A process that is stopped while it starts has not failed.
+/// Builds a service and runs it. A process stopped during its start has not failed.
 ///
 /// # Errors
-/// That of `build`, or of `run`.
+/// That of `build` or `run`.
 pub async fn serve_unless_stopped<S, E>(
     stop: &CancellationToken,
     build: impl Future<Output = Result<S, E>>,
@@ -52,16 +52,16 @@ pub async fn serve_unless_stopped<S, E>(
 ) -> Result<(), E> {
     match stop.run_until_cancelled(build).await {
         None => Ok(()),
-        // What is built may watch the token too, and give up first.
+        // `build` may also watch the token, and fail first.
         Some(Err(_)) if stop.is_cancelled() => Ok(()),
         Some(built) => run(built?).await,
     }
 }
 
-/// Cancels the token on the first SIGINT or SIGTERM, and logs that.
+/// Cancels the token on the first SIGINT or SIGTERM, and logs the signal.
 ///
 /// # Errors
-/// When signals cannot be had.
+/// If signals cannot be handled.
 pub(crate) fn stop_on_signal(drain: &CancellationToken, log: fn(&str)) -> io::Result<JoinHandle<()>> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let drain = drain.clone();
@@ -75,7 +75,7 @@ pub(crate) fn stop_on_signal(drain: &CancellationToken, log: fn(&str)) -> io::Re
     }))
 }
 
-/// An error with its causes, on one line.
+/// An error with its causes on one line.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,5 +1,5 @@
-//! Serving webhooks of the Kubernetes API: HTTPS with the identity of this process. Clients show no certificate; they
-//! know this server by the trust anchors and its DNS name.
+//! Webhook servers for the Kubernetes API: HTTPS with the identity of this process. Clients present no
+//! certificate; they verify this server by the trust anchors and its DNS name.
 
 mod answer;
 mod review;
@@ -27,28 +27,28 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 const LOG: &str = "dapr.webhook";
-/// Time for the head of a request.
+/// Timeout of a request's head.
 const HEAD: Duration = Duration::from_secs(10);
-/// Time for its body.
+/// Timeout of a request's body.
 const BODY: Duration = Duration::from_secs(20);
-/// Largest head of a request, in bytes.
+/// Maximum size of a request's head in bytes.
 const MAX_HEAD: usize = 64 << 10;
-/// What every client of HTTPS speaks.
+/// Every HTTPS client supports it.
 const ALPN: &[u8] = b"http/1.1";
 
-/// What the clients of a server may have.
+/// Limits for the clients of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerLimits {
-    /// How many connections there may be, of all clients and of one.
+    /// Connection limits, in total and per client.
     pub connections: Limits,
-    /// Body of a request, in bytes.
+    /// Maximum size of a request's body in bytes.
     pub body: usize,
-    /// All bodies in flight, in bytes: what has arrived of them, until they are answered, then their answers, until they are
+    /// Maximum bytes of all bodies in flight: requests until they are answered, then responses until they are
     /// sent. The first 64 KiB of each do not count.
     pub bodies: usize,
 }
 
-/// Why a request is not handled.
+/// Why a request is refused.
 type Refusal = (StatusCode, &'static str);
 
 const BUSY: Refusal = (
@@ -56,7 +56,7 @@ const BUSY: Refusal = (
     "too many bodies are in flight; try again",
 );
 
-/// Serves `handle` until told to stop.
+/// Serves `handle` until stopped.
 pub async fn serve<H, F>(
     server: Server,
     limits: ServerLimits,
@@ -95,13 +95,13 @@ pub async fn serve<H, F>(
     outrigger_accept::serve(server.listener, admission, drain, connection).await;
 }
 
-/// What the connections of a server have in common.
+/// The shared state of a server's connections.
 #[derive(Clone)]
 struct Webhook<H> {
     handle: H,
-    /// Largest body, in bytes.
+    /// Maximum size of a body in bytes.
     limit: usize,
-    /// Room for bodies and answers.
+    /// Budget for requests and responses.
     budget: Arc<Semaphore>,
 }
 
@@ -129,7 +129,7 @@ where
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
-            // Who has said everything may close its side, and still wants the answer.
+            // A client may close its side after the request and still expects the response.
             .half_close(true)
             .max_buf_size(MAX_HEAD)
             .serve_connection(TokioIo::new(io), service);
@@ -145,7 +145,7 @@ where
     }
 
     async fn answer(&self, request: Request<Incoming>, permit: &Permit) -> Response<Answer> {
-        // What stands between may have read the other one.
+        // A proxy in between may have used the other one.
         if request.headers().get_all(header::HOST).iter().count() > 1 {
             let mut response = text(StatusCode::BAD_REQUEST, "the request has several Host fields");
             let close = HeaderValue::from_static("close");
@@ -172,13 +172,13 @@ where
         permit.prove();
         let response = (self.handle)(Request::from_parts(head, body)).await;
         let (head, bytes) = response.into_parts();
-        // Of the request nothing is left: its room is that of the answer.
+        // The request is dropped, so its share of the budget goes to the response.
         let answer = Answer::new(bytes, room, &self.budget).ok_or(BUSY)?;
         Ok(Response::from_parts(head, answer))
     }
 }
 
-/// A body, and the room it takes. Room is taken for what has arrived: what is only announced costs nothing.
+/// A body and its share of the budget. Only received bytes are charged, so announced ones cost nothing.
 async fn receive<B: Body<Data = Bytes> + Unpin>(
     mut body: B,
     limit: usize,
@@ -210,7 +210,7 @@ async fn receive<B: Body<Data = Bytes> + Unpin>(
     Ok((received.freeze(), taken))
 }
 
-/// An answer in plain text.
+/// A plain text response.
 pub fn text(status: StatusCode, text: &str) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(format!("{text}\n")));
     *response.status_mut() = status;

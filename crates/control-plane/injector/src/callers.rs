@@ -1,4 +1,4 @@
-//! Who may create pods with sidecars: the controllers of the cluster, and those that the injector is told of.
+//! The callers that may create pods with sidecars: the cluster's controllers and configured service accounts.
 
 use std::collections::HashSet;
 use std::str::FromStr;
@@ -7,11 +7,11 @@ use outrigger_kube::{ApiError, Client, Kind};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Administrators.
+/// The group of administrators.
 const MASTERS: &str = "system:masters";
-/// What names of service accounts begin with.
+/// Prefix of service account names.
 const ACCOUNT: &str = "system:serviceaccount:";
-/// Controllers of clusters, which create pods for others: namespace and name.
+/// Controllers that create pods for others: namespace and name.
 const CONTROLLERS: &[(&str, &str)] = &[
     ("kube-system", "replicaset-controller"),
     ("kube-system", "replication-controller"),
@@ -28,7 +28,7 @@ const CONTROLLERS: &[(&str, &str)] = &[
     ("mirrord", "mirrord-operator"),
 ];
 
-/// Who sent a request, as the API server says.
+/// The sender of a request, according to the API server.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct User {
     #[serde(default)]
@@ -44,14 +44,14 @@ pub(crate) struct User {
 pub(crate) struct Accounts(HashSet<(String, String)>);
 
 impl Accounts {
-    /// The controllers, and those of a list: `namespace:name,...`. What is no such pair does not count.
+    /// The controllers, plus those of a list `namespace:name,...`. Other entries are ignored.
     pub(crate) fn new(list: &str) -> Self {
         let pair = |(namespace, name): (&str, &str)| (namespace.trim().to_owned(), name.trim().to_owned());
         let given = list.split(',').filter_map(|part| part.split_once(':'));
         Self(CONTROLLERS.iter().copied().chain(given).map(pair).collect())
     }
 
-    /// The UIDs of those that exist.
+    /// The UIDs of the existing accounts.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -68,7 +68,7 @@ impl Accounts {
     }
 }
 
-/// Beginnings of namespaces and names.
+/// Prefixes of namespaces and names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Prefixes(Vec<(Part, Part)>);
 
@@ -135,7 +135,7 @@ impl Prefixes {
     }
 }
 
-/// Who may create pods with sidecars.
+/// The callers that may create pods with sidecars.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
     pub(crate) uids: HashSet<String>,
@@ -143,7 +143,7 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// Whether a user may.
+    /// Whether a user may create pods with sidecars.
     pub(crate) fn may(&self, user: &User) -> bool {
         let groups = user.groups.as_deref().unwrap_or_default();
         self.uids.contains(&user.uid)

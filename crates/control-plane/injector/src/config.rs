@@ -1,4 +1,4 @@
-//! What an injector process is told by flags and environment, checked as a whole.
+//! The settings of an injector process, read from flags and the environment and validated as a whole.
 
 mod flags;
 mod settings;
@@ -19,15 +19,15 @@ use crate::callers::{Accounts, Prefixes};
 /// Everything an injector needs to be built.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where the API server calls the admission webhook.
+    /// Address of the admission webhook.
     pub webhook: Listen,
-    /// The health server.
+    /// Address of the health server.
     pub healthz: Listen,
-    /// The metrics server; `None` when metrics are off.
+    /// Address of the metrics server; `None` if metrics are off.
     pub metrics: Option<Listen>,
-    /// How the cluster is reached from outside of a pod.
+    /// Path of a kubeconfig, for use outside of a pod.
     pub kubeconfig: Option<PathBuf>,
-    /// The root certificates.
+    /// File with the root certificates.
     pub anchors: PathBuf,
     /// Trust domain of the control plane.
     pub trust_domain: TrustDomain,
@@ -35,21 +35,21 @@ pub struct Config {
     pub sentry_address: String,
     /// Name of the control plane's Configuration.
     pub configuration: String,
-    /// What all sidecars have in common.
+    /// Settings for all sidecars.
     pub settings: Settings,
     /// Service accounts that may create pods with sidecars, by name.
     pub(crate) accounts: Accounts,
-    /// The same, by the beginnings of their names.
+    /// The same, by prefix.
     pub(crate) prefixes: Prefixes,
-    /// The process log.
+    /// Settings of the process log.
     pub log: LogSettings,
 }
 
 impl Config {
-    /// Reads the flags of [`FLAGS`] and, through `env`, the environment.
+    /// Reads the flags in [`FLAGS`] and, through `env`, the environment.
     ///
     /// # Errors
-    /// Everything that is wrong, not only what comes first.
+    /// All problems found, not only the first.
     pub fn from_flags(flags: &Values, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let mut problems = Vec::new();
         let env = |name: &str| env(name).filter(|value| !value.is_empty());

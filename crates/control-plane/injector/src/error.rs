@@ -7,25 +7,25 @@ use outrigger_controlplane::TaskFailed;
 use outrigger_identity::StartError;
 use outrigger_kube::{ApiError, ConnectError};
 
-/// The injector cannot start, or had to stop.
+/// Why the injector cannot start, or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectorError {
-    /// The cluster's API.
+    /// The Kubernetes API failed.
     #[error(transparent)]
     Cluster(#[from] ConnectError),
-    /// The service accounts that may create pods with sidecars.
+    /// The service accounts cannot be listed.
     #[error("cannot list the service accounts of the cluster: {0}")]
     Accounts(ApiError),
-    /// The certificate.
+    /// No certificate from sentry.
     #[error("cannot obtain an identity from sentry (DAPR_SENTRY_ADDRESS, DAPR_TRUST_ANCHORS_FILE)")]
     Identity(#[from] StartError),
-    /// Ports cannot be had.
+    /// A port cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindErrors),
-    /// A part of the process ended in a panic.
+    /// A background task panicked.
     #[error(transparent)]
     Task(#[from] TaskFailed),
-    /// The runtime.
+    /// The async runtime cannot be set up.
     #[error("cannot set up the process: {0}")]
     Setup(#[from] io::Error),
 }

@@ -1,4 +1,4 @@
-//! What fuzzers call.
+//! Entry points of fuzzers.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,11 +12,11 @@ use crate::config::{Config, FLAGS, Settings};
 use crate::patch::{self, PatchContext, Pod};
 use crate::review::{Review, Verdict, answer, is_wanted};
 
-/// A body that the API server could post: nothing panics; the patch can be applied, and a patched pod has one sidecar
-/// and wants no other.
+/// Reviews a body that the API server could post. Nothing panics. The patch can be applied, and a patched pod
+/// has one sidecar and needs no other.
 ///
 /// # Panics
-/// Where that does not hold.
+/// If one of these properties does not hold.
 pub fn review(body: &[u8]) {
     let Ok(review) = serde_json::from_slice::<Review>(body) else {
         return;
@@ -66,7 +66,8 @@ pub fn review(body: &[u8]) {
     );
 }
 
-/// Whether all that a patch touches is an object where the API has objects: that is checked before a webhook is asked.
+/// Whether everything that a patch touches has the API's type; the API server checks that before it calls a
+/// webhook.
 fn is_regular(pod: &Value) -> bool {
     let containers = pod["spec"]["containers"].as_array();
     let mut containers = containers.into_iter().flatten();

@@ -1,4 +1,4 @@
-//! The only place where the parts are wired: a configuration becomes an injector, which runs.
+//! Wires the parts: builds an injector from a configuration and runs it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,23 +23,23 @@ use crate::registration;
 use crate::review::{Lists, Reviewer};
 
 const LOG: &str = "dapr.injector";
-/// App id of the injector in its SPIFFE id.
+/// App id in the injector's SPIFFE id.
 const APP_ID: &str = "dapr-injector";
-/// What the injector calls itself to the API.
+/// User agent for the Kubernetes API.
 const AGENT: &str = concat!("outrigger-injector/", env!("CARGO_PKG_VERSION"));
-/// Connections of the webhook: API servers keep a few each.
+/// Connection limits of the webhook; API servers keep a few connections each.
 const CONNECTIONS: Limits = Limits {
     connections: 1024,
     per_source: 512,
 };
-/// Largest review, in bytes: a pod, as large as the API server takes one.
+/// Maximum size of a review in bytes: the API server's maximum for a pod.
 const MAX_REVIEW: usize = 8 << 20;
-/// All of these that are in flight, in bytes.
+/// Maximum bytes of all reviews in flight.
 const MAX_REVIEWS: usize = 64 << 20;
-/// How long the list of service accounts is tried for, and the pause between two attempts.
+/// How long to retry listing service accounts, and the pause between attempts.
 const ACCOUNTS_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(500);
-/// Where the injector has a token of its own: then sidecars get one too.
+/// Path of the injector's token. If it exists, sidecars get a token too.
 const TOKEN: &str = "/var/run/secrets/dapr.io/sentrytoken/token";
 
 /// An injector with its ports bound, ready to run.
@@ -50,24 +50,24 @@ pub struct Injector {
     renewal: Renewal,
     client: Client,
     reviewer: Reviewer,
-    /// Ready once the API server knows whom to trust.
+    /// Ready once the trust anchors are registered.
     registered: Part,
     drain: CancellationToken,
 }
 
-/// Addresses the servers are bound to.
+/// Addresses of the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
     /// Address of the admission webhook.
     pub webhook: SocketAddr,
     /// Address of the `/healthz` server.
     pub healthz: SocketAddr,
-    /// Metrics, when on.
+    /// Address of the metrics server, if enabled.
     pub metrics: Option<SocketAddr>,
 }
 
 impl Injector {
-    /// Reads the service accounts, obtains the identity, and binds every port. `env` reads the environment.
+    /// Lists the service accounts, obtains the identity, and binds every port. `env` reads the environment.
     ///
     /// # Errors
     /// [`InjectorError`].
@@ -80,7 +80,7 @@ impl Injector {
         Self::with_client(client, config, env, drain).await
     }
 
-    /// As [`Injector::build`], with a client of the cluster.
+    /// Like [`Injector::build`], with a given client of the cluster.
     ///
     /// # Errors
     /// [`InjectorError`].
@@ -127,7 +127,7 @@ impl Injector {
         })
     }
 
-    /// Where the servers listen.
+    /// Addresses of the servers.
     pub fn addresses(&self) -> Addresses {
         Addresses {
             webhook: self.webhook.address(),
@@ -136,10 +136,10 @@ impl Injector {
         }
     }
 
-    /// Serves until told to stop, then lets open reviews finish. Ends early only when a part cannot go on.
+    /// Serves until stopped, then lets open reviews finish. Ends early only if a part fails.
     ///
     /// # Errors
-    /// When it ended early.
+    /// If it ended early.
     pub async fn run(self) -> Result<(), InjectorError> {
         let stop = self.drain.child_token();
         let mut tasks = JoinSet::new();
@@ -172,7 +172,7 @@ impl Injector {
     }
 }
 
-/// Who may create pods with sidecars.
+/// The callers that may create pods with sidecars.
 async fn callers(client: &Client, config: &Config) -> Result<Callers, InjectorError> {
     let begun = tokio::time::Instant::now();
     loop {

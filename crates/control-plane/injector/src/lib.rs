@@ -1,6 +1,6 @@
-//! The injector of the control plane: a mutating webhook that gives pods their sidecar.
+//! The injector of the control plane: a mutating webhook that adds the sidecar to pods.
 //!
-//! [`Config`] → [`Injector::build`] → [`Injector::run`]. What a pod becomes is decided in [`patch`], without I/O.
+//! [`Config`] → [`Injector::build`] → [`Injector::run`]. [`patch`] decides how a pod changes, without I/O.
 
 mod callers;
 pub mod config;

@@ -1,4 +1,4 @@
-//! The metrics of the injector, under the names that Dapr gives them.
+//! The metrics of the injector, with Dapr's names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,18 +8,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use outrigger_controlplane::webhook::cut;
 use outrigger_telemetry::metrics::push_escaped;
 
-/// Apps that are told apart; the others are counted together, under an empty id.
+/// Maximum number of apps with separate counts; further ones share an empty id.
 const MAX_APPS: usize = 10_000;
-/// Characters of an app id that tell it apart: one that is longer is none.
+/// Maximum number of characters of an app id in a label; longer ids are not valid.
 const MAX_APP_ID: usize = 63;
 const PREFIX: &str = "dapr_injector_sidecar_injection";
 
 /// Why a pod got no sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// It is none that gets one from this caller.
+    /// This caller's pods get none, or it is no pod.
     PodPatch,
-    /// The patch could not be made.
+    /// The patch could not be created.
     Patch,
 }
 
@@ -32,10 +32,10 @@ impl Reason {
     }
 }
 
-/// By app id and reason; no reason: it succeeded.
+/// Counts by app id and reason; an empty reason means success.
 type Counts = BTreeMap<(String, &'static str), u64>;
 
-/// Counters of one process.
+/// The counters of one process.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     requests: AtomicU64,
@@ -43,17 +43,17 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// A review was asked for.
+    /// Counts a review.
     pub(crate) fn requested(&self) {
         self.requests.fetch_add(1, Relaxed);
     }
 
-    /// A pod got its sidecar.
+    /// Counts an injected sidecar.
     pub(crate) fn succeeded(&self, app_id: &str) {
         self.count(app_id, "");
     }
 
-    /// A pod got none.
+    /// Counts a pod without injected sidecar.
     pub(crate) fn failed(&self, app_id: &str, reason: Reason) {
         self.count(app_id, reason.name());
     }
@@ -72,11 +72,10 @@ impl Metrics {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The text exposition format of Prometheus.
+    /// Renders the Prometheus text format.
     pub(crate) fn render(&self) -> String {
         let mut out = String::new();
         let outcomes = self.outcomes().clone();
-        // Writing to a String cannot fail.
         let _ = writeln!(
             out,
             "# HELP {PREFIX}_requests_total Pods that were reviewed.\n# TYPE {PREFIX}_requests_total counter\n\

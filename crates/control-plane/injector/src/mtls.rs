@@ -1,4 +1,4 @@
-//! Whether sidecars speak TLS to each other, as the Configuration of the control plane says.
+//! Whether sidecars use mTLS, according to the control plane's Configuration.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 const LOG: &str = "dapr.injector";
-/// How long an answer of the API counts: pods of a deployment come together.
+/// How long a response of the API is cached, because pods of a deployment are created together.
 const CACHE_TTL: Duration = Duration::from_secs(1);
-/// For an answer of the API. The API server waits 10 s for a review, and then a pod comes without its sidecar: that is worse than
-/// what was read before.
+/// Timeout of a response of the API. The API server waits 10 s for a review and then creates the pod without
+/// its sidecar; a stale setting is better.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reads the Configuration of the control plane, for all pods that are reviewed at the same time once.
+/// Reads the control plane's Configuration; concurrent reviews share one read.
 #[derive(Debug)]
 pub(crate) struct Mtls {
     client: Client,
@@ -25,7 +25,7 @@ pub(crate) struct Mtls {
 }
 
 impl Mtls {
-    /// `namespace` is that of the control plane, `name` its Configuration's.
+    /// `namespace` is that of the control plane, `name` that of its Configuration.
     pub(crate) fn new(client: Client, namespace: &str, name: &str) -> Self {
         Self {
             client,
@@ -35,9 +35,10 @@ impl Mtls {
         }
     }
 
-    /// As the Configuration says, now or a second ago; where that cannot be read, as it said last, and on if it was never read.
+    /// The mTLS setting, at most a second old. If the Configuration cannot be read, the last known setting
+    /// applies; if none was ever read, mTLS is on.
     pub(crate) async fn is_on(&self) -> bool {
-        // Who comes while it is being read waits for that answer.
+        // Concurrent callers wait for the read in progress.
         let mut read = self.read.lock().await;
         let last = match *read {
             Some((when, on)) if when.elapsed() < CACHE_TTL => return on,
@@ -96,7 +97,7 @@ mod tests {
         let mtls = Mtls::new(server.client(), "system", "mine");
         let answers = join_all((0..100).map(|_| mtls.is_on())).await;
         assert!(answers.iter().all(|on| !on));
-        // The first 100 may have taken longer than one answer counts, on a slow machine.
+        // On a slow machine the first 100 may take longer than the cache lifetime.
         let calls = server.requests("GET", ADDRESS).len();
         assert!((1..10).contains(&calls), "{calls} calls");
     }
@@ -122,7 +123,7 @@ mod tests {
         tokio::time::timeout(CACHE_TTL * 10, on).await.unwrap();
     }
 
-    /// What was read has to be read again.
+    /// Lets the cache expire.
     async fn later() {
         tokio::time::pause();
         tokio::time::advance(CACHE_TTL).await;
@@ -144,7 +145,7 @@ mod tests {
         for (mtls, last) in [(&told, false), (&untold, true)] {
             let calls = server.requests("GET", ADDRESS).len();
             let begun = Instant::now();
-            // From then on nothing but time passes.
+            // Time advances only while all tasks wait.
             let waits = async {
                 server.asked("GET", ADDRESS, calls + 1).await;
                 tokio::time::pause();

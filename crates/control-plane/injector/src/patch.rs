@@ -1,4 +1,4 @@
-//! What a pod becomes: operations (RFC 6902) that give it its sidecar. No I/O.
+//! Computes the patch of a pod: operations (RFC 6902) that add its sidecar. No I/O.
 
 mod arguments;
 mod components;
@@ -19,29 +19,29 @@ use serde_json::{Value, json};
 
 use crate::config::Settings;
 
-/// How long the sidecar goes on after it was told to stop.
+/// How long the sidecar keeps serving after a stop signal.
 const BLOCK_SHUTDOWN: &str = "dapr.io/block-shutdown-duration";
-/// All annotations of a pod, in bytes: the API server takes no more.
+/// Maximum size of all annotations of a pod in bytes, as in the API server.
 const MAX_ANNOTATIONS: usize = 256 << 10;
-/// Containers of a pod that gets a sidecar: each is told of it.
+/// Maximum number of containers of a pod with sidecar; each is patched.
 const MAX_CONTAINERS: usize = 1000;
 
-/// What is known beside the pod and the settings.
+/// The inputs other than the pod and the settings.
 #[derive(Debug, Clone)]
 pub struct PatchContext {
     /// Namespace of the pod.
     pub namespace: String,
     /// The root certificates, PEM.
     pub trust_anchors: String,
-    /// Whether sidecars speak TLS to each other.
+    /// Whether sidecars use mTLS.
     pub mtls: bool,
-    /// Whether sidecars prove who they are with a token of their own.
+    /// Whether sidecars authenticate with a separate token.
     pub token: bool,
-    /// The components of the namespace, for pods that want containers of some.
+    /// The components of the namespace, for pods that request component containers.
     pub components: Vec<Value>,
 }
 
-/// What is read of a pod.
+/// The relevant fields of a pod.
 #[derive(Debug, Default, Clone, Deserialize)]
 pub struct Pod {
     #[serde(default)]
@@ -63,7 +63,7 @@ struct PodMeta {
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PodSpec {
-    /// Started before the others; also native sidecars.
+    /// Started before the others; native sidecars are among them.
     #[serde(default)]
     init_containers: Option<Vec<Named>>,
     #[serde(default)]
@@ -72,7 +72,7 @@ struct PodSpec {
     volumes: Option<Vec<Named>>,
     #[serde(default)]
     tolerations: Option<Vec<Value>>,
-    /// The system that its containers are made for, where it says so.
+    /// Operating system of the containers, if given.
     #[serde(default)]
     os: Option<Named>,
 }
@@ -104,13 +104,13 @@ struct Mount {
 }
 
 impl Pod {
-    /// `metadata.annotations`; none when absent.
+    /// `metadata.annotations`; empty if absent.
     pub fn annotations(&self) -> &BTreeMap<String, String> {
         static NONE: BTreeMap<String, String> = BTreeMap::new();
         self.metadata.annotations.as_ref().unwrap_or(&NONE)
     }
 
-    /// Its app id: by default its name.
+    /// The app id, by default the pod's name.
     pub fn app_id(&self) -> &str {
         let given = Annotations(self.annotations())
             .text(APP_ID)
@@ -118,10 +118,10 @@ impl Pod {
         given.or(self.metadata.name.as_deref()).unwrap_or_default()
     }
 
-    /// Whether it has no more of what its patch grows with than a pod can have.
+    /// Checks that the pod does not exceed the limits of valid pods in any part that enlarges its patch.
     ///
     /// # Errors
-    /// Of what it has too much.
+    /// The excessive part.
     pub(crate) fn check_amounts(&self) -> Result<(), String> {
         let annotations = self.annotations().iter();
         let bytes: usize = annotations.map(|(name, value)| name.len() + value.len()).sum();
@@ -139,7 +139,7 @@ impl Pod {
         Ok(())
     }
 
-    /// Whether it wants containers of components.
+    /// Whether it requests component containers.
     pub fn wants_components(&self) -> bool {
         self.needs_sidecar() && Annotations(self.annotations()).boolean(components::INJECT, false)
     }
@@ -175,7 +175,7 @@ impl Pod {
     }
 }
 
-/// Whoever creates the pod is told of this.
+/// Warnings for the creator of the pod.
 pub(crate) fn warnings(pod: &Pod, settings: &Settings) -> Vec<String> {
     let annotations = Annotations(pod.annotations());
     let mut all = known::warnings(pod.annotations());
@@ -194,11 +194,11 @@ pub(crate) fn warnings(pod: &Pod, settings: &Settings) -> Vec<String> {
     all
 }
 
-/// The operations that give a pod its sidecar; none where there is nothing to do.
+/// The operations that add a pod's sidecar; none if nothing is needed.
 ///
 /// # Errors
-/// What is wrong with its app id, or with an annotation of which the API server would take no container; what a pod for Windows
-/// lacks.
+/// An invalid app id, an annotation that would make the API server reject the container, or a missing setting
+/// of a Windows pod.
 pub fn operations(pod: &Pod, settings: &Settings, context: &PatchContext) -> Result<Vec<Value>, String> {
     if !pod.needs_sidecar() {
         return Ok(Vec::new());
@@ -207,7 +207,7 @@ pub fn operations(pod: &Pod, settings: &Settings, context: &PatchContext) -> Res
     let counting = known::counting(pod.annotations())?;
     let mut counts = pod.clone();
     counts.metadata.annotations = Some(counting);
-    // What the app is told goes by what it said.
+    // The app's variables use the annotations as given.
     let (pod, given) = (&counts, pod);
     let annotations = Annotations(pod.annotations());
     if pod.is_for_windows() && container::own_image(annotations).is_none() {
@@ -222,7 +222,7 @@ pub fn operations(pod: &Pod, settings: &Settings, context: &PatchContext) -> Res
         return Err(refused.join("; "));
     }
     let extra = components::containers(pod, context, &plan);
-    // Components in containers start after native sidecars, which would wait for them.
+    // Component containers start after native sidecars, which would wait for them.
     let native = annotations.boolean(NATIVE, settings.native) && plan.sockets.is_none();
     let sidecar = container::sidecar(pod, settings, context, &plan, native);
 
@@ -244,7 +244,7 @@ pub fn operations(pod: &Pod, settings: &Settings, context: &PatchContext) -> Res
             .for_each(|volume| add("/spec/volumes/-".to_owned(), volume)),
     }
     if native {
-        // After those that the pod has: they prepare what the sidecar may need, and start without one as ever.
+        // After the pod's own init containers, which prepare the sidecar's inputs and never had a sidecar.
         if pod.init_containers().is_empty() {
             add("/spec/initContainers".to_owned(), json!([]));
         }
@@ -271,7 +271,7 @@ pub fn operations(pod: &Pod, settings: &Settings, context: &PatchContext) -> Res
     Ok(operations)
 }
 
-/// Tells the pod's apps of their sidecar.
+/// Adds the sidecar's variables to the app containers.
 fn add_to_apps(add: &mut impl FnMut(String, Value), pod: &Pod, plan: &volumes::Plan) {
     let annotations = Annotations(pod.annotations());
     for (index, app) in components::apps(pod) {
@@ -282,7 +282,7 @@ fn add_to_apps(add: &mut impl FnMut(String, Value), pod: &Pod, plan: &volumes::P
     }
 }
 
-/// Gives the pod's components the folder of their sockets.
+/// Mounts the folder of sockets into the component containers.
 fn add_to_components(add: &mut impl FnMut(String, Value), pod: &Pod, plan: &volumes::Plan) {
     let Some(folder) = &plan.sockets else {
         return;
@@ -301,7 +301,7 @@ fn add_to_components(add: &mut impl FnMut(String, Value), pod: &Pod, plan: &volu
     }
 }
 
-/// Adds to a list of a container of the pod, which may not exist yet.
+/// Appends to a list of a container, which may not exist yet.
 fn add_to_list(
     add: &mut impl FnMut(String, Value),
     index: usize,
@@ -317,7 +317,7 @@ fn add_to_list(
     }
 }
 
-/// The variables that a container has not got.
+/// The variables that a container lacks.
 fn missing(container: &Container, variables: Vec<Value>) -> Vec<Value> {
     let known = |variable: &Value| {
         let names = container.env.as_deref().unwrap_or_default();
@@ -329,7 +329,7 @@ fn missing(container: &Container, variables: Vec<Value>) -> Vec<Value> {
         .collect()
 }
 
-/// What apps are told of their sidecar.
+/// The variables that describe the sidecar to apps.
 fn app_environment(annotations: Annotations<'_>) -> Vec<Value> {
     let grpc = annotations.number(GRPC_PORT).unwrap_or(DEFAULT_GRPC_PORT);
     let mut variables = vec![
@@ -342,7 +342,7 @@ fn app_environment(annotations: Annotations<'_>) -> Vec<Value> {
     variables
 }
 
-/// How the app is talked to; nothing where what is annotated is no protocol.
+/// The protocol of the app; `None` if the annotation is not valid.
 fn protocol(annotations: Annotations<'_>) -> Option<&'static str> {
     let tls = annotations.text("dapr.io/app-ssl").is_some_and(is_truthy);
     let given = annotations

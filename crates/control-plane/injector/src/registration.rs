@@ -1,4 +1,4 @@
-//! The registration of the webhook in the cluster: it has to say whom the API server trusts.
+//! The registration of the webhook in the cluster, which must name the CA that the API server trusts.
 
 use std::time::Duration;
 
@@ -11,17 +11,18 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 const NAME: &str = "dapr-sidecar-injector";
-/// Between two attempts.
+/// Pause between attempts.
 const RETRY: Duration = Duration::from_secs(5);
-/// After which it is written again: one that was made anew lacks the anchors, and pods get no sidecar. To read it first would
-/// take another right; what changes nothing is a call, and no event for anybody.
+/// Interval of rewrites. A recreated registration lacks the anchors, so pods get no sidecar. Reading it first
+/// would require another right; a rewrite without changes triggers no event.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Keeps the registration right: now, whenever the trust anchors change, and every few minutes. Ready once it was right.
+/// Writes the registration now, whenever the trust anchors change, and periodically. Ready once it was
+/// written.
 pub(crate) async fn keep(client: Client, anchors: TrustAnchors, ready: Part, stop: CancellationToken) {
     let keep = async {
         let mut changes = anchors.subscribe();
-        // What is registered, as far as is known.
+        // The registered bundle, as far as known.
         let mut registered = None;
         loop {
             let bundle = changes.borrow_and_update().pem().to_owned();
@@ -33,7 +34,7 @@ pub(crate) async fn keep(client: Client, anchors: TrustAnchors, ready: Part, sto
                     }
                     ready.set(true);
                 }
-                // Most likely it is as it was.
+                // Most likely unchanged.
                 Err(error) if registered.as_ref() == Some(&bundle) && !error.is_not_found() => {
                     tracing::warn!(
                         target: "dapr.injector",
@@ -78,12 +79,12 @@ mod tests {
     const ADDRESS: &str =
         "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/dapr-sidecar-injector";
 
-    /// Leaves out the control plane.
+    /// Excludes the control plane.
     fn selector() -> serde_json::Value {
         json!({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["dapr-sidecar-injector"]}]})
     }
 
-    /// As the chart makes it.
+    /// As created by the chart.
     fn made(server: &Server) {
         server.put(
             ADDRESS,
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!(named(&server), None);
         tokio::time::sleep(RENEWAL_INTERVAL + RETRY).await;
         assert_eq!(named(&server), Some(STANDARD.encode(&pem)));
-        // It may be gone for a while.
+        // It may be missing for a while.
         server.delete(ADDRESS);
         tokio::time::sleep(RENEWAL_INTERVAL).await;
         made(&server);

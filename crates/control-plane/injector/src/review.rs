@@ -1,4 +1,4 @@
-//! Reviews of pods: what the API server asks before it stores one.
+//! Admission reviews of pods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,18 +23,18 @@ use crate::mtls::Mtls;
 use crate::patch::{self, PatchContext, Pod};
 
 const LOG: &str = "dapr.injector";
-/// Where the API server asks.
+/// Path of the webhook.
 const PATH: &str = "/mutate";
 const JSON: &str = "application/json";
 
-/// What it asks with.
+/// API version of reviews.
 const VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
 
-/// For the list of components: the API server waits 10 s for a review, the Configuration takes some of that, and whoever creates
-/// the pod is told why it is refused.
+/// Timeout of the list of components. The API server waits 10 s for a review, of which reading the Configuration takes a part, and this error must still reach the creator of the pod.
 const COMPONENTS_TIMEOUT: Duration = Duration::from_secs(6);
-/// Reviews that list components at once, or have such a list: whoever asks for a review need not be the API server.
+/// Maximum number of concurrent reviews that list components or hold such a list, because reviews may come
+/// from other clients than the API server.
 const LISTS: usize = 16;
 
 /// Reviews pods.
@@ -43,7 +43,7 @@ pub(crate) struct Reviewer {
     pub(crate) settings: Arc<Settings>,
     pub(crate) callers: Callers,
     pub(crate) anchors: TrustAnchors,
-    /// Whether sidecars prove who they are with a token of their own.
+    /// Whether sidecars authenticate with a separate token.
     pub(crate) token: bool,
     pub(crate) client: Client,
     pub(crate) mtls: Mtls,
@@ -51,7 +51,7 @@ pub(crate) struct Reviewer {
     pub(crate) lists: Lists,
 }
 
-/// Turns to list components.
+/// Permits to list components.
 #[derive(Debug, Clone)]
 pub(crate) struct Lists(Arc<Semaphore>);
 
@@ -61,9 +61,9 @@ impl Default for Lists {
     }
 }
 
-/// The components of a namespace, and the turn in which they are there.
+/// The components of a namespace, with the permit to hold them.
 type Listed = (Vec<Value>, Option<OwnedSemaphorePermit>);
-/// What is known beside a pod, and the same turn.
+/// The inputs of a patch, with the same permit.
 type Known = (PatchContext, Option<OwnedSemaphorePermit>);
 
 #[derive(Deserialize)]
@@ -75,7 +75,7 @@ pub(crate) struct Review {
 }
 
 impl Review {
-    /// What is wrong where it is no review, or one of another version.
+    /// The problem of a body that is no review, or one of another version.
     fn foreign(&self) -> Option<String> {
         let Self {
             api_version, kind, ..
@@ -109,7 +109,7 @@ struct GroupKind {
     kind: String,
 }
 
-/// What the API server is told.
+/// The response for the API server.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Verdict {
     pub(crate) refused: Option<String>,
@@ -117,11 +117,11 @@ pub(crate) struct Verdict {
     pub(crate) warnings: Vec<String>,
 }
 
-/// What is to be done about a review.
+/// The next step of a review.
 enum Step {
-    /// This is the answer to it.
+    /// Send this response.
     Answered(Response<Bytes>),
-    /// The pod gets a sidecar, which needs to know more.
+    /// The pod gets a sidecar; more inputs are required.
     Patch {
         namespace: String,
         wants_components: bool,
@@ -129,8 +129,8 @@ enum Step {
 }
 
 impl Reviewer {
-    /// Answers a request. While it waits for what the API of the cluster says, nothing but the body is kept of it: decoded, that
-    /// may be much larger.
+    /// Answers a request. While it waits for the cluster's API, only the body is kept, because the decoded
+    /// pod may be much larger.
     pub(crate) async fn respond(self: &Arc<Self>, request: Request<Bytes>) -> Response<Bytes> {
         if request.uri().path() != PATH {
             return text(StatusCode::NOT_FOUND, "pods are reviewed at /mutate");
@@ -164,7 +164,7 @@ impl Reviewer {
         offload(body.len(), move || reviewer.end(&body, context)).await
     }
 
-    /// What can be told of a review by itself.
+    /// The part of a review that needs no calls.
     fn begin(&self, body: &[u8]) -> Step {
         if let Err(problem) = check_values(body) {
             tracing::error!(target: LOG, "cannot read a review: it has {problem}");
@@ -192,7 +192,7 @@ impl Reviewer {
         }
     }
 
-    /// The answer to a review whose pod gets a sidecar.
+    /// The response to a review whose pod gets a sidecar.
     fn end(&self, body: &[u8], context: Result<Known, String>) -> Response<Bytes> {
         let review = match serde_json::from_slice::<Review>(body) {
             Ok(review) => review,
@@ -255,7 +255,7 @@ impl Reviewer {
         for warning in &warnings {
             tracing::warn!(target: LOG, "pod of app {shown_id:?} in {namespace}: {warning}");
         }
-        // A trial changes nothing, so nothing is counted.
+        // A dry run changes nothing, so it is not counted.
         if asked.dry_run != Some(true) {
             self.metrics.succeeded(app_id);
         }
@@ -276,7 +276,7 @@ impl Reviewer {
         }
     }
 
-    /// What is known beside the pod; the turn lasts as long as the components are kept.
+    /// The inputs of the patch; the permit is held as long as the components.
     async fn patch_context(&self, namespace: String, wants_components: bool) -> Result<Known, String> {
         let (components, turn) = match wants_components {
             false => (Vec::new(), None),
@@ -303,7 +303,7 @@ impl Reviewer {
             format!("error when fetching components: {what} within {limit} s")
         };
         let turn = timeout_at(deadline, Arc::clone(&self.lists.0).acquire_owned()).await;
-        // It is never closed.
+        // The semaphore is never closed.
         let Ok(Ok(turn)) = turn else {
             return Err(late(
                 "too many pods that want them are reviewed at once, this one had no turn",
@@ -326,7 +326,7 @@ fn respond(body: &Value) -> Response<Bytes> {
     response
 }
 
-/// The answer to what is no review.
+/// The response to a body that is no review.
 fn unreadable(error: &serde_json::Error) -> Response<Bytes> {
     let error = error.to_string();
     let error = shown(&error);
@@ -336,7 +336,7 @@ fn unreadable(error: &serde_json::Error) -> Response<Bytes> {
         "response": {"uid": "", "allowed": false, "status": status}}))
 }
 
-/// Whether a pod says that it wants a sidecar: with the one word for it. What cannot be read is looked at more closely.
+/// Whether a pod requests a sidecar with the exact value. A body without pod counts too, and is examined later.
 pub(crate) fn is_wanted(pod: &Value) -> bool {
     match pod.as_object() {
         Some(fields) if !fields.is_empty() => {

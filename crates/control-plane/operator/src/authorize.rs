@@ -1,9 +1,9 @@
-//! Whether a caller may ask for a namespace: its own only, as its certificate says.
+//! Authorizes callers: each may use only the namespace in its certificate.
 
 use outrigger_controlplane::grpc::Caller;
 use tonic::{Extensions, Status};
 
-/// The app id of the caller, who asks for `namespace`.
+/// The app id of a caller that requests `namespace`.
 ///
 /// # Errors
 /// `PERMISSION_DENIED`, with the texts that clients of Dapr compare.

@@ -1,4 +1,4 @@
-//! What an operator process is told by flags and environment, checked as a whole.
+//! The settings of an operator process, read from flags and the environment and validated as a whole.
 
 mod flags;
 
@@ -14,7 +14,7 @@ use outrigger_resources::value::go_duration;
 pub use flags::FLAGS;
 pub use outrigger_controlplane::config::{ConfigError, LogSettings};
 
-/// Switches the webhook off.
+/// Environment variable that disables the webhook.
 const WEBHOOKS_VARIABLE: &str = "ENABLE_WEBHOOKS";
 
 /// Everything an operator needs to be built.
@@ -24,54 +24,54 @@ pub struct Config {
     pub configuration: String,
     /// Namespace of the operator.
     pub namespace: String,
-    /// How the cluster is reached from outside of a pod.
+    /// Path of a kubeconfig, for use outside of a pod.
     pub kubeconfig: Option<PathBuf>,
-    /// The only namespace that is followed.
+    /// The only namespace to watch; `None` means all.
     pub watch_namespace: Option<String>,
-    /// The root certificates.
+    /// File with the root certificates.
     pub anchors: PathBuf,
-    /// The gRPC server.
+    /// Address of the gRPC server.
     pub grpc: Listen,
-    /// The health server.
+    /// Address of the health server.
     pub healthz: Listen,
-    /// The metrics server; `None` when metrics are off.
+    /// Address of the metrics server; `None` if metrics are off.
     pub metrics: Option<Listen>,
-    /// The webhook; `None` when it is off.
+    /// Address of the webhook; `None` if it is off.
     pub webhook: Option<Listen>,
-    /// Looks for pods without their sidecar; `None` when that is off.
+    /// Search for pods without their sidecar; `None` if it is off.
     pub watchdog: Option<Watchdog>,
-    /// Whether replicas elect one for what one should do.
+    /// Whether replicas elect a leader for exclusive work.
     pub elects: bool,
-    /// Whether apps get services.
+    /// Whether the operator creates services for apps.
     pub services: bool,
-    /// Whether rollouts of Argo do.
+    /// Whether Argo rollouts get services too.
     pub rollouts: bool,
-    /// The process log.
+    /// Settings of the process log.
     pub log: LogSettings,
 }
 
-/// How pods without their sidecar are looked for.
+/// Settings of the search for pods without their sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watchdog {
-    /// Between two looks; `None`: only one.
+    /// Interval of searches; `None` means a single one.
     pub interval: Option<Duration>,
-    /// Whether pods that are as they should be are marked.
+    /// Whether to label pods that have their sidecar.
     pub labels: bool,
-    /// Pods deleted in a minute at most; `None`: any number.
+    /// Maximum number of pods deleted per minute; `None` means no limit.
     pub per_minute: Option<u32>,
 }
 
 impl Config {
-    /// Reads the flags of [`FLAGS`] and, through `env`, the environment.
+    /// Reads the flags in [`FLAGS`] and, through `env`, the environment.
     ///
     /// # Errors
-    /// Everything that is wrong, not only what comes first.
+    /// All problems found, not only the first.
     pub fn from_flags(flags: &Values, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let mut reader = Reader::new(flags);
         let log = reader.log();
         let webhooks = env(WEBHOOKS_VARIABLE).is_none_or(|text| text.is_empty() || is_truthy(&text));
         let metrics = reader.metrics();
-        // Before the level of the log decides: what is wrong with them is told beside it.
+        // Read before the log level, so that all problems are reported together.
         let grpc = reader.listen("listen-address", "port");
         let healthz = reader.listen("healthz-listen-address", "healthz-port");
         let webhook = webhooks.then(|| reader.listen("webhook-server-listen-address", "webhook-server-port"));

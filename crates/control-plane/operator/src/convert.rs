@@ -1,7 +1,7 @@
-//! Subscriptions from one version into another, for the API server: it stores one version and serves both.
+//! Converts subscriptions between versions for the API server, which stores one version and serves both.
 //!
-//! Who asks is not known, and a review may be large. What only passes through stays the text that it is, and objects are
-//! looked at one after the other.
+//! Callers are not authenticated, and a review may be large. So parts that do not change stay undecoded text,
+//! and objects are converted one at a time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// Where the API server asks.
+/// Path of the webhook.
 const PATH: &str = "/convert";
 const V1: &str = "dapr.io/v1alpha1";
 const V2: &str = "dapr.io/v2alpha1";
-/// Characters of a text of an object that a message shows: a name is no longer.
+/// Maximum number of characters of an object's text in messages; names are no longer.
 const SHOWN: usize = 253;
 
 /// Answers a request of the API server.
@@ -40,14 +40,14 @@ pub(crate) async fn respond(request: Request<Bytes>) -> Response<Bytes> {
     response
 }
 
-/// Why a body has no `ConversionReview` as its answer.
+/// Why a body gets no `ConversionReview` in response.
 #[derive(Debug)]
 pub(crate) enum Unusable {
     Malformed(&'static str),
     Large(String),
 }
 
-/// A `ConversionReview`. What the answer repeats is not decoded.
+/// A `ConversionReview`. Parts repeated in the response are not decoded.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Review<'a> {
@@ -75,7 +75,7 @@ type Members<'a> = BTreeMap<String, &'a RawValue>;
 /// Answers a `ConversionReview`.
 ///
 /// # Errors
-/// Why there is no answer.
+/// Why there is no response.
 pub(crate) fn review(body: &[u8]) -> Result<Vec<u8>, Unusable> {
     const FOREIGN: Unusable = Unusable::Malformed("the body is not a ConversionReview");
     const NO_REQUEST: Unusable =
@@ -113,13 +113,13 @@ pub(crate) fn review(body: &[u8]) -> Result<Vec<u8>, Unusable> {
         }
     };
     answer.extend_from_slice(b"],\"result\":");
-    // Texts alone: nothing of it can fail.
+    // Serializing strings cannot fail.
     let _ = serde_json::to_writer(&mut answer, &result);
     answer.extend_from_slice(b"}}");
     Ok(answer)
 }
 
-/// What came of a review.
+/// The result of a review.
 #[derive(Serialize)]
 struct Outcome {
     status: &'static str,
@@ -129,9 +129,9 @@ struct Outcome {
 
 /// Why objects are not converted.
 enum Failed {
-    /// The API server is told.
+    /// Reported to the API server.
     Refused(String),
-    /// One is larger than any that there is.
+    /// An object exceeds the maximum size of stored objects.
     Large(String),
 }
 
@@ -145,12 +145,12 @@ fn raw(value: Option<&RawValue>) -> &str {
     value.map_or("null", RawValue::get)
 }
 
-/// Whether a text begins as an object does.
+/// Whether a text begins like an object.
 fn is_object(json: &[u8]) -> bool {
     json.trim_ascii_start().first() == Some(&b'{')
 }
 
-/// Writes the converted objects, with commas between them.
+/// Writes the converted objects, separated by commas.
 fn convert(request: &ConversionRequest<'_>, out: &mut Vec<u8>) -> Result<(), Failed> {
     let wanted = request.wanted.as_deref().unwrap_or_default();
     let objects = request.objects.filter(|objects| objects.get().starts_with('['));
@@ -174,7 +174,7 @@ fn convert(request: &ConversionRequest<'_>, out: &mut Vec<u8>) -> Result<(), Fai
     }
 }
 
-/// Gives the elements of a list away one after the other, until one is not taken.
+/// Passes the elements of a list to a function one at a time, until it fails.
 struct Each<F>(F);
 
 impl<'de, F: FnMut(&RawValue) -> bool> Visitor<'de> for Each<F> {
@@ -198,7 +198,7 @@ fn members(object: &RawValue) -> Option<Members<'_>> {
     serde_json::from_str(object.get()).ok()
 }
 
-/// A member that is a text, or an empty one.
+/// A string member; empty if missing.
 fn member(members: &Members<'_>, name: &str) -> String {
     let text = members
         .get(name)
@@ -206,7 +206,8 @@ fn member(members: &Members<'_>, name: &str) -> String {
     text.unwrap_or_default()
 }
 
-/// Writes a subscription in the version that is wanted. Version 1 has one route; rules of version 2 have no place there.
+/// Writes a subscription in the requested version. Version 1 has a single route, so rules of version 2 cannot
+/// be converted.
 fn subscription(object: &RawValue, wanted: &str, out: &mut Vec<u8>) -> Result<(), Failed> {
     check_values(object.get().as_bytes())
         .map_err(|why| Failed::Large(format!("an object of the review has {why}")))?;
@@ -247,14 +248,14 @@ fn subscription(object: &RawValue, wanted: &str, out: &mut Vec<u8>) -> Result<()
     Ok(())
 }
 
-/// A specification of version 1 in version 2.
+/// Converts a specification from version 1 to version 2.
 fn with_routes(mut spec: Members<'_>) -> Result<Box<RawValue>, serde_json::Error> {
     let route = spec.remove("route").map_or("\"\"", RawValue::get);
     let routes = RawValue::from_string(format!("{{\"default\":{route}}}"))?;
     written(spec, "routes", &routes)
 }
 
-/// A specification of version 2 in version 1.
+/// Converts a specification from version 2 to version 1.
 fn with_route(mut spec: Members<'_>) -> Result<Box<RawValue>, serde_json::Error> {
     let routes = spec.remove("routes").and_then(members);
     let route = routes.map_or_else(String::new, |routes| member(&routes, "default"));
@@ -262,7 +263,7 @@ fn with_route(mut spec: Members<'_>) -> Result<Box<RawValue>, serde_json::Error>
     written(spec, "route", &route)
 }
 
-/// Members and one more, as a text.
+/// Serializes members plus one more.
 fn written<'a>(
     mut members: Members<'a>,
     name: &str,
@@ -365,7 +366,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_objects_are_converted_and_a_huge_one_is_refused() {
-        // As many together as no object may have alone.
+        // Together as many as no single object may have.
         let object = subscription(V1, &json!({"route": "/r"}));
         let objects = vec![object; MAX_VALUES / 20];
         let review = |objects: &[Value]| json!({"kind": "ConversionReview", "request": {"uid": "u", "desiredAPIVersion": V2, "objects": objects}});

@@ -1,4 +1,4 @@
-//! The copies of the collections that sidecars are told of.
+//! Local copies of the collections that the operator serves to sidecars.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tonic::Status;
 
 use crate::resource::{Component, Configuration, HttpEndpoint, Resiliency, Resource, Subscription};
 
-/// How long a call waits for a collection that was not read yet: sidecars wait for five seconds.
+/// How long a call waits for a collection that was not listed yet; sidecars wait for five seconds.
 const WAIT: Duration = Duration::from_secs(4);
 
 /// A copy of a collection.
@@ -38,17 +38,17 @@ impl<T: Watched> Copy<T> {
         }
     }
 
-    /// What is known of the collection; waits a while until it was read once, because an empty answer would tell
-    /// sidecars that there is nothing.
+    /// The collection's contents. Waits a while for the first list, because an empty response would tell
+    /// sidecars that there are no resources.
     ///
     /// # Errors
-    /// `UNAVAILABLE` when it was not.
+    /// `UNAVAILABLE` if it is still not listed.
     pub(crate) async fn known(&self) -> Result<&Store<T>, Status> {
         self.answered(&[Progress::Complete]).await?;
         Ok(&self.store)
     }
 
-    /// The same, but nothing where the API refuses to list the collection.
+    /// Like [`Copy::known`]; `None` if the API refuses to list the collection.
     ///
     /// # Errors
     /// As [`Copy::known`].
@@ -80,7 +80,7 @@ pub(crate) struct Copies {
     pub(crate) subscriptions: Copy<Resource<Subscription>>,
 }
 
-/// What keeps the copies.
+/// The reflectors that update the copies.
 #[derive(Debug)]
 pub(crate) struct Reflectors {
     components: Reflector<Resource<Component>>,
@@ -91,7 +91,7 @@ pub(crate) struct Reflectors {
 }
 
 impl Reflectors {
-    /// Of one namespace, or of all.
+    /// For one namespace, or for all.
     pub(crate) fn new(client: &Client, namespace: Option<&str>) -> (Self, Copies) {
         let scope = Scope {
             namespace: namespace.map(str::to_owned),
@@ -114,7 +114,7 @@ impl Reflectors {
         (reflectors, copies)
     }
 
-    /// How well each is followed.
+    /// The watch state of each copy.
     pub(crate) fn states(&self) -> [Arc<WatchState>; 5] {
         [
             self.components.state(),
@@ -125,8 +125,8 @@ impl Reflectors {
         ]
     }
 
-    /// Keeps the copies until told to stop. `resources` is ready once all but the subscriptions were read,
-    /// `subscriptions` once these were.
+    /// Updates the copies until stopped. `resources` is ready once all but the subscriptions are listed,
+    /// `subscriptions` once those are.
     pub(crate) async fn run(self, resources: Part, subscriptions: Part, stop: CancellationToken) {
         let progress = (
             self.configurations.progress(),
@@ -161,6 +161,6 @@ impl Reflectors {
 }
 
 async fn answered(mut progress: watch::Receiver<Progress>, enough: &[Progress]) {
-    // Who keeps the copy tells it, or has ended.
+    // The sender lives in the reflector, or the reflector has ended.
     let _ = progress.wait_for(|progress| enough.contains(progress)).await;
 }

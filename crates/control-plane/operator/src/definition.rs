@@ -1,5 +1,5 @@
-//! The definition of subscriptions in the cluster: it has to say whom the API server trusts when it asks for a
-//! conversion.
+//! The CustomResourceDefinition of subscriptions, which must name the CA that the API server trusts for
+//! conversions.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use tokio_util::sync::CancellationToken;
 
 const LOG: &str = "dapr.operator";
 const NAME: &str = "subscriptions.dapr.io";
-/// The definition alone: the right to follow others is not given.
+/// Selects this definition only: the operator has no right to watch others.
 const QUERY: &str = "fieldSelector=metadata.name%3Dsubscriptions.dapr.io";
-/// Between two attempts.
+/// Pause between attempts.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The longest pause between two changes where somebody changes it back, and how long one is remembered.
+/// Maximum pause before a repeated correction, and how long a correction is remembered.
 const CONFLICT_WINDOW: Duration = Duration::from_secs(300);
 
-/// Why the definition does not say it.
+/// Why the definition cannot be corrected.
 #[derive(Debug, thiserror::Error)]
 enum DefinitionError {
     #[error(transparent)]
@@ -51,7 +51,7 @@ impl From<ApiError> for DefinitionError {
     }
 }
 
-/// What the definition says of conversions.
+/// The conversion settings of the definition.
 #[derive(Debug, PartialEq)]
 struct Conversion(Value);
 
@@ -63,8 +63,8 @@ impl Watched for Conversion {
     }
 }
 
-/// Keeps the definition right, now and whenever the trust anchors change, or somebody installs it again. Ready once it was
-/// right.
+/// Corrects the definition now, whenever the trust anchors change, and when it is installed again. Ready once
+/// it was correct.
 pub(crate) async fn keep(
     client: Client,
     namespace: String,
@@ -80,7 +80,7 @@ pub(crate) async fn keep(
     let mut installed = reflector.store().follow();
     let corrected = Notify::new();
     let follow = async {
-        // Until then the API does not answer, or does not have it.
+        // Until then the API does not answer, or the definition is missing.
         corrected.notified().await;
         reflector.run(stop.clone()).await;
     };
@@ -98,7 +98,7 @@ pub(crate) async fn keep(
                     }
                     tokio::select! {
                         Ok(()) = changes.changed() => {}
-                        // Its own change comes back too, and needs nothing.
+                        // Its own change is reported too, and has no effect.
                         Ok(_) | Err(RecvError::Lagged(_)) = installed.recv() => {}
                         else => return std::future::pending::<()>().await,
                     }
@@ -114,7 +114,7 @@ pub(crate) async fn keep(
         .await;
 }
 
-/// Another operator, with other trust anchors, may change the definition back whenever this one changes it.
+/// Backs off if another operator, with other trust anchors, keeps changing the definition back.
 struct CorrectionBackoff {
     pauses: Backoff,
     last: Option<Instant>,
@@ -130,7 +130,8 @@ impl Default for CorrectionBackoff {
 }
 
 impl CorrectionBackoff {
-    /// The definition was changed at `now`; how long it is left alone then, if it was changed lately before.
+    /// Records a correction at `now`; returns how long to wait before the next one, if there was a recent
+    /// one.
     fn changed(&mut self, now: Instant) -> Option<Duration> {
         let last = self.last.replace(now);
         if last.is_some_and(|last| now.duration_since(last) < CONFLICT_WINDOW) {
@@ -141,7 +142,7 @@ impl CorrectionBackoff {
     }
 }
 
-/// Whether it had to be changed.
+/// Corrects the definition; returns whether it was wrong.
 async fn correct(client: &Client, namespace: &str, bundle: &str) -> Result<bool, DefinitionError> {
     let definition: Value = client.get(Kind::CUSTOM_RESOURCE_DEFINITIONS, None, NAME).await?;
     let bundle = STANDARD.encode(bundle);
@@ -155,7 +156,7 @@ async fn correct(client: &Client, namespace: &str, bundle: &str) -> Result<bool,
     Ok(true)
 }
 
-/// What has to change; nothing when it is right.
+/// The patch for the definition; `None` if it is correct.
 fn patch(definition: &Value, namespace: &str, bundle: &str) -> Result<Option<Value>, DefinitionError> {
     let place = "/spec/conversion/webhook/clientConfig";
     let config = definition.pointer(place).filter(|config| config.is_object());
@@ -182,7 +183,7 @@ mod tests {
 
     const ADDRESS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/subscriptions.dapr.io";
 
-    /// As the chart has it.
+    /// As installed by the chart.
     fn definition() -> Value {
         json!({"metadata": {"name": NAME}, "spec": {"conversion": {"webhook": {"clientConfig": {
             "service": {"name": "dapr-webhook", "namespace": "replaceme", "path": "/convert"}}}}}})

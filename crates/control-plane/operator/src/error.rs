@@ -7,34 +7,34 @@ use outrigger_controlplane::TaskFailed;
 use outrigger_identity::StartError;
 use outrigger_kube::ConnectError;
 
-/// The operator cannot start, or had to stop.
+/// Why the operator cannot start, or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
-    /// The cluster's API.
+    /// The Kubernetes API failed.
     #[error(transparent)]
     Cluster(#[from] ConnectError),
-    /// The Configuration of the control plane.
+    /// The Configuration of the control plane cannot be used.
     #[error(
         "cannot use the Configuration {namespace}/{name} of the control plane (--config, NAMESPACE): {cause}"
     )]
     Configuration {
-        /// The namespace of the operator.
+        /// Namespace of the operator.
         namespace: String,
         /// Name of the Configuration.
         name: String,
-        /// The reason, for the message.
+        /// The reason.
         cause: String,
     },
-    /// The certificate.
+    /// No certificate from sentry.
     #[error("cannot obtain an identity from sentry (spec.mtls.sentryAddress, --trust-anchors-file)")]
     Identity(#[from] StartError),
-    /// Ports cannot be had.
+    /// A port cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindErrors),
-    /// A part of the process ended in a panic.
+    /// A background task panicked.
     #[error(transparent)]
     Task(#[from] TaskFailed),
-    /// The runtime.
+    /// The async runtime cannot be set up.
     #[error("cannot set up the process: {0}")]
     Setup(#[from] io::Error),
 }

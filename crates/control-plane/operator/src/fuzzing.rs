@@ -1,19 +1,19 @@
-//! What fuzzers call.
+//! Entry points of fuzzers.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::convert;
 
-/// A body that the API server could post: nothing panics; what is converted is complete, has the version that was asked
-/// for and its metadata, and stays the same when it is converted again.
+/// Converts a body that the API server could post. Nothing panics. Converted objects are complete, have the
+/// requested version and their metadata, and do not change when converted again.
 ///
 /// # Panics
-/// Where that does not hold.
+/// If one of these properties does not hold.
 pub fn conversion(body: &[u8]) {
     let Ok(answer) = convert::review(body) else { return };
     serde_json::from_slice::<&RawValue>(&answer).expect("JSON");
-    // What passes through undecoded may be more than a decoder takes: nested too deep, or a number too large.
+    // Undecoded parts may exceed a decoder's limits: nested too deeply, or numbers too large.
     let (Ok(review), Ok(answer)) = (
         serde_json::from_slice::<Value>(body),
         serde_json::from_slice::<Value>(&answer),

@@ -1,5 +1,5 @@
-//! The operator of the control plane: it follows the resources of a Kubernetes cluster and hands them to sidecars, to
-//! each only what its namespace and its app may see.
+//! The operator of the control plane: it watches the resources of a Kubernetes cluster and serves them to
+//! sidecars, each limited to its namespace and app.
 //!
 //! [`Config`] → [`Operator::build`] → [`Operator::run`].
 

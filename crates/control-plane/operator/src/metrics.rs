@@ -1,4 +1,4 @@
-//! The metrics of the operator: services under the names that Dapr gives them, the others are only here.
+//! The metrics of the operator. Those of services have Dapr's names; the others are Outrigger's.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,32 +8,32 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use outrigger_kube::WatchState;
 use outrigger_telemetry::metrics::push_escaped;
 
-/// Apps that are told apart; the others are counted together, under an empty id.
+/// Maximum number of apps with separate counts; further ones share an empty id.
 const MAX_APPS: usize = 10_000;
 
-/// What was done to the service of an app.
+/// A change of an app's service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ServiceChange {
     Created,
     Updated,
-    /// It is gone, or nobody's any more; whoever did that.
+    /// Deleted, or no longer owned, whatever the cause.
     Deleted,
 }
 
-/// What is told of one process.
+/// The metrics of one process.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     services: Mutex<BTreeMap<String, [u64; 3]>>,
     leading: AtomicBool,
     deleted_pods: AtomicU64,
     unread_secrets: AtomicU64,
-    /// Streams of changes that are open, by the plural name of what changes.
+    /// Open streams of changes, by the plural name of the kind.
     streams: Mutex<BTreeMap<&'static str, u64>>,
-    /// Collections that are followed, as long as they are.
+    /// The collections being watched.
     watches: Mutex<Vec<Weak<WatchState>>>,
 }
 
-/// A stream of changes that is open.
+/// An open stream of changes.
 #[derive(Debug)]
 pub(crate) struct OpenStream {
     metrics: Arc<Metrics>,
@@ -41,7 +41,7 @@ pub(crate) struct OpenStream {
 }
 
 impl OpenStream {
-    /// Counts it until it is dropped.
+    /// Counts a stream until dropped.
     pub(crate) fn of(metrics: &Arc<Metrics>, resource: &'static str) -> Self {
         *locked(&metrics.streams).entry(resource).or_default() += 1;
         Self {
@@ -63,13 +63,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Begins a family. Writing to a String cannot fail.
+/// Writes the head of a metric family.
 fn family(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
 impl Metrics {
-    /// The service of an app was touched.
+    /// Counts a change of an app's service.
     pub(crate) fn service(&self, app_id: &str, done: ServiceChange) {
         let mut services = locked(&self.services);
         let id = match services.len() < MAX_APPS || services.contains_key(app_id) {
@@ -79,29 +79,29 @@ impl Metrics {
         services.entry(id.to_owned()).or_default()[done as usize] += 1;
     }
 
-    /// Whether this replica does what one should do.
+    /// Sets whether this replica is the leader.
     pub(crate) fn lead(&self, leads: bool) {
         self.leading.store(leads, Relaxed);
     }
 
-    /// A pod that lacked its sidecar was deleted.
+    /// Counts a deleted pod that lacked its sidecar.
     pub(crate) fn pod_deleted(&self) {
         self.deleted_pods.fetch_add(1, Relaxed);
     }
 
-    /// A secret that a resource refers to could not be read.
+    /// Counts a referenced secret that could not be read.
     pub(crate) fn secret_unread(&self) {
         self.unread_secrets.fetch_add(1, Relaxed);
     }
 
-    /// A collection is followed from now on.
+    /// Adds a watched collection.
     pub(crate) fn watches(&self, state: &Arc<WatchState>) {
         let mut watches = locked(&self.watches);
         watches.retain(|watch| watch.strong_count() > 0);
         watches.push(Arc::downgrade(state));
     }
 
-    /// The text exposition format of Prometheus.
+    /// Renders the Prometheus text format.
     pub(crate) fn render(&self) -> String {
         let mut out = String::new();
         self.render_services(&mut out);

@@ -1,4 +1,4 @@
-//! The only place where the parts are wired: a configuration becomes an operator, which runs.
+//! Wires the parts: builds an operator from a configuration and runs it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,38 +26,38 @@ use crate::watchdog::Watchdog;
 use crate::{convert, definition};
 
 const LOG: &str = "dapr.operator";
-/// App id of the operator in its SPIFFE id.
+/// App id in the operator's SPIFFE id.
 const APP_ID: &str = "dapr-operator";
-/// What the operator calls itself to the API.
+/// User agent for the Kubernetes API.
 const AGENT: &str = concat!("outrigger-operator/", env!("CARGO_PKG_VERSION"));
-/// The lease of the replica that leads; Dapr's operators share it.
+/// The leader's lease, shared with Dapr's operators.
 const LEASE: &str = "operator.dapr.io";
-/// Connections of the gRPC server: each sidecar has one.
+/// Connection limits of the gRPC server; each sidecar has one connection.
 const CONNECTIONS: Limits = Limits {
     connections: 16_384,
     per_source: 8_192,
 };
-/// Calls at the same time on one connection: a sidecar has a stream for each kind, and calls beside them.
+/// Maximum number of concurrent calls per connection: a sidecar has a stream per kind plus other calls.
 const MAX_STREAMS: u32 = 64;
-/// Silence after which a sidecar is asked whether it is still there. One that has vanished costs a place until then, and
-/// nothing waits for it.
+/// Idle time before a sidecar is pinged. Until then a vanished sidecar occupies a slot, and nothing waits for
+/// it.
 const PING_AFTER: Duration = Duration::from_secs(60);
-/// Time to answer that.
+/// Timeout of a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// What clients of the gRPC server may have.
+/// Limits of the gRPC server.
 const GRPC: ServerLimits = ServerLimits {
     connections: CONNECTIONS,
     ping_after: PING_AFTER,
     ping_timeout: PING_TIMEOUT,
     streams: MAX_STREAMS,
 };
-/// Largest request, in bytes: a namespace and names.
+/// Maximum size of a request in bytes: a namespace and names.
 const MAX_REQUEST: usize = 16 << 10;
-/// Largest review of subscriptions that are to be converted, in bytes.
+/// Maximum size of a conversion review in bytes.
 const MAX_REVIEW: usize = 64 << 20;
-/// All of these that are in flight, in bytes.
+/// Maximum bytes of all reviews in flight.
 const MAX_REVIEWS: usize = 256 << 20;
-/// How long the control plane's Configuration is tried for, and the pause between two attempts.
+/// How long to retry reading the control plane's Configuration, and the pause between attempts.
 const CONFIGURATION_TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -72,27 +72,28 @@ pub struct Operator {
     config: Config,
     reflectors: Reflectors,
     copies: Copies,
-    /// Ready once the collections were read.
+    /// Ready once the collections are listed.
     resources: Part,
     subscriptions: Part,
     drain: CancellationToken,
 }
 
-/// Addresses the servers are bound to.
+/// Addresses of the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
-    /// Address of the gRPC server that sidecars call.
+    /// Address of the gRPC server for sidecars.
     pub grpc: SocketAddr,
     /// Address of the `/healthz` server.
     pub healthz: SocketAddr,
-    /// Metrics, when on.
+    /// Address of the metrics server, if enabled.
     pub metrics: Option<SocketAddr>,
-    /// The webhook, when on.
+    /// Address of the webhook, if enabled.
     pub webhook: Option<SocketAddr>,
 }
 
 impl Operator {
-    /// Reads the control plane's Configuration, obtains the identity, and binds every port. `env` reads the environment.
+    /// Reads the control plane's Configuration, obtains the identity, and binds every port. `env` reads the
+    /// environment.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -105,7 +106,7 @@ impl Operator {
         Self::with_client(client, config, env, drain).await
     }
 
-    /// As [`Operator::build`], with a client of the cluster.
+    /// Like [`Operator::build`], with a given client of the cluster.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -146,7 +147,7 @@ impl Operator {
         })
     }
 
-    /// Where the servers listen.
+    /// Addresses of the servers.
     pub fn addresses(&self) -> Addresses {
         Addresses {
             grpc: self.grpc.address(),
@@ -156,10 +157,10 @@ impl Operator {
         }
     }
 
-    /// Serves until told to stop, then ends all streams. Ends early only when a part cannot go on.
+    /// Serves until stopped, then ends all streams. Ends early only if a part fails.
     ///
     /// # Errors
-    /// When it ended early.
+    /// If it ended early.
     pub async fn run(self) -> Result<(), OperatorError> {
         let stop = self.drain.child_token();
         let mut tasks = JoinSet::new();
@@ -223,7 +224,7 @@ async fn conversions(server: Server, identity: &Identity, stop: CancellationToke
     webhook::serve(server, limits, identity, stop, convert::respond).await;
 }
 
-/// Whom to ask for a certificate, as the control plane's Configuration says.
+/// The identity settings in the control plane's Configuration.
 async fn control_plane(client: &Client, config: &Config) -> Result<TlsConfig, OperatorError> {
     let (namespace, name) = (&config.namespace, &config.configuration);
     let unusable = |cause: String| OperatorError::Configuration {
@@ -260,7 +261,7 @@ async fn control_plane(client: &Client, config: &Config) -> Result<TlsConfig, Op
     })
 }
 
-/// Does what one replica should do, while this one is it.
+/// Runs the leader's work while this replica is the leader.
 fn lead(
     client: Client,
     config: &Config,

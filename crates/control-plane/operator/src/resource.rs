@@ -1,4 +1,5 @@
-//! Resources as they are kept: the manifest that sidecars get, and what decides who gets it.
+//! Resources as stored in the copies: the manifest for sidecars, and the data that decides which of them get
+//! it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::marker::PhantomData;
@@ -12,7 +13,7 @@ use crate::secrets;
 /// A kind of resources.
 pub(crate) trait ResourceKind: Send + Sync + 'static {
     const KIND: Kind;
-    /// Where its secrets are.
+    /// The fields with references to secrets.
     const SECRETS: secrets::SecretFields;
 }
 
@@ -38,25 +39,25 @@ kinds! {
 
 #[derive(Debug)]
 pub(crate) struct Resource<K> {
-    /// Its manifest, JSON.
+    /// The manifest, JSON.
     pub(crate) manifest: Bytes,
-    /// App ids that it is for; all when there are none.
+    /// App ids that it is limited to; empty means all apps.
     scopes: Vec<String>,
-    /// Whether secrets of the cluster have to be put into it.
+    /// Whether it refers to secrets of the cluster.
     pub(crate) has_secrets: bool,
-    /// Of what matters of it.
+    /// Hash of the relevant contents.
     fingerprint: u64,
     kind: PhantomData<fn() -> K>,
 }
 
 impl<K> Resource<K> {
-    /// Whether it is for an app.
+    /// Whether it applies to an app.
     pub(crate) fn is_for(&self, app_id: &str) -> bool {
         self.scopes.is_empty() || self.scopes.iter().any(|scope| scope == app_id)
     }
 }
 
-/// The version counts every change, also those that nobody has to know of.
+/// Compares relevant contents only; the resource version also counts irrelevant changes.
 impl<K> PartialEq for Resource<K> {
     fn eq(&self, other: &Self) -> bool {
         self.fingerprint == other.fingerprint
@@ -72,7 +73,7 @@ impl<K: ResourceKind> Watched for Resource<K> {
         };
         let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
         let metadata = metadata.ok_or_else(|| "its metadata is missing".to_owned())?;
-        // Who changed which field is of no use to sidecars, and long.
+        // Field ownership is long and irrelevant to sidecars.
         metadata.remove("managedFields");
         let version = metadata.remove("resourceVersion");
         let mut hasher = DefaultHasher::new();
@@ -89,7 +90,7 @@ impl<K: ResourceKind> Watched for Resource<K> {
                 .collect(),
             has_secrets: secrets::needed(K::SECRETS, &object),
             fingerprint: hasher.finish(),
-            // Without the room that a text has grown into.
+            // Without spare capacity.
             manifest: object.to_string().into_boxed_str().into_boxed_bytes().into(),
             kind: PhantomData,
         }))

@@ -1,4 +1,4 @@
-//! Secrets of the cluster, put into manifests: the sidecar of an app may not read them itself.
+//! Inserts secrets of the cluster into manifests, because the sidecars of apps may not read them.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -15,24 +15,24 @@ use zeroize::Zeroizing;
 
 use crate::metrics::Metrics;
 
-/// The store whose secrets are put in; also meant where none is named.
+/// The secret store served by the operator; the default if a resource names none.
 const STORE: &str = "kubernetes";
-/// How long a secret that was read is used again, by those for whom it is new enough.
+/// How long a secret is cached for callers that accept its age.
 const CACHE_TTL: Duration = Duration::from_secs(10);
-/// How long a failure is: those that wait for the same secret do not all ask for it, one after the other.
+/// How long a failure is cached, so that waiting callers do not retry one after another.
 const FAILURE_KEPT: Duration = Duration::from_secs(1);
-/// How much older than a call its secrets may be: sidecars that start together ask for the same ones.
+/// Maximum age of secrets at the start of a call: sidecars that start together request the same ones.
 const CALL_AGE: Duration = Duration::from_secs(1);
-/// Secrets that are kept.
+/// Maximum number of cached secrets.
 const MAX_KEPT: usize = 4096;
 
-/// Where a kind of resources refers to secrets.
+/// Where a kind of resource refers to secrets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SecretFields {
     /// Lists of items with a `secretKeyRef`.
     lists: &'static [&'static str],
     items: &'static [&'static str],
-    /// Whether the value is put in as it is, instead of in base64; then a key has to be named.
+    /// Whether the value is inserted verbatim instead of in base64; then a key is required.
     plain: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) const HTTP_ENDPOINT: SecretFields = SecretFields {
     plain: false,
 };
 
-/// Why a manifest has not got its secrets.
+/// Why secrets cannot be inserted into a manifest.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
     #[error("the secret {namespace}/{name} cannot be read: {cause}")]
@@ -76,28 +76,28 @@ pub(crate) enum SecretError {
 }
 
 impl SecretError {
-    /// Whether it is of the moment: the API did not answer as it does, rather than that there is no such secret to be read.
+    /// Whether the failure is temporary: the API failed, rather than that the secret does not exist.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self, Self::Unreadable { cause, .. } if !cause.is_not_found() && !cause.is_forbidden())
     }
 }
 
-/// The values of a secret, by key.
+/// The values of a secret by key.
 type Values = BTreeMap<String, Zeroizing<Vec<u8>>>;
-/// A secret as it was read; or why it was not, and when.
+/// The secret, or the failure to read it and its time.
 type Answer = Result<Arc<Values>, (ApiError, Instant)>;
 
-/// How old what is known of a secret may be.
+/// The required freshness of a cached secret.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NotBefore {
-    /// Its values were asked for then or later.
+    /// Minimum time of the read of its values.
     read: Instant,
-    /// A failure was told then or later.
+    /// Minimum time of a cached failure.
     failed: Instant,
 }
 
 impl NotBefore {
-    /// For a call that begins now: whoever creates a secret and then asks is not told of the time before.
+    /// For a call that begins now: a client that creates a secret before the call must see it.
     pub(crate) fn call() -> Self {
         let now = Instant::now();
         Self {
@@ -106,7 +106,7 @@ impl NotBefore {
         }
     }
 
-    /// For a change that was learned then.
+    /// For a change learned at this time.
     pub(crate) fn change(at: Instant) -> Self {
         Self { read: at, failed: at }
     }
@@ -134,7 +134,7 @@ fn name_of(item: &Value) -> Option<&str> {
         .filter(|name| !name.is_empty())
 }
 
-/// Puts a value into an item: of the secret that it refers to, as `secret` knows it.
+/// Inserts the referenced value of `secret` into an item.
 fn put(item: &mut Value, plain: bool, secret: &Values) -> Result<(), SecretError> {
     let Some(name) = name_of(item) else {
         return Ok(());
@@ -144,7 +144,7 @@ fn put(item: &mut Value, plain: bool, secret: &Values) -> Result<(), SecretError
         None if plain => return Err(SecretError::NoKey(name.to_owned())),
         None => name,
     };
-    // Without that key the item stays as it is.
+    // Without that key the item is not changed.
     if let Some(value) = secret.get(key) {
         let text = match plain {
             true => String::from_utf8_lossy(value).into_owned(),
@@ -165,7 +165,7 @@ pub(crate) struct Secrets {
 
 #[derive(Debug)]
 struct CachedSecret {
-    /// It was not read before that.
+    /// Lower bound of the read's time.
     since: Instant,
     answer: Arc<OnceCell<Answer>>,
 }
@@ -201,7 +201,7 @@ impl Secrets {
         }
     }
 
-    /// A manifest of a namespace with its secrets, as they were at `not_before` or later.
+    /// A manifest with its secrets, as of `not_before` or later.
     ///
     /// # Errors
     /// [`SecretError`].
@@ -238,7 +238,7 @@ impl Secrets {
         Ok(serde_json::to_vec(&manifest)?)
     }
 
-    /// A secret; who asks for the same one at the same time waits for the same answer, also where that is an error.
+    /// Reads a secret. Concurrent callers for the same secret share one response, even if it is an error.
     async fn read(
         &self,
         namespace: &str,
@@ -430,7 +430,7 @@ mod tests {
         tokio::time::sleep(FAILURE_KEPT).await;
         follow().await.unwrap_err();
         assert_eq!(server.requests("GET", SECRET).len(), 2);
-        // A call that begins later is not told of it: the secret may be there by now.
+        // A later call does not get the cached failure, because the secret may exist by then.
         tokio::time::advance(Duration::from_millis(1)).await;
         reveal(&secrets, COMPONENT, &object).await.unwrap_err();
         assert_eq!(server.requests("GET", SECRET).len(), 3);

@@ -23,21 +23,21 @@ use crate::updates::{Follower, Update};
 
 const LOG: &str = "dapr.operator.api";
 
-/// Answers calls.
+/// Serves the gRPC calls.
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     pub(crate) copies: Copies,
     pub(crate) secrets: Arc<Secrets>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) client: Client,
-    /// The process ends.
+    /// Cancelled at shutdown.
     pub(crate) drain: CancellationToken,
 }
 
 type Updates<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Service {
-    /// The manifest of a resource, with its secrets as they were at `not_before` or later.
+    /// The manifest of a resource, with its secrets as of `not_before` or later.
     async fn manifest<K: ResourceKind>(
         &self,
         namespace: &str,
@@ -55,7 +55,7 @@ impl Service {
             tracing::warn!(target: LOG, "{} of {namespace}: {error}", K::KIND.plural);
             let plural = K::KIND.plural;
             match error.is_passing() {
-                // Sidecars that start try again.
+                // Sidecars retry at their start.
                 true => Status::unavailable(format!("{plural}: {error}")),
                 false => Status::failed_precondition(format!(
                     "{plural}: {error}; create it, or correct the reference"
@@ -65,8 +65,8 @@ impl Service {
         Ok(manifest.into())
     }
 
-    /// The resources of a kind, with their secrets; `T` has nothing but their list. All sidecars share the manifests that
-    /// have no secrets.
+    /// The resources of a kind with their secrets; `T` is the response with their list. Manifests without
+    /// secrets are shared by all responses.
     async fn list<K: ResourceKind, T: Default>(
         &self,
         copy: &Copy<Resource<K>>,
@@ -109,7 +109,7 @@ impl Service {
         Ok(grpc::stream(nothing, stream))
     }
 
-    /// A Configuration of the copy; where the API refuses to list them, the one alone.
+    /// A Configuration from the copy; if the API refuses to list them, read by itself.
     async fn configuration(
         &self,
         namespace: &str,
@@ -169,13 +169,13 @@ impl Operator for Service {
         let not_before = NotBefore::call();
         let configuration = match self.configuration(&request.namespace, &request.name).await? {
             Some(found) => self.manifest(&request.namespace, &found, not_before).await?,
-            // Nothing stands for "there is none".
+            // An empty response means that there is none.
             None => Bytes::new(),
         };
         Ok(Response::new(wire::GetConfigurationResponse { configuration }))
     }
 
-    /// Asks for no namespace, so nobody may.
+    /// The request names no namespace, so no caller is authorized.
     async fn list_subscriptions(
         &self,
         request: Request<()>,
@@ -250,7 +250,7 @@ impl Operator for Service {
         self.list(&self.copies.endpoints, &request.namespace, None).await
     }
 
-    /// Tells of no end: the message has no field for it.
+    /// Reports no deletions: the message has no field for them.
     async fn http_endpoint_update(
         &self,
         request: Request<wire::HttpEndpointUpdateRequest>,

@@ -1,4 +1,4 @@
-//! The services of apps: by their DNS names sidecars find each other.
+//! The services of apps, whose DNS names sidecars use to find each other.
 
 mod desired;
 mod known;
@@ -29,27 +29,28 @@ use queue::Queue;
 use workload::{Deployment, Owner, Rollout, StatefulSet, Workload};
 
 const LOG: &str = "dapr.operator.handlers";
-/// Services that are looked at at the same time.
+/// Maximum number of services reconciled concurrently.
 const AT_ONCE: usize = 100;
-/// The pause after a failed attempt; it doubles, up to the longest.
+/// First pause after a failure; it doubles up to the maximum.
 const PAUSE: Duration = Duration::from_millis(500);
 const FULL_PAUSE: Duration = Duration::from_secs(30);
-/// How often a service is made again at once where somebody else writes it too, each within a minute of the last; then after
-/// a pause.
+/// How often a service is recreated at once if another writer changes it too, each within a minute of the
+/// last; then a pause applies.
 const MAX_IMMEDIATE_RECREATIONS: u32 = 4;
-/// Failures in a row after which they are logged as an error.
+/// Number of consecutive failures after which they are logged as an error.
 const LOGGED_AFTER: u32 = 8;
 
-/// A workload whose service is to be made, and how often that has failed in a row.
+/// A workload whose service is to be reconciled, with its number of consecutive failures.
 struct Job<K> {
     workload: Arc<Workload<K>>,
     failures: u32,
-    /// Whether the service of another workload with this app id becomes this one's: it was deployed later.
+    /// Whether to take over the service of another workload with the same app id, because this one was
+    /// deployed later.
     takes: bool,
 }
 
 impl<K> Job<K> {
-    /// Of a workload that has changed, or has the service already.
+    /// For a workload that has changed or has the service already.
     fn new(workload: Arc<Workload<K>>) -> Self {
         Self {
             workload,
@@ -58,7 +59,7 @@ impl<K> Job<K> {
         }
     }
 
-    /// Of a workload that is there, since whenever.
+    /// For a workload that exists, of unknown age.
     fn found(workload: Arc<Workload<K>>) -> Self {
         Self {
             takes: false,
@@ -67,15 +68,15 @@ impl<K> Job<K> {
     }
 }
 
-/// All that a store has.
+/// Jobs for all workloads in a store.
 fn jobs<K: Owner>(store: &Store<Workload<K>>) -> HashMap<Meta, Job<K>> {
     let all = store.all().into_iter();
     all.map(|(meta, workload)| (meta, Job::found(workload))).collect()
 }
 
-/// What is to be done for a service that is gone, or is not what it should be. Of several workloads with one app id, that to
-/// which the service belongs makes it again: they would not leave it to each other. One of the others does once that one
-/// is gone, and the service with it.
+/// The job for a service that was deleted or changed. Of several workloads with one app id, the service's
+/// owner recreates it, so that they do not wait for each other. When the owner and its service are deleted,
+/// another workload creates the service.
 fn to_mend<K: Owner>(
     change: &Change<Made>,
     store: &Store<Workload<K>>,
@@ -98,7 +99,7 @@ fn to_mend<K: Owner>(
     heir.map(|(meta, workload)| (meta, Job::found(workload)))
 }
 
-/// Whether the service of a workload belongs to another one, which is there and wants it too.
+/// Whether the service belongs to another existing workload that wants it too.
 async fn is_another_s<K: Owner>(
     found: &Value,
     meta: &Meta,
@@ -118,12 +119,12 @@ async fn is_another_s<K: Owner>(
     workloads.want(&owner, &service)
 }
 
-/// Services that others write too, and how often they were made again.
+/// Services with other writers, and how often they were recreated.
 #[derive(Default)]
 struct Conflicts(HashMap<Meta, (Instant, u32)>);
 
 impl Conflicts {
-    /// How long to wait before the service of a workload is made again.
+    /// How long to wait before recreating a workload's service.
     fn pause(&mut self, workload: &Meta, now: Instant) -> Option<Duration> {
         self.0
             .retain(|_, (last, _)| now.duration_since(*last) <= 2 * FULL_PAUSE);
@@ -136,29 +137,29 @@ impl Conflicts {
     }
 }
 
-/// Until the next attempt.
+/// Pause before the next attempt.
 fn pause(failures: u32) -> Duration {
     Backoff::new(PAUSE, FULL_PAUSE).after(failures.saturating_sub(1))
 }
 
-/// The workload, after the pause.
+/// Returns the workload after the pause.
 async fn rest(meta: Meta, pause: Duration) -> Meta {
     tokio::time::sleep(pause).await;
     meta
 }
 
-/// Makes the services.
+/// Creates and updates the services.
 #[derive(Debug, Clone)]
 pub(crate) struct Services {
     pub(crate) client: Client,
     pub(crate) metrics: Arc<Metrics>,
-    /// The only namespace; all without.
+    /// The only namespace; `None` means all.
     pub(crate) namespace: Option<String>,
     pub(crate) rollouts: bool,
 }
 
 impl Services {
-    /// Makes services for all workloads until told to stop.
+    /// Reconciles the services of all workloads until stopped.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let made = Reflector::<Made>::new(self.client.clone(), self.scope(made::SELECTOR));
         self.metrics.watches(&made.state());
@@ -190,7 +191,8 @@ impl Services {
         reflector
     }
 
-    /// Makes the services of a kind of workloads; `made` are those that are there, and how far these were read.
+    /// Reconciles the services of a kind of workloads. `made` has the existing services and the progress of
+    /// their list.
     async fn follow<K: Owner>(
         &self,
         reflector: Reflector<Workload<K>>,
@@ -201,16 +203,16 @@ impl Services {
         let (store, mut progress) = (reflector.store(), reflector.progress());
         let (services, mut listed) = (made.0.follow(), made.1.clone());
         let reconciling = async {
-            // What was there before leaves services to each other; who is deployed later does not.
+            // Existing workloads leave services to each other; one deployed later takes over.
             let complete = progress.wait_for(|progress| *progress == Progress::Complete);
             if complete.await.is_err() {
                 return;
             }
             self.reconcile(store, services, workloads).await;
         };
-        // First the services, so that none is deleted unseen after it was looked at.
+        // Services first, so that no deletion is missed.
         let keeping = async {
-            // Who reads them tells it, or has ended.
+            // The sender lives in the reflector, or the reflector has ended.
             let _ = listed.wait_for(|progress| *progress != Progress::Pending).await;
             reflector.run(stop).await;
         };
@@ -220,7 +222,7 @@ impl Services {
         }
     }
 
-    /// Makes the services of all workloads in `store`, and again those that changed.
+    /// Reconciles the services of all workloads in `store`, and again after changes.
     async fn reconcile<K: Owner>(
         &self,
         store: Arc<Store<Workload<K>>>,
@@ -270,8 +272,8 @@ impl Services {
         }
     }
 
-    /// Tries once. What failed is to be tried again after the pause, but for what can never be: that waits for a change of
-    /// the workload, or of the service.
+    /// Makes one attempt. A failure is retried after a pause, except for permanent ones, which wait for a
+    /// change of the workload or of the service.
     async fn attempt<K: Owner>(
         &self,
         meta: Meta,
@@ -310,7 +312,7 @@ impl Services {
         (meta, Some((job, pause)))
     }
 
-    /// Makes the service what it should be, and tells what that took.
+    /// Reconciles the service and returns the change that was needed.
     async fn ensure<K: Owner>(
         &self,
         meta: &Meta,

@@ -1,4 +1,4 @@
-//! Streams of changes, as sidecars see them.
+//! Streams of changes for sidecars.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
@@ -19,47 +19,47 @@ use crate::resource::{Resource, ResourceKind};
 use crate::secrets::{NotBefore, SecretError, Secrets};
 
 const LOG: &str = "dapr.operator.api";
-/// Pauses until a secret is looked for again that was not there; half of each is left to chance.
+/// Bounds of the pause before a missing secret is read again; half of each pause is random.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 
-/// Who follows changes.
+/// The stream of one sidecar.
 pub(crate) struct Follower<K> {
     changes: Receiver<Changes<Resource<K>>>,
-    /// Those of the namespace that are received, and not looked at.
+    /// Received changes of the namespace that are not handled yet.
     left: VecDeque<Change<Resource<K>>>,
-    /// The newest of each resource whose secret was not there, by name.
+    /// The latest change of each resource with a missing secret, by name.
     waiting: HashMap<String, PendingChange<K>>,
     secrets: Arc<Secrets>,
     namespace: String,
-    /// Only what is for this app; everything without.
+    /// The app to filter by; `None` means all.
     app_id: Option<String>,
-    /// The operator ends.
+    /// Cancelled at shutdown.
     drain: CancellationToken,
 }
 
-/// Something that a sidecar has to know.
+/// An update for a sidecar.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Update {
     pub(crate) event: ResourceEventType,
     pub(crate) manifest: Bytes,
 }
 
-/// A change that the sidecar was not told of yet.
+/// A change not sent to the sidecar yet.
 struct PendingChange<K> {
     name: String,
     event: ResourceEventType,
     resource: Arc<Resource<K>>,
-    /// When it was learned: secrets that were read before may be those of the version before.
+    /// When it was learned: secrets read earlier may be stale.
     at: Instant,
-    /// When its secret is looked for.
+    /// When to read its secret.
     due: Instant,
     pauses: Backoff,
-    /// Its secret was not there.
+    /// Whether its secret was missing.
     missed: bool,
 }
 
 impl<K> PendingChange<K> {
-    /// What a change is for an app, if anything.
+    /// The update that a change means for an app, if any.
     fn of(change: Change<Resource<K>>, app_id: Option<&str>) -> Option<Self> {
         let (event, resource) = seen(&change, app_id)?;
         Some(Self {
@@ -75,7 +75,7 @@ impl<K> PendingChange<K> {
 }
 
 impl<K: ResourceKind> Follower<K> {
-    /// One for a namespace, and for an app where one is given, until `drain`.
+    /// A stream for a namespace, and optionally for one app, until `drain`.
     pub(crate) fn new(
         changes: Receiver<Changes<Resource<K>>>,
         secrets: Arc<Secrets>,
@@ -94,10 +94,11 @@ impl<K: ResourceKind> Follower<K> {
         }
     }
 
-    /// The next update; nothing when the operator ends.
+    /// The next update; `None` at shutdown.
     ///
     /// # Errors
-    /// `UNAVAILABLE` when the sidecar read too slowly, or a secret could not be read: it has to connect and list again.
+    /// `UNAVAILABLE` if the sidecar reads too slowly or a secret cannot be read; the sidecar must reconnect
+    /// and list again.
     pub(crate) async fn next(&mut self) -> Option<Result<Update, Status>> {
         let drain = self.drain.clone();
         drain.run_until_cancelled(self.update()).await.flatten()
@@ -137,10 +138,10 @@ impl<K: ResourceKind> Follower<K> {
         }
     }
 
-    /// What the sidecar is to be told of now: what was received, then what has waited for long enough.
+    /// The next change to send: received ones first, then those whose pause is over.
     fn next_due(&mut self) -> Option<PendingChange<K>> {
         while let Some(change) = self.left.pop_front() {
-            // It takes the place of what waits.
+            // Supersedes the delayed change.
             self.waiting.remove(&change.meta.name);
             if let Some(pending_change) = PendingChange::of(change, self.app_id.as_deref()) {
                 return Some(pending_change);
@@ -155,10 +156,10 @@ impl<K: ResourceKind> Follower<K> {
         self.waiting.remove(&name)
     }
 
-    /// Waits until something is received, or has waited for long enough.
+    /// Waits for a received change or for the end of a pause.
     ///
     /// # Errors
-    /// The stream ends, with this status where there is one.
+    /// The stream ends, with this status if there is one.
     async fn wait(&mut self) -> Result<(), Option<Status>> {
         let next = self
             .waiting
@@ -188,7 +189,7 @@ impl<K: ResourceKind> Follower<K> {
         }
     }
 
-    /// The secret that a change needs is not there: perhaps it is made a moment later.
+    /// Delays a change whose secret is missing, because the secret may be created shortly after.
     fn retry_later(&mut self, mut pending_change: PendingChange<K>, error: &SecretError) {
         let (plural, namespace, name) = (K::KIND.plural, &self.namespace, &pending_change.name);
         if pending_change.missed {
@@ -206,7 +207,7 @@ impl<K: ResourceKind> Follower<K> {
         self.waiting.insert(pending_change.name.clone(), pending_change);
     }
 
-    /// Of what is gone nobody needs the secrets, which may be gone as well.
+    /// The manifest of a deleted resource needs no secrets, which may be deleted too.
     async fn manifest(&self, pending_change: &PendingChange<K>) -> Result<Bytes, SecretError> {
         let resource = &pending_change.resource;
         if !resource.has_secrets || pending_change.event == ResourceEventType::Deleted {
@@ -222,7 +223,7 @@ impl<K: ResourceKind> Follower<K> {
     }
 }
 
-/// What a change is for an app: one that begins to concern it is new to it, one that no longer does is gone for it.
+/// How an app sees a change: a resource that enters its scope is new, one that leaves it is deleted.
 fn seen<K>(
     change: &Change<Resource<K>>,
     app_id: Option<&str>,
@@ -263,7 +264,7 @@ mod tests {
         Follower::new(changes, secrets, "ns".to_owned(), None, drain)
     }
 
-    /// One that has to tell of a component with this property.
+    /// A stream that will report a component with this property.
     fn following(
         client: Client,
         property: Value,
@@ -274,7 +275,7 @@ mod tests {
         (changes, follower)
     }
 
-    /// The component had a property, and has another.
+    /// The component's property changed.
     fn change(old: Option<Value>, new: Option<Value>) -> Changes<Resource<Component>> {
         let read = |property: Value| {
             let object =
@@ -305,7 +306,7 @@ mod tests {
         json!({"metadata": {"name": "s", "namespace": "ns"}, "data": {"k": "eA=="}})
     }
 
-    /// The next event, and the value of the property.
+    /// The next event and the value of the property.
     async fn told(follower: &mut Follower<Component>) -> (ResourceEventType, Value) {
         let next = tokio::time::timeout(Duration::from_secs(120), follower.next()).await;
         let Update { event, manifest } = next.unwrap().unwrap().unwrap();

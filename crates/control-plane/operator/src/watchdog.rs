@@ -1,5 +1,5 @@
-//! Looks for pods that lack their sidecar: they were created while the injector was away. They are deleted, so that
-//! their workload creates them again.
+//! Finds pods that lack their sidecar because they were created while the injector was unavailable, and
+//! deletes them so that their workloads recreate them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,24 +16,24 @@ use crate::config;
 use crate::metrics::Metrics;
 
 const LOG: &str = "dapr.operator.watchdog";
-/// Between two looks for an injector that is ready.
+/// Interval of checks for a ready injector.
 const INJECTOR: Duration = Duration::from_secs(5);
-/// The deployment of the injector.
+/// Selects the injector's deployment.
 const INJECTOR_LABEL: &str = "labelSelector=app%3Ddapr-sidecar-injector";
 
-/// Looks for such pods.
+/// Finds such pods.
 #[derive(Debug, Clone)]
 pub(crate) struct Watchdog {
     pub(crate) client: Client,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) settings: config::Watchdog,
-    /// The only namespace; all without.
+    /// The only namespace; `None` means all.
     pub(crate) namespace: Option<String>,
-    /// That of the control plane, the injector's.
+    /// Namespace of the control plane, where the injector runs.
     pub(crate) control_plane: String,
 }
 
-/// What is to be done with a pod.
+/// The action for a pod.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     /// It has no sidecar and wants none.
@@ -71,7 +71,7 @@ struct PodMeta {
 struct PodSpec {
     #[serde(default)]
     containers: Option<Vec<Container>>,
-    /// Started before the others; also native sidecars.
+    /// Started before the others; native sidecars are among them.
     #[serde(default)]
     init_containers: Option<Vec<Container>>,
 }
@@ -100,7 +100,7 @@ fn verdict(pod: &Pod) -> Verdict {
 }
 
 impl Watchdog {
-    /// Looks now and then until told to stop; once, where that was asked for.
+    /// Checks periodically until stopped, or once if configured.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let looking = async {
             let mut limit = Limit::new(self.settings.per_minute);
@@ -127,7 +127,7 @@ impl Watchdog {
         stop.run_until_cancelled(looking).await;
     }
 
-    /// Whether an injector is ready: without one, pods that are created again have no sidecar again.
+    /// Whether an injector is ready; without one, recreated pods would lack their sidecar again.
     async fn is_injecting(&self) -> Result<bool, ApiError> {
         let injectors = self
             .client
@@ -141,15 +141,15 @@ impl Watchdog {
         Ok(injectors.iter().any(is_ready))
     }
 
-    /// Looks at all pods, as long as an injector is ready; tells whether one was until the end, which the limit may put off
-    /// by an hour.
+    /// Checks all pods while an injector is ready. Returns whether one was ready until the end, which the
+    /// rate limit may delay by an hour.
     async fn look(&self, limit: &mut Limit) -> Result<bool, ApiError> {
         if !self.is_injecting().await? {
             return Ok(false);
         }
         let mut ready = Instant::now();
         let query = format!("labelSelector=%21{INJECTED}%2C%21{WATCHED}").replace("dapr.io/", "dapr.io%2F");
-        // Only of those that something is to be done with anything is kept.
+        // Keeps only the pods that need an action.
         let mut found = Vec::new();
         let take = |pod: Value| {
             let Ok(pod) = serde_json::from_value::<Pod>(pod) else {
@@ -194,7 +194,7 @@ impl Watchdog {
                 }
             };
             match done {
-                // A conflict: a new pod has its name.
+                // Conflict: a new pod has the name.
                 Ok(()) | Err(ApiError::NotFound { .. } | ApiError::Conflict(_)) => {}
                 Err(error) => tracing::error!(target: LOG, "pod {name}: {error}"),
             }
@@ -203,7 +203,7 @@ impl Watchdog {
     }
 }
 
-/// At most so many in a minute.
+/// Limits the deletions per minute.
 #[derive(Debug)]
 struct Limit {
     pause: Duration,
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(verdict(native.clone()), Verdict::Delete);
         native["spec"]["initContainers"] = json!([{"name": "daprd", "restartPolicy": "Always"}]);
         assert_eq!(verdict(native.clone()), Verdict::Mark, "a native sidecar is one");
-        // The injector gives none to "yes": a new pod would lack its sidecar as well.
+        // The injector ignores "yes", so a new pod would lack its sidecar as well.
         for other in ["false", "yes", "1", "on", " true"] {
             assert_eq!(verdict(pod("a", other, &["app"])), Verdict::Leave, "{other:?}");
         }

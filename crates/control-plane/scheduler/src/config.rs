@@ -164,7 +164,7 @@ fn kubernetes(reader: &mut Reader<'_>, mode: Mode) -> Option<Kubernetes> {
         Mode::Kubernetes => Some(Kubernetes { kubeconfig }),
         Mode::Standalone => {
             if kubeconfig.is_some() {
-                reader.problem("--kubeconfig is for --mode kubernetes only: leave it out");
+                reader.problem("--kubeconfig is for --mode kubernetes only: omit it");
             }
             None
         }
@@ -176,7 +176,7 @@ fn store(reader: &mut Reader<'_>, postgres: Option<String>, named: &Named<'_>) -
     if let Some(connection) = postgres {
         if !reader.flags.boolean("etcd-embed") || !endpoints.is_empty() {
             reader.problem(
-                "--postgres and an etcd exclude each other: leave out --etcd-embed and --etcd-client-endpoints",
+                "--postgres and etcd exclude each other: omit --etcd-embed and --etcd-client-endpoints",
             );
         }
         if let Err(error) = postgres::check(&connection) {
@@ -206,14 +206,14 @@ fn store(reader: &mut Reader<'_>, postgres: Option<String>, named: &Named<'_>) -
     ] {
         if reader.flags.given(flag) {
             reader.problem(format!(
-                "cannot use --{flag} with --etcd-embed: leave it out, or give --etcd-embed=false"
+                "cannot use --{flag} with --etcd-embed: omit it, or set --etcd-embed=false"
             ));
         }
     }
     if named.members.len() > 1 && named.data.join("jobs.db").exists() {
         reader.problem(format!(
-            "--etcd-initial-cluster names several schedulers, and {} holds the jobs of a single one: move them \
-             with --migrate embedded etcd://..., then move that file away",
+            "--etcd-initial-cluster names several schedulers, but {} has the jobs of a single one: copy them with \
+             --migrate embedded etcd://..., then move the file away",
             named.data.join("jobs.db").display()
         ));
     }
@@ -245,7 +245,7 @@ fn id(reader: &mut Reader<'_>) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if id.is_empty() || id.starts_with('.') || !id.chars().all(is_name) {
         reader.problem(format!(
-            "--id {id:?} is not a name: it may have letters, digits, '-', '_' and '.'"
+            "--id {id:?} is not valid: use letters, digits, '-', '_' and '.'"
         ));
     }
     id
@@ -286,14 +286,14 @@ fn task(reader: &mut Reader<'_>) -> Option<Task> {
         (Some(to), None, None, None) => Some(Task::Snapshot(to.into())),
         (None, Some(from), None, None) => Some(Task::Restore(from.into())),
         (None, None, Some(from), Some(to)) if from == to => {
-            reader.problem("--migrate FROM TO: they are the same store");
+            reader.problem("--migrate FROM TO: both are the same store");
             None
         }
         (None, None, Some(from), Some(to)) => Some(Task::Migrate(end(reader, &from)?, end(reader, &to)?)),
         (None, None, None, None) => None,
         (None, None, _, _) => {
             reader.problem(
-                "--migrate FROM TO: two stores are expected, such as: --migrate embedded etcd://localhost:2379",
+                "--migrate FROM TO: two stores are expected, such as --migrate embedded etcd://localhost:2379",
             );
             None
         }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_dapr_s() {
+    fn has_dapr_defaults() {
         let config = config(&[]).unwrap();
         assert_eq!((config.grpc.port, config.healthz_port), (50006, 8080));
         assert_eq!(config.data, PathBuf::from("./data/ns-dapr-scheduler-server-0"));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn in_kubernetes_the_folder_is_the_one_that_the_flag_names() {
+    fn kubernetes_uses_folder_of_flag() {
         let volume = tempfile::tempdir().unwrap();
         let root = volume.path();
         let of = |mode: &str| {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn several_members_are_a_cluster() {
+    fn reads_cluster_members() {
         let cluster =
             "--etcd-initial-cluster=dapr-scheduler-server-0=http://127.0.0.1:7,b=http://127.0.0.1:8";
         let Store::Cluster(cluster) = config(&[cluster, "--etcd-client-port=9"]).unwrap().store else {
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn an_etcd_has_endpoints_and_perhaps_an_account() {
+    fn reads_etcd_endpoints_and_credentials() {
         let config = config(&[
             "--etcd-embed=false",
             "--etcd-client-endpoints=http://a:1,b:2",
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_has_dapr_s_defaults() {
+    fn tls_has_dapr_defaults() {
         let tls = config(&["--tls-enabled"]).unwrap().tls.unwrap();
         assert_eq!(tls.sentry_address, "dapr-sentry.ns.svc:443");
         assert_eq!(tls.anchors, None);
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn rejects_invalid_settings() {
         for (args, text) in [
             (&["--mode=x"][..], "--mode \"x\" is unknown"),
             (&["--kubeconfig=x"], "--kubeconfig"),
@@ -439,7 +439,7 @@ mod tests {
             (&["--id=a"], "--id \"a\" is not in --etcd-initial-cluster"),
             (
                 &["--id=../a", "--etcd-initial-cluster=../a=http://x"],
-                "is not a name",
+                "is not valid: use letters",
             ),
             (&["--etcd-initial-cluster=a"], "is not id=url"),
             (&["--workers=0"], "--workers 0"),
@@ -454,7 +454,7 @@ mod tests {
             ),
             (
                 &["--migrate=embedded", "--migrate-to=mysql"],
-                "is not embedded, etcd://",
+                "is not `embedded`, etcd://",
             ),
             (&["--migrate=embedded", "--migrate-to=embedded"], "the same store"),
         ] {

@@ -78,7 +78,7 @@ impl Defragment {
                 None => return,
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
-                    tracing::debug!(target: LOG, "the file of etcd could not be made smaller, it is tried again: {error}");
+                    tracing::debug!(target: LOG, "cannot defragment etcd's file, retrying: {error}");
                     next = next.max(Instant::now() + pace.alarm);
                 }
             }
@@ -101,7 +101,7 @@ impl Defragment {
         self.defragment().await?;
         tracing::info!(
             target: LOG,
-            "the file of etcd had {} bytes, of which {} were in use: it was made smaller",
+            "etcd's file was defragmented: it had {} bytes with {} in use",
             before.db_size,
             before.db_size_in_use
         );

@@ -44,7 +44,7 @@ pub enum SchedulerError {
     #[error(transparent)]
     Bind(#[from] BindErrors),
     /// The address to announce to sidecars cannot be determined.
-    #[error("{0}; or give --override-broadcast-host-port")]
+    #[error("{0}; or set --override-broadcast-host-port")]
     Address(#[from] HostAddressError),
     /// The Kubernetes API failed.
     #[error(transparent)]

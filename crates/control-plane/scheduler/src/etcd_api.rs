@@ -169,7 +169,7 @@ fn check_range(request: &RangeRequest) -> Result<(), Status> {
     }
     // Key order, ascending, is the only order supported.
     if request.sort_order > 1 || request.sort_target > 0 {
-        return Err(Status::unimplemented("keys come in ascending order only"));
+        return Err(Status::unimplemented("only ascending key order is supported"));
     }
     Ok(())
 }
@@ -183,7 +183,7 @@ fn check_put(request: &PutRequest) -> Result<(), Status> {
     let refused = |what: &str| Err(Status::invalid_argument(what.to_owned()));
     if request.key.starts_with(JOBS.as_bytes()) {
         if std::str::from_utf8(&request.key).is_err() {
-            return refused("names of jobs are UTF-8");
+            return refused("job names must be UTF-8");
         }
         return match stored::read(&request.value, None) {
             Ok(_) => Ok(()),
@@ -225,7 +225,7 @@ fn check_operation(operation: &RequestOp) -> Result<(), Status> {
         Some(request_op::Request::RequestPut(request)) => check_put(request),
         Some(request_op::Request::RequestDeleteRange(request)) => check_delete(request),
         None => Err(Status::unimplemented(
-            "a transaction has ranges, puts and deletes only",
+            "a transaction may contain only ranges, puts and deletes",
         )),
     }
 }

@@ -46,8 +46,8 @@ const LINE: usize = 2000;
 pub enum ChildError {
     /// The program is not installed.
     #[error(
-        "cannot run etcd, which the data folder or --etcd-initial-cluster asks for: {0}; install it (Debian: \
-         etcd-server) so that it is found in PATH, or use one of yours with --etcd-embed=false"
+        "cannot run etcd, as required by the data folder or --etcd-initial-cluster: {0}; install it in PATH (Debian: \
+         etcd-server), or use an external one with --etcd-embed=false"
     )]
     Program(io::Error),
     /// The data folder cannot be used.
@@ -60,8 +60,8 @@ pub enum ChildError {
     },
     /// The data folder was written by a newer version of etcd.
     #[error(
-        "the data folder {path} was last used by etcd {written}, and the etcd in PATH is {installed}: install {written} or \
-         later; Dapr's scheduler 1.17 has etcd 3.5 in itself"
+        "the data folder {path} was last used by etcd {written}, and the etcd in PATH is {installed}: install \
+         {written} or later (Dapr's scheduler 1.17 embeds etcd 3.5)"
     )]
     Older {
         /// The folder.
@@ -72,7 +72,7 @@ pub enum ChildError {
         installed: String,
     },
     /// The child keeps exiting.
-    #[error("etcd ended {EARLY_EXITS} times in a row ({status}); its last output: {said}")]
+    #[error("etcd ended {EARLY_EXITS} times in a row ({status}); last output: {said}")]
     Ended {
         /// The last exit status.
         status: String,
@@ -340,7 +340,7 @@ fn supervise(
                 installed,
             });
         }
-        tracing::error!(target: LOG, "etcd ended ({status}) and is started again; its last output: {last}");
+        tracing::error!(target: LOG, "etcd ended ({status}), restarting it; last output: {last}");
         if ends >= EARLY_EXITS {
             return Err(ChildError::Ended { status, said: last });
         }
@@ -398,7 +398,7 @@ fn wait(child: &mut Child, ordered: &queue::Receiver<Order>) -> Result<ExitStatu
         match child.try_wait() {
             Ok(Some(status)) => return Ok(status),
             Ok(None) => {}
-            Err(error) => tracing::error!(target: LOG, "cannot find out whether etcd runs: {error}"),
+            Err(error) => tracing::error!(target: LOG, "etcd: cannot query the process: {error}"),
         }
         if let Some(order) = order(ordered, POLL_INTERVAL) {
             end(child);
@@ -421,7 +421,7 @@ fn end(child: &mut Child) {
         }
         thread::sleep(POLL_INTERVAL / 10);
     }
-    tracing::warn!(target: LOG, "etcd did not end in time and is killed");
+    tracing::warn!(target: LOG, "etcd did not exit in time, killing it");
     let _ = child.kill();
     let _ = child.wait();
 }
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_those_that_were_still_under_way() {
+    fn collects_late_output() {
         let mut said = ChildOutput::default();
         said.listen(Some(Slow(b"starts\nlisten: address in use\n")));
         let last = said.last(Duration::from_secs(60));
@@ -496,7 +496,7 @@ mod tests {
 
     /// Regression: a single failed start, for example at a process limit, ended the scheduler.
     #[test]
-    fn a_start_that_fails_is_tried_again_unless_there_is_no_program() {
+    fn retries_failed_start() {
         let folder = tempfile::tempdir().unwrap();
         let (orders, ordered) = queue::channel();
         let supervised = Supervised::default();
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_named_as_their_certificates_have_it() {
+    fn spells_members_as_in_certificates() {
         let urls = "a=https://a.ns.svc:2380,b=https://b.ns.svc:2380";
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(spelled(urls, &[]), urls);
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_a_newer_etcd_is_told_from_other_trouble() {
+    fn recognizes_folder_of_newer_etcd() {
         let said = r#"{"level":"info","msg":"started"} | {"level":"fatal","msg":"invalid downgrade; server version is lower than determined cluster version","current-server-version":"3.4.23","determined-cluster-version":"3.5","stacktrace":"x"}"#;
         assert_eq!(versions(said), Some(("3.5".to_owned(), "3.4.23".to_owned())));
         assert_eq!(

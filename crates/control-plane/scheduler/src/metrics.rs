@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exposition_has_every_family() {
+    fn renders_every_metric() {
         let metrics = Metrics::default();
         metrics.connected();
         metrics.created(Kind::Job);

@@ -48,8 +48,8 @@ pub enum MigrateError {
     NoSource(std::path::PathBuf),
     /// Schedulers use the store.
     #[error(
-        "schedulers run on the {which}, or were killed less than 20 s ago: {ids}; stop them first, so that no job \
-         changes or fires during the copy"
+        "the {which} is in use by schedulers, or they were killed less than 20 s ago: {ids}; stop them first, so \
+         that no job changes or fires during the copy"
     )]
     InUse {
         /// `source` or `target`.
@@ -59,8 +59,8 @@ pub enum MigrateError {
     },
     /// The copy would overwrite jobs of the target.
     #[error(
-        "{count} jobs at the target have the names of other jobs ({names}): nothing was copied; delete them there, or \
-         those at the source"
+        "{count} jobs exist at the target with other contents ({names}): nothing was copied; delete them at the \
+         target or at the source"
     )]
     Conflict {
         /// Number of these jobs.
@@ -69,9 +69,7 @@ pub enum MigrateError {
         names: String,
     },
     /// A stored job is not valid.
-    #[error(
-        "the job {name:?} at the source is broken: {why}; nothing was copied; delete it there, or repair it"
-    )]
+    #[error("the job {name:?} at the source is not valid: {why}; nothing was copied; repair or delete it")]
     Broken {
         /// The full name of the job, with namespace and app.
         name: String,
@@ -80,11 +78,12 @@ pub enum MigrateError {
     },
     /// The target lacks jobs that were written to it.
     #[error(
-        "after the copy {0} jobs are missing at the target: another process wrote to one of the stores; try again"
+        "{0} jobs are missing at the target after the copy, because another process wrote to one of the stores; try \
+         again"
     )]
     Incomplete(usize),
     /// A background task panicked.
-    #[error("internal error, please report it: a background task failed: {0}")]
+    #[error("internal error (please report): a background task failed: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 
@@ -100,7 +99,7 @@ impl fmt::Display for Migrated {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
-            "{} jobs copied, {} were there already; all are the same in both stores now",
+            "{} jobs copied, {} already present; both stores have the same jobs",
             self.copied, self.there
         )
     }

@@ -24,16 +24,15 @@ pub(crate) enum NameError {
     Empty,
     /// The name is longer than the key of a store may be.
     #[error(
-        "job name of {0} bytes is too long: namespace, app id or actor, and name may have {MAX_NAME} bytes together"
+        "job name of {0} bytes is too long: the maximum is {MAX_NAME} bytes for namespace, app id or actor, and name \
+         together"
     )]
     Long(usize),
     /// The name has a forbidden character.
-    #[error(
-        "job name '{0}' is invalid: it may not have {1:?} in it, nor any of / \\ # ? or a control character"
-    )]
+    #[error("job name '{0}' is invalid: it contains {1:?}; / \\ # ? and control characters are not allowed")]
     Character(String, char),
     /// A part of the name would be a relative folder.
-    #[error("job name '{0}' is invalid: no part of it may be . or ..")]
+    #[error("job name '{0}' is invalid: no part may be . or ..")]
     Dots(String),
 }
 
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_their_target_in_them() {
+    fn composes_names_with_target() {
         let job = metadata(Some(Type::Job(TargetJob {})));
         assert_eq!(compose(&job, "n").unwrap(), "app||ns||app1||n");
         assert_eq!(open_prefix(&job).unwrap(), "app||ns||app1");
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_names_may_have_separators() {
+    fn accepts_separators_in_names() {
         let job = metadata(Some(Type::Job(TargetJob {})));
         for metadata in [job, actor("7"), actor("7||8"), actor("||")] {
             for name in ["n", "a|b", "a||b", "||a", "a||", "|", "a@b c%"] {
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_stores_and_paths_would_take_amiss_are_refused() {
+    fn refuses_unsafe_names() {
         let job = metadata(Some(Type::Job(TargetJob {})));
         for good in ["a", "A b", "a@b|c", "a||b", "...", "ü", "a..b", "a%b"] {
             assert!(compose(&job, good).is_ok(), "{good}");

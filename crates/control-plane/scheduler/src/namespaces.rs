@@ -69,9 +69,9 @@ impl Namespaces {
                 if !std::mem::replace(&mut is_told, true) {
                     tracing::warn!(
                         target: LOG,
-                        "namespaces are not followed: the service account may not list them, which takes a ClusterRole \
-                         with get, list and watch on namespaces (global.rbac.namespaced of the chart gives none). Jobs \
-                         of a deleted namespace stay: delete them with {DELETE}. Asked again every {} seconds",
+                        "namespaces are not watched: the service account lacks a ClusterRole with get, list and \
+                         watch on namespaces (the chart creates none with global.rbac.namespaced). Jobs of a deleted \
+                         namespace remain: delete them with {DELETE}. Next attempt in {} seconds",
                         self.pause.as_secs()
                     );
                 }
@@ -93,14 +93,14 @@ impl Namespaces {
                 Ok(unknown) => {
                     return tracing::warn!(
                         target: LOG,
-                        "there are jobs of namespaces that the cluster does not have: {}. If they were deleted while no \
-                         scheduler ran, delete their jobs with {DELETE}",
+                        "jobs exist for namespaces that the cluster does not have: {}. If these were deleted while \
+                         no scheduler ran, delete their jobs with {DELETE}",
                         unknown.join(", ")
                     );
                 }
                 Err(cause) => tracing::warn!(
                     target: LOG,
-                    "cannot find out whether there are jobs of deleted namespaces: {cause}; trying again soon"
+                    "cannot check for jobs of deleted namespaces, retrying: {cause}"
                 ),
             }
             tokio::time::sleep(RETRY).await;
@@ -198,8 +198,7 @@ impl Namespaces {
                 if let Err(cause) = self.delete_jobs_of(&namespace).await {
                     tracing::error!(
                         target: LOG,
-                        "cannot delete the jobs of the namespace {namespace}, which is gone: {cause}; trying again \
-                         soon"
+                        "cannot delete the jobs of the deleted namespace {namespace}, retrying: {cause}"
                     );
                     self.waiting().insert(namespace);
                 }
@@ -218,13 +217,13 @@ impl Namespaces {
         match self.client.get::<Value>(Kind::NAMESPACES, None, namespace).await {
             Err(error) if error.is_not_found() => {}
             Ok(_) => return Ok(()),
-            Err(error) => return Err(format!("cannot find out whether it is: {error}")),
+            Err(error) => return Err(format!("cannot confirm the deletion: {error}")),
         }
         for prefix in names::of_namespace(namespace) {
             let deleted = self.storage.delete_prefix(prefix).await;
             deleted.map_err(|error| error.to_string())?;
         }
-        tracing::info!(target: LOG, "the namespace {namespace} is gone: deleted its jobs");
+        tracing::info!(target: LOG, "deleted the jobs of the deleted namespace {namespace}");
         Ok(())
     }
 }
@@ -238,7 +237,7 @@ fn is_label(name: &str) -> bool {
 fn missed_some(missed: u64) {
     tracing::error!(
         target: LOG,
-        "{missed} changes of namespaces were missed: jobs of deleted namespaces may be left; delete them with {DELETE}"
+        "{missed} changes of namespaces were missed: jobs of deleted namespaces may remain; delete them with {DELETE}"
     );
 }
 
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_the_right_to_list_namespaces_it_is_healthy_and_asks_again() {
+    async fn is_ready_without_namespace_rights() {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::start().await;
         let refused = json!({"kind": "Status", "message": "namespaces is forbidden"});
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn while_the_api_is_away_it_is_not_healthy() {
+    async fn is_not_ready_without_api() {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::start().await;
         server.down(true);
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn jobs_of_namespaces_that_the_cluster_does_not_have_are_told_and_stay() {
+    async fn keeps_jobs_of_unknown_namespaces() {
         let folder = tempfile::tempdir().unwrap();
         // `Standalone_1` is not a valid Kubernetes name, so it is never reported.
         let namespaces = ["gone", "gone-too", "here", "Standalone_1"];
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_that_lacks_a_namespace_ends_no_jobs() {
+    async fn incomplete_list_deletes_no_jobs() {
         let folder = tempfile::tempdir().unwrap();
         let storage = stored(folder.path(), &["here"]).await;
         let server = Server::start().await;
@@ -372,7 +371,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn jobs_end_with_their_namespace_and_no_others_whatever_another_waits_for() {
+    async fn deletes_jobs_of_deleted_namespace() {
         let folder = tempfile::tempdir().unwrap();
         let storage = stored(folder.path(), &["default", "default-foo", "def"]).await;
         let server = Server::start().await;

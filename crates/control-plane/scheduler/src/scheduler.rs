@@ -201,7 +201,7 @@ impl Scheduler {
             streams: TaskTracker::new(),
             payloads: Payloads::part(PAYLOADS_PART),
         };
-        tracing::info!(target: LOG, "jobs are kept in {}", opened.at);
+        tracing::info!(target: LOG, "jobs are stored in {}", opened.at);
         Ok(Self {
             grpc,
             monitoring,
@@ -277,7 +277,7 @@ impl Scheduler {
             tasks.spawn(async move {
                 match etcd_api::announce(&store, &id, &address).await {
                     Err(error @ StorageError::Full(_)) => {
-                        tracing::warn!(target: LOG, "clients of etcd's API are not told of this scheduler: {error}");
+                        tracing::warn!(target: LOG, "cannot announce this scheduler to clients of etcd's API: {error}");
                     }
                     announced => announced?,
                 }
@@ -316,7 +316,7 @@ impl Scheduler {
         if tokio::time::timeout(CLOSE, self.storage.close()).await.is_err() {
             tracing::warn!(
                 target: LOG,
-                "the store did not close in time: the jobs triggered last may be triggered again"
+                "the store did not close in time: recent triggers may be repeated"
             );
         }
         if let Some(child) = child {

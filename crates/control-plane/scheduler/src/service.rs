@@ -251,7 +251,7 @@ fn check_type(caller: &Caller, actor_type: &str) -> Result<(), Status> {
     match caller {
         Caller::Workload(id) if is_of_another_app(actor_type, id.namespace(), id.app_id()) => {
             Err(Status::permission_denied(format!(
-                "actor type {actor_type:?} is not of app {:?} in namespace {:?}, which calls",
+                "actor type {actor_type:?} does not belong to the caller, app {:?} in namespace {:?}",
                 id.app_id(),
                 id.namespace()
             )))
@@ -316,7 +316,7 @@ mod tests {
     use crate::triggers;
 
     #[test]
-    fn callers_speak_for_themselves_only() {
+    fn refuses_requests_for_other_apps() {
         let id = "spiffe://localhost/ns/ns/app".parse().unwrap();
         let caller = Caller::Workload(id);
         assert!(check(&caller, "ns", "app").is_ok());
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn reminders_of_another_app_s_workflows_are_nobody_s_to_take() {
+    fn protects_workflow_reminders_of_apps() {
         let caller = Caller::Workload("spiffe://localhost/ns/ns/app".parse().unwrap());
         let metadata = |actor_type: &str| {
             let actor = TargetActorReminder {
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_another_app_workflows_alone_take_reminders_and_results_alone() {
+    async fn accepts_only_results_across_apps() {
         let folder = tempfile::tempdir().unwrap();
         let location = Location {
             folder: folder.path().to_owned(),
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_of_ids_leaves_neither_the_type_nor_the_app_that_calls() {
+    fn prefix_stays_within_target() {
         let caller = Caller::Workload("spiffe://localhost/ns/ns/app".parse().unwrap());
         let of = |target: Type| JobMetadata {
             app_id: "app".to_owned(),
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_without_an_identity_are_refused() {
+    fn refuses_calls_without_identity() {
         let error = called(Request::new(())).unwrap_err();
         assert_eq!(error.code(), tonic::Code::Unauthenticated);
     }

@@ -141,9 +141,9 @@ pub enum OpenError {
     },
     /// The folder holds the files of an etcd.
     #[error(
-        "{path} (--etcd-data-dir) holds the files of an etcd server, and the embedded store would not see its jobs: to keep \
-         them, run `etcd --data-dir {path} --name <its name, the --id of its scheduler>` and copy them with `scheduler \
-         --migrate etcd://localhost:2379 embedded --etcd-data-dir <another folder>`; in any case go on with another folder"
+        "{path} (--etcd-data-dir) holds the files of an etcd server, whose jobs the embedded store cannot read: use \
+         another folder; to keep the jobs, run `etcd --data-dir {path} --name <the --id of its scheduler>` and copy \
+         them with `scheduler --migrate etcd://localhost:2379 embedded --etcd-data-dir <another folder>`"
     )]
     Etcd {
         /// The `--data-dir` of that etcd.
@@ -151,8 +151,8 @@ pub enum OpenError {
     },
     /// The file has a newer format.
     #[error(
-        "the store {path} has format {found}, and this scheduler supports {known}: run the newer scheduler that \
-         wrote it, or restore an earlier snapshot"
+        "the store {path} has format {found}, and this scheduler supports {known}: run a newer scheduler, or restore \
+         an earlier snapshot"
     )]
     Newer {
         /// The file or folder.
@@ -164,8 +164,8 @@ pub enum OpenError {
     },
     /// The file belongs to another scheduler.
     #[error(
-        "the store {path} belongs to the scheduler {found:?}, and this one is {wanted:?}: give --id={found}, or \
-         another --etcd-data-dir"
+        "the store {path} belongs to the scheduler {found:?}, not {wanted:?}: set --id={found}, or another \
+         --etcd-data-dir"
     )]
     Id {
         /// The file or folder.
@@ -176,9 +176,7 @@ pub enum OpenError {
         wanted: String,
     },
     /// Another process uses the file.
-    #[error(
-        "the store {path} is in use by another process: end it, or give this one another --etcd-data-dir"
-    )]
+    #[error("the store {path} is in use by another process: stop that, or set another --etcd-data-dir")]
     InUse {
         /// The file or folder.
         path: PathBuf,
@@ -192,7 +190,7 @@ pub enum OpenError {
         what: String,
     },
     /// The target of the snapshot exists.
-    #[error("{0} exists already: move it away first")]
+    #[error("{0} already exists: move it away first")]
     Exists(PathBuf),
     /// SQLite cannot open the file.
     #[error("cannot open the store {path}: {cause}")]
@@ -221,17 +219,17 @@ impl std::fmt::Display for Full {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
             Self::Embedded => {
-                "free disk space, delete jobs, or raise --etcd-space-quota; nothing was stored of this call"
+                "free disk space, delete jobs, or raise --etcd-space-quota; the call had no effect"
             }
             Self::Child => {
-                "the etcd of the scheduler has reached --etcd-space-quota: delete jobs, and it takes new ones again within a \
-                 minute or so, or raise that flag and restart the scheduler"
+                "the scheduler's etcd has reached --etcd-space-quota: delete jobs (new ones are accepted about a \
+                 minute later), or raise that flag and restart the scheduler"
             }
             Self::Etcd => {
-                "its etcd has reached its quota (--quota-backend-bytes of etcd): raise that, or delete jobs, compact and \
-                 defragment it; then run `etcdctl alarm disarm`, without which it stays as it is"
+                "its etcd has reached its quota (etcd's --quota-backend-bytes): raise that, or delete jobs, compact \
+                 and defragment; then run `etcdctl alarm disarm`"
             }
-            Self::Postgres => "the disk of PostgreSQL has no space left: free some; nothing was stored of this call",
+            Self::Postgres => "the disk of PostgreSQL is full: free some space; the call had no effect",
         })
     }
 }
@@ -243,14 +241,11 @@ pub enum StorageError {
     #[error("the store is full: {0}")]
     Full(Full),
     /// The list is too large.
-    #[error(
-        "the requested jobs have more than {0} bytes: request fewer at once, for example those of one actor"
-    )]
+    #[error("the requested jobs exceed {0} bytes: request fewer at once, for example those of one actor")]
     TooMuch(usize),
     /// The response to a call of etcd's API is too large.
     #[error(
-        "the answer is larger than {0} bytes: set a limit or keys_only, or leave out prev_kv; nothing was stored of this \
-         call"
+        "the response exceeds {0} bytes: set a limit or keys_only, or omit prev_kv; the call had no effect"
     )]
     AnswerTooLarge(usize),
     /// A stored value does not match its checksum, or cannot be decoded.
@@ -260,24 +255,24 @@ pub enum StorageError {
     )]
     Damaged(String),
     /// The scheduler is shutting down.
-    #[error("the scheduler is shutting down: try another one, or again later")]
+    #[error("the scheduler is shutting down: try another one, or retry later")]
     Closed,
     /// The store rejects the size of the job.
     #[error(
-        "the store refuses a job of this size: {0}; give it a smaller payload, or allow larger requests in the store"
+        "the store refuses a job of this size: {0}; use a smaller payload, or allow larger requests in the store"
     )]
     TooLarge(String),
     /// The store is unreachable; the call had no effect.
-    #[error("the store cannot be reached: {0}; try again later")]
+    #[error("the store is unreachable: {0}; retry later")]
     Unavailable(String),
     /// The store did not answer in time; the call may have had an effect.
-    #[error("the store did not answer: {0}; try again later")]
+    #[error("the store did not answer: {0}; retry later")]
     Unanswered(String),
     /// The store did not answer for a job that is due at once, and the job is not stored: it may have been
     /// stored, triggered and deleted.
     #[error(
-        "it is unknown whether the job was stored: {0}; it is not stored now, so it was triggered already or never \
-         stored: try again if triggering it twice does no harm"
+        "unknown whether the job was stored: {0}; it is absent now, so it was either triggered already or never \
+         stored: retry if a second trigger is harmless"
     )]
     Unknown(String),
     /// Any other error.

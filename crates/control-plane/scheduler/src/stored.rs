@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_what_was_asked_for() {
+    fn round_trips_jobs() {
         let job = stored(every_minute());
         let read = read(&job.encode_to_vec(), None).unwrap();
         assert_eq!(partition(&job.encode_to_vec()), 7);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_belong_to_one_job() {
+    fn ignores_counter_of_replaced_job() {
         let job = stored(every_minute()).encode_to_vec();
         let progress = Progress {
             count: 1,
@@ -355,7 +355,7 @@ mod tests {
 
     /// Regression: a job of Dapr's that never ends could not be read, and its store was refused.
     #[test]
-    fn the_last_hours_of_the_calendar_are_the_last_moment_there_is() {
+    fn clamps_times_at_calendar_end() {
         let with = |seconds, nanos| {
             let mut job = stored(every_minute());
             job.begin = Some(job::Begin::DueTime(prost_types::Timestamp { seconds, nanos }));
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_is_named() {
+    fn names_unreadable_field() {
         let error = read(&[0xff], None).unwrap_err().to_string();
         assert!(error.contains("cannot be decoded"), "{error}");
         let mut job = stored(every_minute());

@@ -254,7 +254,7 @@ impl Driver {
         if is_late {
             tracing::info!(
                 target: LOG,
-                "apps did not answer within {} s: what they have is triggered again",
+                "apps did not answer within {} s: their triggers will be repeated",
                 DRAIN.as_secs()
             );
         }
@@ -407,8 +407,7 @@ impl Driver {
             self.warned = Some(Instant::now());
             tracing::warn!(
                 target: LOG,
-                "the store does not keep up: {} answers of apps are not stored yet, and jobs that are due wait \
-                 until they are",
+                "the store does not keep up: {} answers of apps are not stored yet, so due jobs wait",
                 self.backlog.len()
             );
         }
@@ -429,7 +428,7 @@ impl Driver {
 
 /// The change stream of the store has ended.
 #[derive(Debug, thiserror::Error)]
-#[error("the store ended: it could not be read or written, see the log before this")]
+#[error("the store stopped after a read or write error: see the log above")]
 pub struct StoreEnded;
 
 #[cfg(test)]

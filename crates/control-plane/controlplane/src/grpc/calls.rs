@@ -1,4 +1,4 @@
-//! The calls of a connection: what stops half-way is given up, and a connection without any ends.
+//! The calls of a connection. Stalled calls are aborted, and idle connections are closed.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -22,31 +22,31 @@ use tonic::body::Body;
 
 use super::{LOG, SEND_BUFFER};
 
-/// Time until the first call of a connection.
+/// Deadline of the first call on a connection.
 const FIRST_CALL: Duration = Duration::from_secs(20);
-/// Time without a call, after the first, after which a connection ends in order.
+/// Idle time after which a connection is closed gracefully.
 const IDLE: Duration = Duration::from_secs(600);
-/// Time in which a client reads nothing of an answer to a single request.
+/// How long a client may leave the response to a single request unread.
 const UNREAD: Duration = Duration::from_secs(300);
-/// Between two looks at the answers that nobody reads.
+/// Interval of checks for unread responses.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
-/// Bytes of requests that a connection has begun and not ended.
+/// Maximum bytes of incomplete requests per connection.
 const UNFINISHED: usize = 64 << 20;
-/// The same, of all connections of a process.
+/// Maximum bytes of incomplete requests of the process.
 const MAX_UNFINISHED: usize = 512 << 20;
 
-/// What all connections of the process have begun and not ended.
+/// Incomplete requests of all connections.
 static UNFINISHED_MEMORY: UnfinishedMemory = UnfinishedMemory::new();
 
 const WATCH_JOBS: &str = "/dapr.proto.scheduler.v1.Scheduler/WatchJobs";
 
-/// The methods of the control plane that take a stream of messages, and so may be silent for as long as they like.
+/// The control plane methods with client streaming, which may be silent for any time.
 const CLIENT_STREAMING: [&str; 2] = ["/dapr.proto.placement.v1.Placement/ReportDaprStatus", WATCH_JOBS];
 
-/// The first message of [`WATCH_JOBS`]: what the sidecar takes is in a message of its own.
+/// The first message of [`WATCH_JOBS`], which has a nested message with the sidecar's targets.
 static WATCH: Nested = Nested::of(&[(1, &FLAT)]);
 
-/// What the method at this path is called with.
+/// The kind of request of the method at this path.
 fn request_kind(path: &str) -> RequestKind {
     match CLIENT_STREAMING.contains(&path) {
         true => RequestKind::Streaming,
@@ -54,11 +54,11 @@ fn request_kind(path: &str) -> RequestKind {
     }
 }
 
-/// A transaction of etcd's API: steps may be transactions.
+/// A transaction of etcd's API, whose operations may be transactions.
 static TXN: Nested = Nested::of(&[(2, &STEP), (3, &STEP)]);
 static STEP: Nested = Nested::of(&[(4, &TXN)]);
 
-/// Where messages of the method at this path can have many fields, besides at the top.
+/// Where the messages of the method at this path may have many fields, other than at the top level.
 fn nested(path: &str) -> &'static Nested {
     match path {
         WATCH_JOBS => &WATCH,
@@ -76,31 +76,31 @@ pub(super) struct Calls {
 
 #[derive(Debug)]
 struct State {
-    /// Calls that are served.
+    /// Number of calls in flight.
     open: usize,
-    /// Their part in those of all connections.
+    /// Their share of the limit over all connections.
     open_streams: OpenStreams,
-    /// Since when there is none, and how long that may last.
+    /// Start of the idle time and its maximum.
     idle: (Instant, Duration),
-    /// The answers that were taken from when the client last made room for more, by the numbers of their calls.
+    /// Responses by call number, with the time when the client last made room for more.
     waiting: HashMap<u64, Waiting>,
     next: u64,
 }
 
-/// An answer that waits for its client.
+/// A response that waits for its client.
 #[derive(Debug)]
 struct Waiting {
     since: Instant,
-    /// Gives the call up: HTTP/2 asks for no more of an answer before there is room, so that its body cannot end it.
+    /// Aborts the call. The body cannot end it, because HTTP/2 does not poll a body before there is room.
     call: Option<AbortHandle>,
 }
 
 tokio::task_local! {
-    /// Gives up the call that is served.
+    /// Aborts the current call.
     static SERVED: AbortHandle;
 }
 
-/// Runs the calls of connections so that each can be given up: its stream is reset then.
+/// Runs each call of a connection so that it can be aborted, which resets its stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Served;
 
@@ -110,12 +110,12 @@ where
 {
     fn execute(&self, call: F) {
         let (handle, registration) = AbortHandle::new_pair();
-        // Its owner is the connection, which ends after its calls; where it is cut, the call's stream is reset.
+        // Owned by the connection, which ends after its calls; aborting it resets the call's stream.
         tokio::spawn(SERVED.scope(handle, Abortable::new(call, registration)));
     }
 }
 
-/// Why a connection ends.
+/// Why a connection is closed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CloseReason {
     #[error("without a call")]
@@ -131,7 +131,7 @@ impl Calls {
         Self::within(&budget::CALLS)
     }
 
-    /// Counts the calls in flight there.
+    /// Counts calls in flight against `calls`.
     fn within(calls: &'static SharedLimit) -> Arc<Self> {
         let bounds = Bounds {
             connection: UNFINISHED,
@@ -153,10 +153,10 @@ impl Calls {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call begins.
+    /// Begins a call.
     ///
     /// # Errors
-    /// All connections have too many.
+    /// If all connections together have too many calls.
     pub(super) fn begin(self: &Arc<Self>, path: &str) -> Result<Call, Status> {
         let mut state = self.state();
         let open = state.open;
@@ -173,7 +173,7 @@ impl Calls {
         })
     }
 
-    /// Ends when the connection should.
+    /// Resolves when the connection should be closed.
     pub(super) async fn close_reason(&self) -> CloseReason {
         loop {
             let now = Instant::now();
@@ -201,8 +201,7 @@ impl State {
         self.open_streams.count(open);
     }
 
-    /// Gives up the calls whose clients do not read their answers. Not if there are no others: nobody needs the connection
-    /// then, and its end frees all.
+    /// Aborts the calls whose clients do not read their responses. Returns false if the connection must be closed instead: it has no other calls, or a call cannot be aborted.
     fn give_up(&mut self, now: Instant) -> bool {
         let is_read = |waiting: &Waiting| now.duration_since(waiting.since) < UNREAD;
         let unread = self.waiting.values().filter(|waiting| !is_read(waiting)).count();
@@ -227,7 +226,7 @@ impl State {
     }
 }
 
-/// A call that is served. Its end is that of its answer.
+/// A call in flight, until the end of its response.
 #[derive(Debug)]
 pub(super) struct Call {
     calls: Arc<Calls>,
@@ -237,7 +236,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// What the service reads of the request.
+    /// Wraps the request body for the service.
     pub(super) fn request(&self, body: Incoming) -> Body {
         let held = Arc::clone(&self.calls.unfinished).begin();
         Body::new(RequestBody(
@@ -247,7 +246,7 @@ impl Call {
         ))
     }
 
-    /// What the client is sent.
+    /// Wraps the response body for the client.
     pub(super) fn answer(self, body: Body) -> Body {
         Body::new(Answer {
             body,
@@ -256,7 +255,7 @@ impl Call {
         })
     }
 
-    /// A piece of the answer was taken, and is on its way as soon as the client makes room for it.
+    /// A piece of the response was taken; it is sent once the client makes room.
     fn handed_out(&self) {
         if self.kind == RequestKind::Unary {
             let waiting = Waiting {
@@ -267,7 +266,7 @@ impl Call {
         }
     }
 
-    /// The client has room.
+    /// The client has room for more.
     fn asked(&self) {
         if self.kind == RequestKind::Unary {
             self.calls.state().waiting.remove(&self.number);
@@ -287,7 +286,7 @@ impl Drop for Call {
     }
 }
 
-/// What is wrong with a request, as a status.
+/// Maps errors of a request body to statuses.
 struct RequestBody(Messages<Incoming>);
 
 impl http_body::Body for RequestBody {
@@ -321,12 +320,12 @@ impl http_body::Body for RequestBody {
     }
 }
 
-/// The body of an answer, in pieces: it is asked for the next but one when the client has made room for the last. In one
-/// piece all of it would be taken at once, and wait for a client that does not read where nobody sees it.
+/// The body of a response, split into pieces. A piece is polled only after the client has made room for the
+/// previous one, so an unread response can be detected. A body in one piece would be buffered whole.
 struct Answer {
     body: Body,
     call: Call,
-    /// Of a message that has begun.
+    /// Rest of a message that has begun.
     rest: Bytes,
 }
 

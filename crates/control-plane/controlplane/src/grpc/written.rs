@@ -1,6 +1,6 @@
-//! Answers that are written while they are sent. The usual way encodes a message whole, for each caller anew, and keeps a
-//! buffer for each stream; where hundreds of callers ask for one long list at once, or listen to streams on which little
-//! happens, that is nearly all memory of the process.
+//! Responses encoded while they are sent. Usually each message is encoded whole per caller, into a buffer per
+//! stream. With hundreds of callers that request one long list, or listen to quiet streams, that would be
+//! most of the process's memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,22 +15,22 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, k
 use tonic::body::Body;
 use tonic::{Response, Status};
 
-/// Piece of a list, in bytes: a frame of HTTP/2, and a record of TLS.
+/// Size of a piece of a list in bytes: one HTTP/2 frame and one TLS record.
 const PIECE: usize = 16 << 10;
-/// The only field of a list.
+/// Field number of a list.
 const FIELD: u32 = 1;
-/// Of its key and the length of an item, in bytes: as many as they can have.
+/// Maximum size of an item's key and length in bytes.
 const HEAD: usize = 11;
 
-/// The body that takes the place of that of an answer, once [`super::serve`] has it.
+/// The body that replaces the response's, once it reaches [`super::serve`].
 #[derive(Clone)]
 struct Written(Arc<Mutex<Option<Body>>>);
 
-/// An answer with one field, `repeated bytes ... = 1`, in the order of `items`; `T` is the type of such a message. The
-/// items are shared, not copied: 16 KiB of the message exist at a time.
+/// A response with one field, `repeated bytes ... = 1`, in the order of `items`; `T` is the type of such a
+/// message. The items are shared, not copied, and only 16 KiB of the message exist at a time.
 ///
 /// # Errors
-/// `OUT_OF_RANGE` where it is longer than a message of gRPC can be, 4 GiB.
+/// `OUT_OF_RANGE` if it exceeds the maximum of a gRPC message, 4 GiB.
 pub fn list<T: Default>(items: Vec<Bytes>) -> Result<Response<T>, Status> {
     let of = |item: &Bytes| key_len(FIELD) + encoded_len_varint(item.len() as u64) + item.len();
     let length: usize = items.iter().map(of).sum();
@@ -45,7 +45,8 @@ pub fn list<T: Default>(items: Vec<Bytes>) -> Result<Response<T>, Status> {
     Ok(instead(T::default(), frames.chain(end)))
 }
 
-/// An answer of many messages, each encoded when it is there, into as many bytes as it has. It ends with the first error.
+/// A streaming response. Each message is encoded when it is available, into a buffer of its exact size. The
+/// first error ends the stream.
 pub fn stream<T, M, S>(placeholder: T, messages: S) -> Response<T>
 where
     M: Message + 'static,
@@ -63,7 +64,7 @@ where
     instead(placeholder, frames)
 }
 
-/// The answer as it is sent: with the body that was written for it, if one was.
+/// The response as sent, with its replacement body if there is one.
 pub(super) fn written(mut answer: http::Response<Body>) -> http::Response<Body> {
     if let Some(Written(body)) = answer.extensions_mut().remove::<Written>() {
         let body = body.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -96,21 +97,21 @@ fn encoded(message: impl Message) -> Result<Bytes, Status> {
     Ok(bytes.freeze())
 }
 
-/// How a call ended.
+/// The trailers for a status.
 fn status(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     if status.add_header(&mut trailers).is_err() {
-        // Its details have no place in a header.
+        // Without details, which do not fit into a header.
         let _ = Status::new(status.code(), "").add_header(&mut trailers);
     }
     trailers
 }
 
-/// A list that is being written: its pieces.
+/// The pieces of a list.
 struct List {
-    /// Bytes that are not written yet.
+    /// Bytes not written yet.
     left: usize,
-    /// The rest of what has been begun.
+    /// Rest of the current item.
     begun: Bytes,
     items: std::vec::IntoIter<Bytes>,
 }
@@ -123,7 +124,7 @@ impl Iterator for List {
         loop {
             let fits = self.begun.len().min(PIECE - piece.len());
             piece.put_slice(&self.begun.split_to(fits));
-            // The head of the next item is written whole.
+            // The head of an item is never split.
             if !self.begun.is_empty() || PIECE - piece.len() < HEAD {
                 break;
             }
@@ -143,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// Any message with the one field.
+    /// Any message with this single field.
     #[derive(Clone, PartialEq, Message)]
     struct Listed {
         #[prost(bytes = "bytes", repeated, tag = "1")]
@@ -213,7 +214,7 @@ mod tests {
         let mut body = sent(list::<Listed>(vec![item; 1000]).unwrap());
         let mut pieces = 0;
         while let Some(Ok(Ok(piece))) = body.frame().await.map(|frame| frame.map(Frame::into_data)) {
-            // Whose only handle this is, nobody else keeps.
+            // A unique handle; nothing else holds the memory.
             assert!(piece.try_into_mut().unwrap().capacity() <= PIECE);
             pieces += 1;
         }

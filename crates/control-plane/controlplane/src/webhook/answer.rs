@@ -1,4 +1,4 @@
-//! Answers on their way to clients that may not read them.
+//! Responses to clients that may not read them.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,14 +11,15 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes of a body, or of an answer, that take no room: whoever asks for little is served whatever others leave unread.
+/// Bytes of a request or response that are not charged, so that small ones are served even if others exhaust
+/// the budget.
 pub(super) const FREE: usize = 64 << 10;
-/// Time in which a client has read an answer: the API server waits no longer than that for one.
+/// Deadline for reading a response; the API server waits no longer.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// What a connection takes over at once, in bytes: a copy, so that it keeps no more of the answer than that.
+/// Bytes copied to a connection at once, which bounds how much of the response the connection holds.
 const PIECE: usize = 16 << 10;
 
-/// The body of an answer. The room that it takes is given back when all of it was sent, or the connection has ended.
+/// The body of a response. Its share of the budget is returned when all of it is sent or the connection ends.
 #[derive(Debug)]
 pub(super) struct Answer {
     left: Bytes,
@@ -26,7 +27,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// An answer in the place of a request, which took `room`; `None` where it needs more, and there is none.
+    /// The response to a request that held `room`; `None` if it needs more and the budget is exhausted.
     pub(super) fn new(
         bytes: Bytes,
         room: Option<OwnedSemaphorePermit>,
@@ -49,7 +50,7 @@ impl Answer {
         Some(Self { left: bytes, room })
     }
 
-    /// A short text.
+    /// A short response outside of the budget.
     pub(super) fn short(bytes: Bytes) -> Self {
         Self {
             left: bytes,
@@ -58,7 +59,7 @@ impl Answer {
     }
 }
 
-/// Room for so many bytes, if there is any.
+/// Takes `bytes` from the budget, if available.
 pub(super) fn take(budget: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
     let bytes = u32::try_from(bytes).ok()?;
     Arc::clone(budget).try_acquire_many_owned(bytes).ok()
@@ -93,17 +94,17 @@ impl Body for Answer {
     }
 }
 
-/// Since when the client of a connection has its answer, and has asked nothing more.
+/// The time since which a client has had its response without a further request.
 #[derive(Debug, Default)]
 pub(super) struct Unread(Mutex<Option<Instant>>);
 
 impl Unread {
-    /// The client asks.
+    /// Records a request.
     pub(super) fn asked(&self) {
         *self.since() = None;
     }
 
-    /// There is an answer.
+    /// Records a response.
     pub(super) fn answered(&self) {
         *self.since() = Some(Instant::now());
     }
@@ -112,8 +113,8 @@ impl Unread {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends when the client has had its answer for too long: reading a little now and then does not help. Where it has read
-    /// all of it and asks nothing more, the connection ends before that.
+    /// Resolves when the client has had its response for too long; reading slowly does not extend the
+    /// deadline. A connection that is read and idle ends earlier.
     pub(super) async fn late(&self) {
         loop {
             let now = Instant::now();

@@ -1,17 +1,17 @@
-//! What reviews of the API server may hold.
+//! Limits for reviews of the API server.
 
 use outrigger_go_json::has_more_values;
 
-/// Values and names of members of what is decoded whole, a pod or another object. Objects that the API server stores have
-/// thousands of them; decoded, each takes up to some hundred bytes, whatever it takes in the text.
+/// Maximum number of values and member names in an object that is decoded whole. Stored objects have
+/// thousands; each takes up to a few hundred bytes when decoded, whatever its size in the text.
 pub const MAX_VALUES: usize = 256 << 10;
-/// Characters of a text of a client that the log, or an error, shows.
+/// Maximum number of characters of a client's text in logs and errors.
 pub const MAX_SHOWN: usize = 1000;
 
-/// Whether a text has more than [`MAX_VALUES`].
+/// Checks that a text has no more than [`MAX_VALUES`].
 ///
 /// # Errors
-/// That it has, for whoever sent it.
+/// For the sender, if it has more.
 pub fn check_values(json: &[u8]) -> Result<(), String> {
     match has_more_values(json, MAX_VALUES) {
         true => Err(format!("more than {MAX_VALUES} values and names of members")),
@@ -19,13 +19,13 @@ pub fn check_values(json: &[u8]) -> Result<(), String> {
     }
 }
 
-/// A text, or so many characters of it.
+/// The first `most` characters of a text.
 pub fn cut(text: &str, most: usize) -> &str {
     let end = text.char_indices().nth(most).map_or(text.len(), |(end, _)| end);
     &text[..end]
 }
 
-/// What is shown of a text of a client.
+/// A client's text, shortened for display.
 pub fn shown(text: &str) -> &str {
     cut(text, MAX_SHOWN)
 }

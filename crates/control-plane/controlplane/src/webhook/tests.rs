@@ -57,7 +57,7 @@ impl Accept for Once {
     }
 }
 
-/// The client of a server whose answers are so large, and the server's room for them.
+/// The client of a server with responses of this size, and the server's budget.
 fn client(answer: usize) -> (DuplexStream, Arc<Semaphore>) {
     let (client, server) = tokio::io::duplex(1024);
     let budget = Arc::new(Semaphore::new(1 << 20));

@@ -1,70 +1,70 @@
-//! What all sidecars have in common, as the environment of the injector says.
+//! Settings for all sidecars, from the injector's environment.
 
 use outrigger_identity::{SpiffeId, TrustDomain};
 use outrigger_kube::annotations::is_truthy;
 use outrigger_kube::cluster_domain;
 use serde_json::Value;
 
-/// A service of the control plane's namespace.
+/// A service in the control plane's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// Which implementation it is: `placement`, or another's name.
+    /// The implementation: `placement`, or another name.
     pub kind: String,
-    /// Its name in DNS.
+    /// DNS name.
     pub host: String,
-    /// Port of the service, as in the addresses that sidecars get.
+    /// Port in the addresses that sidecars get.
     pub port: u16,
 }
 
-/// What all sidecars have in common.
+/// Settings for all sidecars.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Namespace of the control plane.
     pub namespace: String,
     /// Trust domain of the control plane.
     pub trust_domain: String,
-    /// SPIFFE id of sentry: the audience of tokens.
+    /// SPIFFE id of sentry, the audience of tokens.
     pub sentry_id: String,
     /// DNS domain of the cluster.
     pub domain: String,
-    /// Image of the sidecar, where no annotation names one.
+    /// Default image of the sidecar.
     pub image: String,
-    /// When it is pulled.
+    /// Pull policy of that image.
     pub pull_policy: &'static str,
     /// Pods with one of these tolerations run where the entry point of an image is ignored.
     pub tolerations: Vec<Value>,
-    /// What hosts actors; nothing when actors are off.
+    /// The actors service; `None` disables actors.
     pub actors: Option<Service>,
-    /// What keeps reminders, where it is not the default.
+    /// The reminders service, if it is not the default.
     pub reminders: Option<Service>,
-    /// Whether sidecars are told the address of the scheduler.
+    /// Whether sidecars get the address of the scheduler.
     pub scheduler: bool,
-    /// `runAsNonRoot` of the security context of sidecars.
+    /// `runAsNonRoot` in the security context of sidecars.
     pub run_as_non_root: bool,
-    /// `runAsUser` there.
+    /// `runAsUser` in that context.
     pub run_as_user: Option<i64>,
-    /// `runAsGroup` there.
+    /// `runAsGroup` in that context.
     pub run_as_group: Option<i64>,
-    /// `readOnlyRootFilesystem` there.
+    /// `readOnlyRootFilesystem` in that context.
     pub read_only_root: bool,
-    /// Whether all capabilities are dropped there.
+    /// Whether that context drops all capabilities.
     pub drop_capabilities: bool,
-    /// Whether sidecars are told the address of their pod.
+    /// Whether sidecars get the address of their pod.
     pub downward: bool,
-    /// Whether sidecars are native ones, where no annotation says it.
+    /// Whether sidecars are native by default.
     pub native: bool,
-    /// Where sockets of components are mounted, where no annotation says it.
+    /// Default mount path of component sockets.
     pub sockets_folder: String,
 }
 
 impl Settings {
-    /// The address of a service of the control plane.
+    /// The address of a control plane service.
     pub fn address(&self, host: &str, port: u16) -> String {
         format!("{host}.{}.svc.{}:{port}", self.namespace, self.domain)
     }
 }
 
-/// Reads the environment; adds what is wrong with it to `problems`.
+/// Reads the environment; adds its errors to `problems`.
 pub(super) fn read(
     env: &impl Fn(&str) -> Option<String>,
     trust_domain: Option<&TrustDomain>,
@@ -155,7 +155,7 @@ fn parse_service(kind: String, text: &str) -> Option<Service> {
     Some(Service { kind, host, port })
 }
 
-/// What cannot be read does not count: a wrong list must not keep pods from their sidecars.
+/// Parses tolerations. An invalid list is ignored, because it must not keep pods from their sidecars.
 fn tolerations(text: &str) -> Vec<Value> {
     if text.is_empty() {
         return Vec::new();

@@ -10,7 +10,7 @@ use super::volumes::SOCKET_FOLDER;
 use super::{BLOCK_SHUTDOWN, PatchContext, Pod};
 use crate::config::Settings;
 
-/// Arguments as they are added.
+/// The arguments so far.
 struct Arguments<'a> {
     list: Vec<String>,
     annotations: Annotations<'a>,
@@ -26,19 +26,19 @@ impl Arguments<'_> {
         self.list.push(value.to_string());
     }
 
-    /// A flag with a number.
+    /// Adds a flag with a number, from its annotation or the default.
     fn number(&mut self, flag: &str, annotation: &str, default: i32) {
         let value = self.annotations.number(annotation).unwrap_or(default);
         self.with(flag, value);
     }
 
-    /// A flag with a text that is annotated, or with the default.
+    /// Adds a flag with a text, from its annotation or the default.
     fn text(&mut self, flag: &str, annotation: &str, default: &str) {
         let value = self.annotations.text(annotation).unwrap_or(default).to_owned();
         self.with(flag, value);
     }
 
-    /// A flag with a text, only where one is annotated.
+    /// Adds a flag with a text, if it is annotated.
     fn given(&mut self, flag: &str, annotation: &str) {
         if let Some(value) = self
             .annotations
@@ -50,14 +50,14 @@ impl Arguments<'_> {
         }
     }
 
-    /// A flag with a number, only where one is annotated.
+    /// Adds a flag with a number, if it is annotated.
     fn given_number(&mut self, flag: &str, annotation: &str) {
         if let Some(value) = self.annotations.number(annotation) {
             self.with(flag, value);
         }
     }
 
-    /// A switch, only where it is annotated as on.
+    /// Adds a switch, if its annotation is true.
     fn switch(&mut self, flag: &str, annotation: &str) {
         if self.annotations.boolean(annotation, false) {
             self.flag(flag);
@@ -65,7 +65,8 @@ impl Arguments<'_> {
     }
 }
 
-/// The arguments, in the order in which Dapr gives them. A native sidecar is stopped after its app, and need not wait for it.
+/// The arguments, in Dapr's order. A native sidecar is stopped after its app, so it need not wait for the
+/// app.
 pub(super) fn arguments(pod: &Pod, settings: &Settings, context: &PatchContext, native: bool) -> Vec<String> {
     let annotations = Annotations(pod.annotations());
     let mut args = Arguments {
@@ -108,7 +109,7 @@ pub(super) fn arguments(pod: &Pod, settings: &Settings, context: &PatchContext, 
     args.switch("app-ssl", "dapr.io/app-ssl");
     limits(&mut args, native);
     match address(annotations, "dapr.io/scheduler-host-address") {
-        // Also an empty one, which switches the scheduler off.
+        // An empty address counts too: it disables the scheduler.
         Some(address) => args.with("scheduler-host-address", address),
         None if settings.scheduler => {
             args.with(
@@ -124,7 +125,7 @@ pub(super) fn arguments(pod: &Pod, settings: &Settings, context: &PatchContext, 
     args.list
 }
 
-/// What every sidecar is given.
+/// The arguments of every sidecar.
 fn always(args: &mut Arguments<'_>, pod: &Pod, settings: &Settings) {
     args.with("dapr-http-port", HTTP_PORT);
     args.number("dapr-grpc-port", GRPC_PORT, DEFAULT_GRPC_PORT);
@@ -152,7 +153,7 @@ fn always(args: &mut Arguments<'_>, pod: &Pod, settings: &Settings) {
     args.with("sentry-address", settings.address("dapr-sentry", 443));
 }
 
-/// Sizes and times, and the sockets of the API.
+/// Sizes and times, and the API sockets.
 fn limits(args: &mut Arguments<'_>, native: bool) {
     let annotations = args.annotations;
     args.given_number("app-max-concurrency", "dapr.io/app-max-concurrency");
@@ -171,7 +172,7 @@ fn limits(args: &mut Arguments<'_>, native: bool) {
     }
 }
 
-/// What hosts actors and keeps reminders. The annotation decides in every case.
+/// The actors and reminders services. An annotation always wins.
 fn services(args: &mut Arguments<'_>, settings: &Settings) {
     let annotated = address(args.annotations, "dapr.io/placement-host-address");
     match (&annotated, &settings.actors) {

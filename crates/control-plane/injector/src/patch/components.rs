@@ -1,4 +1,4 @@
-//! Components in containers of their own.
+//! Pluggable components in separate containers.
 
 use std::collections::HashSet;
 
@@ -9,9 +9,9 @@ use super::environment::literal;
 use super::volumes::Plan;
 use super::{Container, PatchContext, Pod};
 
-/// Whether containers are added for the components of the namespace.
+/// Enables containers for the components of the namespace.
 pub(super) const INJECT: &str = "dapr.io/inject-pluggable-components";
-/// Tells components and the sidecar where sockets are.
+/// Variable with the folder of sockets, for components and the sidecar.
 pub(super) const FOLDER: &str = "DAPR_COMPONENT_SOCKETS_FOLDER";
 /// The container of a component, JSON.
 const CONTAINER: &str = "dapr.io/component-container";
@@ -39,7 +39,7 @@ pub(super) fn apps(pod: &Pod) -> impl Iterator<Item = (usize, &Container)> {
         .filter(|(_, container)| !is_component(pod, container))
 }
 
-/// Containers of the namespace's components that are for the app; one of each image.
+/// The containers of the namespace's components for the app, one per image.
 pub(super) fn wanted<'a>(pod: &'a Pod, context: &'a PatchContext) -> impl Iterator<Item = Value> + 'a {
     let mut images = HashSet::new();
     let app_id = pod.app_id();
@@ -72,7 +72,7 @@ pub(super) fn wanted<'a>(pod: &'a Pod, context: &'a PatchContext) -> impl Iterat
     })
 }
 
-/// The same, as they are added to the pod.
+/// These containers as added to the pod.
 pub(super) fn containers(pod: &Pod, context: &PatchContext, plan: &Plan) -> Vec<Value> {
     let add = |container: &mut Value, list: &str, item: Value| match container[list].as_array_mut() {
         Some(items) => items.push(item),

@@ -14,19 +14,20 @@ use super::volumes::Plan;
 use super::{PatchContext, Pod};
 use crate::config::Settings;
 
-/// Port of the sidecar's health, for the cluster.
+/// Port of the sidecar's health endpoint for the cluster.
 pub(super) const PUBLIC_PORT: u16 = 3501;
 /// Port of the debugger.
 const DEBUG_PORT: i32 = 40000;
-/// Says that a sidecar can be called, without asking for its app: that starts after a native one.
+/// Reports whether a sidecar can be called. Independent of its app, which starts after a native sidecar.
 const STARTED: &str = "/v1.0/healthz/outbound";
-/// A native sidecar is asked for that each so many seconds, and started again after so many refusals: two minutes.
+/// Period in seconds and failure threshold of a native sidecar's startup probe: it is restarted after two
+/// minutes.
 const START: (i32, i32) = (1, 120);
 const BINARY: &str = "/daprd";
-/// Set, a container on Windows has to install certificates, which takes an administrator.
+/// If set, a Windows container must install certificates, which requires an administrator.
 const CERTIFICATES: &str = "SSL_CERT_DIR";
 
-/// The container.
+/// Builds the container.
 pub(super) fn sidecar(
     pod: &Pod,
     settings: &Settings,
@@ -63,7 +64,7 @@ pub(super) fn sidecar(
         container["volumeMounts"] = mounts.into();
     }
     let tolerated = pod.spec.tolerations.as_deref().unwrap_or_default();
-    // Elsewhere the image may name an entry point, which a command would take the place of.
+    // Otherwise not set, since a command would replace the image's entry point.
     if settings
         .tolerations
         .iter()
@@ -88,7 +89,7 @@ pub(super) fn own_image(annotations: Annotations<'_>) -> Option<&str> {
     annotations.text(IMAGE).filter(|image| !image.is_empty())
 }
 
-/// The binary and its arguments; under the debugger, where there is a port for that.
+/// The binary and its arguments; run by the debugger if a port for it is set.
 fn command(args: Vec<String>, debug: Option<i32>) -> (&'static str, Vec<String>) {
     let Some(port) = debug else {
         return (BINARY, args);
@@ -152,7 +153,7 @@ fn security(pod: &Pod, settings: &Settings, environment: &[Value]) -> Value {
         context["windowsOptions"] = json!({"runAsUserName": "ContainerAdministrator"});
     }
     if pod.is_for_windows() {
-        // The API server takes nothing of what follows there.
+        // The API server rejects the fields below on Windows.
         return context;
     }
     context["allowPrivilegeEscalation"] = false.into();
@@ -179,7 +180,7 @@ fn security(pod: &Pod, settings: &Settings, environment: &[Value]) -> Value {
     context
 }
 
-/// Requests and limits; none at all when one of them cannot be read.
+/// Requests and limits; `None` if one of them cannot be parsed.
 fn resources(annotations: Annotations<'_>) -> Option<Value> {
     let mut resources = Map::new();
     for (kind, field) in [("request", "requests"), ("limit", "limits")] {

@@ -7,10 +7,10 @@ use super::volumes::Plan;
 use super::{PatchContext, components};
 use crate::config::Settings;
 
-/// Length of a key of a Secret.
+/// Maximum length of a Secret's key.
 const KEY_LENGTH: usize = 253;
 
-/// A variable with a value.
+/// A variable with a literal value.
 pub(super) fn literal(name: &str, value: &str) -> Value {
     json!({"name": name, "value": value})
 }
@@ -23,7 +23,7 @@ fn secret(name: &str, secret: &str, key: &str) -> Value {
     json!({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
 }
 
-/// All variables, in the order in which Dapr gives them.
+/// All variables, in Dapr's order.
 pub(super) fn variables(
     annotations: Annotations<'_>,
     settings: &Settings,
@@ -67,7 +67,7 @@ pub(super) fn variables(
     all
 }
 
-/// `A=1,B=2`. A comma ends a value only if a name and `=` follow: values may have commas.
+/// Parses `A=1,B=2`. A comma ends a value only if a name and `=` follow, because values may contain commas.
 pub(super) fn pairs(text: &str) -> Vec<(&str, &str)> {
     let mut pairs = Vec::new();
     let mut rest = text;
@@ -97,7 +97,7 @@ fn begins_with_name(text: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
-/// `VAR=secret` or `VAR=secret:key`; without a key, that of the secret's name.
+/// Parses `VAR=secret` or `VAR=secret:key`; the default key is the secret's name.
 pub(super) fn secrets(text: &str) -> Vec<(&str, &str, &str)> {
     let one = |part: &'_ str| -> Option<(usize, usize)> {
         let at = part.find('=')?;
@@ -112,13 +112,13 @@ pub(super) fn secrets(text: &str) -> Vec<(&str, &str, &str)> {
         .collect()
 }
 
-/// Whether the API server takes such a name of a variable.
+/// Whether the API server accepts this name of a variable.
 pub(super) fn is_name(name: &str) -> bool {
     name.bytes()
         .all(|byte| matches!(byte, b' '..=b'~') && byte != b'=')
 }
 
-/// Whether the API server takes such a key of a Secret.
+/// Whether the API server accepts this key of a Secret.
 pub(super) fn is_key(key: &str) -> bool {
     let in_key = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=KEY_LENGTH).contains(&key.len()) && key.bytes().all(in_key) && key != "." && !key.starts_with("..")

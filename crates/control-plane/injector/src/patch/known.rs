@@ -1,8 +1,8 @@
-//! The annotations that there are, and what is wrong with those of a pod.
+//! The known annotations, and the problems with those of a pod.
 //!
-//! One of which the API server would take no container is refused, by its name: the API server names the field alone. One with
-//! which a sidecar would not start does not count, so that the pod works; whoever creates the pod is told. What decides
-//! about access counts as it is, whatever it is.
+//! An annotation that would make the API server reject the container is refused by name, because the API
+//! server names the field only. One that would prevent a sidecar's start is ignored, so that the pod works,
+//! and reported to its creator. Annotations that control access are always passed on.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ use super::values::{AnnotationKind, Problem, problem};
 use super::volumes::given;
 
 const PREFIX: &str = "dapr.io/";
-/// Starts the sidecar under a debugger, [`DEBUGGER`].
+/// Runs the sidecar under a debugger, [`DEBUGGER`].
 pub(super) const ENABLE_DEBUG: &str = "dapr.io/enable-debug";
 pub(super) const DEBUGGER: &str = "/dlv";
-/// The image of the sidecar, in place of that of all.
+/// Image of the sidecar, instead of the default one.
 pub(super) const IMAGE: &str = "dapr.io/sidecar-image";
-/// Warnings of a pod, and characters of each: API servers cut longer ones.
+/// Maximum number of warnings per pod, and of characters per warning; API servers cut longer ones.
 const MAX_WARNINGS: usize = 10;
 const MAX_LENGTH: usize = 240;
-/// Characters of a value that a message shows.
+/// Maximum number of characters of a value in a message.
 const SHOWN: usize = 60;
 
 use AnnotationKind::{
@@ -98,7 +98,7 @@ const KNOWN: &[(&str, AnnotationKind)] = &[
     ("control-plane", Text),
 ];
 
-/// What is wrong with annotations that are admitted.
+/// Problems with annotations that are admitted.
 pub(crate) fn warnings(annotations: &BTreeMap<String, String>) -> Vec<String> {
     let mut all: Vec<String> = used(annotations)
         .filter_map(|(name, value)| warning(name, value))
@@ -118,10 +118,10 @@ pub(crate) fn warnings(annotations: &BTreeMap<String, String>) -> Vec<String> {
     all
 }
 
-/// The annotations that count.
+/// The effective annotations.
 ///
 /// # Errors
-/// What is wrong with those of which the API server would take no container.
+/// Problems with those that would make the API server reject the container.
 pub(super) fn counting(annotations: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
     let mut counting = annotations.clone();
     let mut refused = Vec::new();
@@ -131,7 +131,7 @@ pub(super) fn counting(annotations: &BTreeMap<String, String>) -> Result<BTreeMa
             continue;
         };
         match problem {
-            // The cluster is given none of them.
+            // The cluster gets none of them.
             Problem::Refused if want == Amount && !has_resources => {}
             Problem::Refused => refused.push(mismatch(
                 name,
@@ -158,11 +158,10 @@ pub(super) fn counting(annotations: &BTreeMap<String, String>) -> Result<BTreeMa
     }
 }
 
-/// Processor and memory, and of each the request and the limit.
+/// Request and limit of both processor and memory.
 type ResourceAmounts = [(&'static str, [Option<i128>; 2]); 2];
 
-/// The amounts; none where one of the four cannot be read: then the
-/// sidecar's container has none.
+/// The amounts; `None` if one of the four cannot be parsed, because the sidecar's container then gets none.
 fn amounts(annotations: &BTreeMap<String, String>) -> Option<ResourceAmounts> {
     let mut all = [("cpu", [None; 2]), ("memory", [None; 2])];
     for (what, both) in &mut all {
@@ -176,7 +175,7 @@ fn amounts(annotations: &BTreeMap<String, String>) -> Option<ResourceAmounts> {
     Some(all)
 }
 
-/// What is requested beyond its limit.
+/// Resources whose request exceeds the limit.
 fn beyond_limit(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = &'static str> {
     let all = amounts(annotations).into_iter().flatten();
     all.filter_map(|(what, both)| match both {
@@ -188,7 +187,8 @@ fn beyond_limit(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = 
 const PROBE_INTERVAL: &str = "app-health-probe-interval";
 const PROBE_TIMEOUT: &str = "app-health-probe-timeout";
 
-/// Whether probes of the app would take longer (milliseconds) than what is between them (seconds): no sidecar starts so.
+/// Whether the app probe's timeout (milliseconds) exceeds its interval (seconds), which prevents the
+/// sidecar's start.
 fn late_probe(annotations: &BTreeMap<String, String>) -> bool {
     let number = |name: &str, default: i64| {
         let text = annotations.get(&format!("{PREFIX}{name}"));
@@ -198,7 +198,7 @@ fn late_probe(annotations: &BTreeMap<String, String>) -> bool {
     number(PROBE_TIMEOUT, 500) > number(PROBE_INTERVAL, 5) * 1000
 }
 
-/// A debugger that the sidecar's image has not; one of the pod's own may have it.
+/// Warns of a debugger, which the default sidecar image lacks; a custom image may have it.
 fn no_debugger(annotations: &BTreeMap<String, String>) -> Option<String> {
     let annotations = Annotations(annotations);
     let own = annotations.text(IMAGE).is_some_and(|image| !image.is_empty());
@@ -210,7 +210,7 @@ fn no_debugger(annotations: &BTreeMap<String, String>) -> Option<String> {
     })
 }
 
-/// A port that two would listen on.
+/// A port with two listeners.
 fn shared_port(annotations: &BTreeMap<String, String>) -> Option<String> {
     let number = |name: &str, default: i32| {
         let given = annotations.get(&format!("{PREFIX}{name}"));
@@ -228,7 +228,7 @@ fn shared_port(annotations: &BTreeMap<String, String>) -> Option<String> {
         ("app-port", 0),
     ];
     ports.extend(annotated.map(|(name, default)| (format!("{PREFIX}{name}"), number(name, default))));
-    // None listens there.
+    // Disabled listeners.
     ports.retain(|(_, port)| *port > 0);
     let mut pairs = ports
         .iter()
@@ -246,7 +246,7 @@ fn ours(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &
         .filter_map(|(name, value)| Some((name.strip_prefix(PREFIX)?, value.as_str())))
 }
 
-/// Those of ours of which something comes: the debugger's port is nobody's where there is no debugger.
+/// Our annotations that have an effect; the debugger's port has none without a debugger.
 fn used(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
     let has_debugger = Annotations(annotations).boolean(ENABLE_DEBUG, false);
     ours(annotations).filter(move |(name, _)| has_debugger || *name != "debug-port")
@@ -262,7 +262,7 @@ fn warning(name: &str, value: &str) -> Option<String> {
     }
     let (want, problem) = wrong(name, value)?;
     let effect = match problem {
-        // Told by the refusal.
+        // Reported by the refusal.
         Problem::Refused => return None,
         Problem::Ignored => "it is ignored",
         Problem::Counts(effect) => effect,
@@ -275,7 +275,7 @@ fn mismatch(name: &str, value: &str, want: AnnotationKind, effect: &str) -> Stri
     format!("annotation {PREFIX}{name}: {value:?} is not {want}: {effect}")
 }
 
-/// What an annotation should hold, and what comes of it that it does not.
+/// The expected kind of an annotation, and the effect of a wrong value.
 fn wrong(name: &str, value: &str) -> Option<(AnnotationKind, Problem)> {
     let (_, want) = KNOWN.iter().find(|(known, _)| *known == name)?;
     let problem = match want {
@@ -294,7 +294,7 @@ fn wrong(name: &str, value: &str) -> Option<(AnnotationKind, Problem)> {
     Some((*want, problem?))
 }
 
-/// What comes of a list of which a part is wrong.
+/// The effect of a list with invalid entries.
 const PARTLY: &str = "entries of another form are ignored";
 
 #[cfg(test)]

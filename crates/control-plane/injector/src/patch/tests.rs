@@ -46,7 +46,7 @@ fn context() -> PatchContext {
     }
 }
 
-/// A pod with an app, and these annotations beside those that every pod with a sidecar has.
+/// A pod with an app, with these annotations in addition to those of every pod with a sidecar.
 fn pod(annotations: &Value) -> Value {
     let mut all = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
     for (name, value) in annotations.as_object().unwrap() {
@@ -61,7 +61,7 @@ fn operations_of(pod: &Value, settings: &Settings, context: &PatchContext) -> Ve
     operations(&read, settings, context).unwrap()
 }
 
-/// What a pod becomes.
+/// The patched pod.
 fn patched_in(pod: Value, settings: &Settings, context: &PatchContext) -> Value {
     let mut patched = pod;
     let operations = operations_of(&patched, settings, context);

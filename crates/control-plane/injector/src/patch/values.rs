@@ -1,4 +1,5 @@
-//! What an annotation may hold: what the API server takes in a container, and what the sidecar takes as a flag.
+//! Valid values of annotations: those that the API server accepts in a container, and those that the sidecar
+//! accepts as flags.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,30 +7,30 @@ use std::net::IpAddr;
 use outrigger_kube::annotations::{go_nanos, is_truthy, quantity};
 use outrigger_kube::is_object_name;
 
-/// What an annotation holds.
+/// The kind of an annotation's value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum AnnotationKind {
     Text,
     Switch,
     Number,
-    /// Where the app listens; none is 0.
+    /// Port of the app; 0 means none.
     AppPort,
-    /// Of a container.
+    /// Port of a container.
     Port,
-    /// Of a probe of the sidecar.
+    /// Setting of a probe of the sidecar.
     Probe,
-    /// Of processor or memory.
+    /// Amount of processor or memory.
     Amount,
-    /// In bytes.
+    /// Size in bytes.
     Size,
     Duration,
     Protocol,
     Level,
-    /// Of an object of the cluster.
+    /// Name of an object in the cluster.
     Name,
-    /// Where the sidecar listens.
+    /// Listen addresses of the sidecar.
     Hosts,
-    /// Of a service of the control plane; empty: it is not used.
+    /// Addresses of a control plane service; empty disables it.
     Addresses,
     Endpoints,
     Seccomp,
@@ -39,14 +40,14 @@ pub(super) enum AnnotationKind {
     Secrets,
 }
 
-/// What comes of an annotation that does not hold what it should.
+/// The effect of an invalid value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Problem {
-    /// The API server would not take the pod, and not say why.
+    /// Refused, because the API server would reject the pod without naming the annotation.
     Refused,
-    /// It is as if there were none.
+    /// Ignored, as if it were absent.
     Ignored,
-    /// It is given to the sidecar, or to the cluster, as it is; what comes of that.
+    /// Passed on to the sidecar or to the cluster, with this effect.
     Counts(&'static str),
 }
 
@@ -79,7 +80,7 @@ impl fmt::Display for AnnotationKind {
     }
 }
 
-/// What comes of a value, where it is not what is wanted.
+/// The effect of a value that is not of the wanted kind.
 pub(super) fn problem(want: AnnotationKind, value: &str) -> Option<Problem> {
     use Problem::{Counts, Ignored, Refused};
     let number = || value.parse::<i32>().ok();
@@ -126,7 +127,7 @@ pub(super) fn problem(want: AnnotationKind, value: &str) -> Option<Problem> {
             };
             unless(parts().all(known), Ignored)
         }
-        // "Localhost" takes a file that no annotation names.
+        // "Localhost" requires a file, for which there is no annotation.
         AnnotationKind::Seccomp => unless(matches!(value, "" | "RuntimeDefault" | "Unconfined"), Refused),
         AnnotationKind::Image => unless(value.trim() == value, Refused),
         AnnotationKind::Secrets => unless(
@@ -150,7 +151,7 @@ fn is_host(text: &str) -> bool {
     bare.parse::<IpAddr>().is_ok() || (!text.is_empty() && text.bytes().all(in_name))
 }
 
-/// A host and a port, after a scheme that gRPC knows, if any.
+/// Whether the text is host and port, optionally with a scheme that gRPC knows.
 fn is_address(text: &str) -> bool {
     let port = text
         .rsplit_once(':')
@@ -165,17 +166,18 @@ fn is_secret(text: &str) -> bool {
     })
 }
 
-/// Whether Kubernetes reads a text as an amount: a number with a suffix (`m`, `Ki`, `M`, ...) or an exponent.
+/// Whether Kubernetes parses a text as a quantity: a number with a suffix (`m`, `Ki`, `M`, ...) or an
+/// exponent.
 pub(super) fn is_quantity(text: &str) -> bool {
     amount(text).is_some()
 }
 
-/// Billionths of a unit, of which Kubernetes keeps no part: it rounds up.
+/// Billionths of a unit, the resolution of Kubernetes, which rounds up.
 const NANO: i128 = 1_000_000_000;
-/// Kubernetes has no more units than that.
+/// Maximum quantity of Kubernetes.
 const MAX_AMOUNT: i128 = i64::MAX as i128 * NANO;
 
-/// An amount in billionths of its unit.
+/// A quantity in billionths of its unit.
 pub(super) fn amount(text: &str) -> Option<i128> {
     let (sign, unsigned) = match text.strip_prefix('-') {
         Some(rest) => (-1, rest),
@@ -190,7 +192,7 @@ pub(super) fn amount(text: &str) -> Option<i128> {
         return None;
     }
     let decimal = |places: i64| shifted(number, places.saturating_add(9));
-    // Of what is behind the point, 18 digits count.
+    // At most 18 fractional digits count.
     let binary = |bits: u32| {
         shifted(number, 18)
             .checked_mul(1 << bits)
@@ -218,7 +220,7 @@ pub(super) fn amount(text: &str) -> Option<i128> {
     Some(sign * amount.min(MAX_AMOUNT))
 }
 
-/// A number of digits and at most one point, with the point so many places further to the right, rounded up.
+/// Moves the decimal point of a number to the right by this many places, and rounds up.
 fn shifted(number: &str, places: i64) -> i128 {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let length = (whole.len() + fraction.len()) as i64;
@@ -233,7 +235,7 @@ fn shifted(number: &str, places: i64) -> i128 {
     let more = |value: i128, digit| value.saturating_mul(10).saturating_add(digit);
     let value = digits().take(kept).fold(0, more);
     let is_rounded = digits().skip(kept).any(|digit| digit > 0);
-    // More zeros than an `i128` has places change nothing.
+    // More zeros than an `i128` has digits change nothing.
     let zeros = (0..(point - kept as i64).min(40)).map(|_| 0);
     zeros.fold(value, more).saturating_add(is_rounded.into())
 }

@@ -6,27 +6,27 @@ use serde_json::{Value, json};
 use super::{Container, PatchContext, Pod, components};
 use crate::config::Settings;
 
-/// Where the app wants the sockets of the sidecar's API.
+/// Path at which the app expects the API sockets.
 pub(super) const SOCKET: &str = "dapr.io/unix-domain-socket-path";
-/// Where the sidecar makes them.
+/// Path at which the sidecar creates them.
 pub(super) const SOCKET_FOLDER: &str = "/var/run/dapr-sockets";
 const SOCKET_VOLUME: &str = "dapr-unix-domain-socket";
 const TOKEN_VOLUME: &str = "dapr-identity-token";
 const TOKEN_FOLDER: &str = "/var/run/secrets/dapr.io/sentrytoken";
-/// Seconds that a token is valid for.
+/// Lifetime of a token in seconds.
 const TOKEN_LASTS: u32 = 7200;
 const COMPONENTS_VOLUME: &str = "dapr-components-unix-domain-socket";
-/// What comes of mounts that cannot be.
+/// The effect of invalid mounts.
 const REJECTED: &str = "and the API server rejects such a container";
 
-/// What is mounted where.
+/// The mounts and their paths.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Where the app has the sockets of the sidecar's API.
+    /// Path of the API sockets in the app.
     socket: Option<String>,
-    /// The audience of the token.
+    /// Audience of the token.
     token: Option<String>,
-    /// Where components have their sockets.
+    /// Path of the component sockets.
     pub(super) sockets: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Plan {
         }
     }
 
-    /// The volumes that the pod has not got.
+    /// The volumes that the pod lacks.
     pub(super) fn volumes(&self, pod: &Pod, extra: &[Value]) -> Vec<Value> {
         let mut all = Vec::new();
         if self.socket.is_some() {
@@ -91,7 +91,7 @@ impl Plan {
             .collect()
     }
 
-    /// What the API server would not take of them.
+    /// The mounts that the API server would reject.
     pub(super) fn refused(&self, pod: &Pod) -> Vec<String> {
         let wanted = self.wanted(pod);
         let mut refused = Vec::new();
@@ -108,7 +108,7 @@ impl Plan {
         refused
     }
 
-    /// What is mounted for the sidecar: what asks for it, volume, path, and whether it is for reading alone.
+    /// The requested mounts of the sidecar: the annotation, volume, path, and whether it is read-only.
     fn wanted<'a>(&'a self, pod: &'a Pod) -> Vec<(&'static str, &'a str, &'a str, bool)> {
         let annotations = Annotations(pod.annotations());
         let mut all = Vec::new();
@@ -143,19 +143,19 @@ impl Plan {
         all
     }
 
-    /// The mount of the sockets of components.
+    /// The mount of the component sockets.
     pub(super) fn sockets_mount(&self) -> Option<Value> {
         self.sockets
             .as_deref()
             .map(|folder| mount(COMPONENTS_VOLUME, folder, false))
     }
 
-    /// The mount for a component, where nothing is in its way.
+    /// The mount for a component, unless its path is taken.
     pub(super) fn component_socket(&self, container: &Container) -> Option<Value> {
         self.sockets_mount().filter(|mount| is_free(container, mount))
     }
 
-    /// The mount for an app, where nothing is in its way.
+    /// The mount for an app, unless its path is taken.
     pub(super) fn app_socket(&self, container: &Container) -> Option<Value> {
         let mount = mount(SOCKET_VOLUME, self.socket.as_deref()?, false);
         Some(mount).filter(|mount| is_free(container, mount))
@@ -169,7 +169,7 @@ fn is_free(container: &Container, mount: &Value) -> bool {
         .any(|known| mount["name"] == known.name || mount["mountPath"] == known.mount_path)
 }
 
-/// `name:path,...`; what is no such pair does not count.
+/// Parses `name:path,...`; other entries are ignored.
 pub(super) fn given(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split(',').filter_map(|part| {
         let (name, path) = part.trim().split_once(':')?;

@@ -72,7 +72,7 @@ impl Webhook {
         )
     }
 
-    /// The answer to a review of a pod.
+    /// The response to a review of a pod.
     async fn review(&self, uid: &str, kind: &str, pod: &Value) -> Value {
         let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "r1",
             "kind": {"group": "", "version": "v1", "kind": kind}, "namespace": "shop",
@@ -220,7 +220,7 @@ async fn a_pod_whose_components_are_not_listed_is_refused_before_the_api_server_
         "dapr.io/inject-pluggable-components": "true"}));
     webhook.server.silent(true);
     let begun = tokio::time::Instant::now();
-    // From then on nothing but time passes.
+    // Time advances only while all tasks wait.
     let waits = async {
         webhook.server.asked("LIST", "components", 1).await;
         tokio::time::pause();
@@ -294,7 +294,7 @@ async fn of_many_reviews_that_want_components_few_list_them_at_once() {
     let reviews = futures::future::join_all((0..200).map(|_| webhook.review("u1", "Pod", &components)));
     let waits = async {
         webhook.server.asked("LIST", "components", LISTS).await;
-        // More would have come by the time that something else is answered.
+        // More would have arrived by the time another request is answered.
         webhook.server.silent(false);
         webhook
             .server

@@ -1,4 +1,4 @@
-//! The flags of the operator binary: names and defaults are those of Dapr 1.17.
+//! The flags of the operator binary, with the names and defaults of Dapr 1.17.
 
 use outrigger_controlplane::config::{
     ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,

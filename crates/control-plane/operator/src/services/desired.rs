@@ -1,4 +1,4 @@
-//! The service that an app should have.
+//! The desired service of an app.
 
 use outrigger_kube::Meta;
 use outrigger_kube::annotations::{
@@ -8,20 +8,21 @@ use serde_json::{Map, Value, json};
 
 use super::workload::{Owner, Workload};
 
-/// Port of the sidecar's HTTP API at its service.
+/// Port of the service for the sidecar's HTTP API.
 const SERVICE_HTTP_PORT: i32 = 80;
 
-/// Annotations that Prometheus reads, where the sidecar has metrics.
+/// Annotations for Prometheus, if the sidecar has metrics.
 const SCRAPED: [&str; 4] = [
     "prometheus.io/probe",
     "prometheus.io/scrape",
     "prometheus.io/port",
     "prometheus.io/path",
 ];
-/// Names the annotations of a service that its workload asked for, with commas: those that it no longer asks for go.
+/// Lists the annotations that the workload requested, separated by commas, so that dropped ones can be
+/// removed.
 const ASKED: &str = "outrigger/service-annotations";
 
-/// The service of a workload.
+/// The desired service of a workload.
 pub(super) fn service<K: Owner>(meta: &Meta, workload: &Workload<K>) -> Value {
     let mut annotations = Map::new();
     annotations.insert(APP_ID.to_owned(), workload.app_id.clone().into());
@@ -75,13 +76,13 @@ pub(super) fn service<K: Owner>(meta: &Meta, workload: &Workload<K>) -> Value {
     })
 }
 
-/// Whether the service has a port of metrics: always, but for metrics that are off and whose port is another's.
+/// Whether the service has a metrics port: always, unless metrics are off and the port is used otherwise.
 fn has_metrics<K>(workload: &Workload<K>) -> bool {
     workload.metrics
         || ![SERVICE_HTTP_PORT, workload.grpc, workload.internal].contains(&workload.metrics_port)
 }
 
-/// What annotations may be the reason that the API server takes no such service.
+/// The annotations that may explain why the API server refused the service.
 pub(super) fn reasons<K>(workload: &Workload<K>) -> String {
     let mut ports = vec![
         ("the HTTP API's at the service", SERVICE_HTTP_PORT),
@@ -106,7 +107,7 @@ pub(super) fn reasons<K>(workload: &Workload<K>) -> String {
     reasons.join(", ")
 }
 
-/// Annotations of a service that were wanted once and are no more: those of metrics, and those that its workload asked for.
+/// Annotations that are no longer wanted: those of metrics, and those requested by the workload.
 fn stale<'a>(found: &'a Value, wanted: &Value) -> Vec<&'a str> {
     let annotations = found["metadata"]["annotations"].as_object();
     let asked = annotations
@@ -122,7 +123,7 @@ fn stale<'a>(found: &'a Value, wanted: &Value) -> Vec<&'a str> {
         .collect()
 }
 
-/// Whether a service is not what it should be. What others added to it does not matter.
+/// Whether a service differs from the desired one. Additions by others do not count.
 pub(super) fn differs(found: &Value, wanted: &Value) -> bool {
     let places = [
         "/metadata/labels",
@@ -140,7 +141,7 @@ pub(super) fn differs(found: &Value, wanted: &Value) -> bool {
             })
 }
 
-/// Whether all that is wanted is there; lists item by item.
+/// Whether `found` has everything in `wanted`; lists are compared item by item.
 fn covers(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
         (Value::Object(found), Value::Object(wanted)) => wanted
@@ -157,7 +158,7 @@ fn covers(found: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// A service that exists, made what it should be: its version, and what the cluster gave it, stay.
+/// Applies the desired state to an existing service, keeping its version and fields set by the cluster.
 pub(super) fn onto(mut found: Value, wanted: Value) -> Value {
     let stale: Vec<_> = stale(&found, &wanted).into_iter().map(str::to_owned).collect();
     if let Some(annotations) = found["metadata"]["annotations"].as_object_mut() {

@@ -1,4 +1,4 @@
-//! The workloads of all kinds: a service that belongs to one is not another's.
+//! The workloads of all kinds, to decide which of them owns a service.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use tokio::sync::watch;
 use super::made::Controller;
 use super::workload::{Deployment, Owner, Rollout, StatefulSet, Workload};
 
-/// The workloads that are followed.
+/// The watched workloads.
 pub(super) struct Workloads {
     deployments: Followed<Deployment>,
     sets: Followed<StatefulSet>,
     rollouts: Option<Followed<Rollout>>,
 }
 
-/// Those of a kind, and how far it was read.
+/// The workloads of a kind, and the progress of their list.
 struct Followed<K> {
     store: Arc<Store<Workload<K>>>,
     progress: watch::Receiver<Progress>,
@@ -31,7 +31,7 @@ impl<K: Owner> Followed<K> {
 
     async fn answered(&self) {
         let mut progress = self.progress.clone();
-        // Who reads them tells it, or has ended.
+        // The sender lives in the reflector, or the reflector has ended.
         let _ = progress.wait_for(|progress| *progress != Progress::Pending).await;
     }
 
@@ -46,7 +46,7 @@ impl<K: Owner> Followed<K> {
 }
 
 impl Workloads {
-    /// Those that are kept by these; rollouts, where they are looked at.
+    /// The workloads of these reflectors; rollouts are optional.
     pub(super) fn of(
         deployments: &Reflector<Workload<Deployment>>,
         sets: &Reflector<Workload<StatefulSet>>,
@@ -59,7 +59,7 @@ impl Workloads {
         }
     }
 
-    /// Waits until each kind was listed, or its list refused.
+    /// Waits until each kind is listed, or its list is refused.
     pub(super) async fn answered(&self) {
         self.deployments.answered().await;
         self.sets.answered().await;
@@ -68,8 +68,8 @@ impl Workloads {
         }
     }
 
-    /// Whether the workload that a service belongs to is there, and the service is what it wants; also where that is not
-    /// known, because its kind could not be listed yet.
+    /// Whether the owner of a service exists and wants it. Also true if that is unknown, because its kind is
+    /// not listed yet.
     pub(super) fn want(&self, controller: &Controller, service: &Meta) -> bool {
         self.deployments.want(controller, service)
             || self.sets.want(controller, service)

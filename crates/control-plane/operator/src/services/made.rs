@@ -1,4 +1,4 @@
-//! Services that are there: who edits or deletes one has it made again.
+//! Existing services. An edited or deleted one is reconciled again.
 
 use outrigger_kube::annotations::APP_ID;
 use outrigger_kube::{Kind, Meta, Watched};
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::workload::Owner;
 
-/// Those that belong to a workload with sidecars have this label.
+/// Label of services that belong to a workload with sidecars.
 pub(super) const SELECTOR: &str = "labelSelector=dapr.io%2Fenabled%3Dtrue";
 
-/// The workload that a service belongs to: its kind and name.
+/// The workload that owns a service: its kind and name.
 #[derive(Debug, PartialEq)]
 pub(super) struct Controller {
     kind: Box<str>,
@@ -17,7 +17,7 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    /// That of an object, where it has one.
+    /// The controller of an object, if it has one.
     pub(super) fn of(object: &Value) -> Option<Self> {
         let mut owners = object["metadata"]["ownerReferences"]
             .as_array()
@@ -35,7 +35,7 @@ impl Controller {
         *self.kind == *K::NAME
     }
 
-    /// Where it is, if it is of this kind.
+    /// Namespace and name of the controller, if it is of this kind.
     pub(super) fn meta<K: Owner>(&self, namespace: &str) -> Option<Meta> {
         self.is_a::<K>().then(|| Meta {
             namespace: namespace.to_owned(),
@@ -44,27 +44,27 @@ impl Controller {
     }
 }
 
-/// A service of an app.
+/// The service of an app.
 #[derive(Debug, PartialEq)]
 pub(super) struct Made {
     pub(super) controller: Controller,
     pub(super) app_id: Box<str>,
-    /// What the operator writes of a service, as text: that takes a fraction of the memory of a tree.
+    /// The fields that the operator sets, as text, which takes a fraction of a tree's memory.
     fields: Box<str>,
 }
 
 impl Made {
-    /// Whether it belongs to a workload of this kind.
+    /// Whether its owner is a workload of this kind.
     pub(super) fn is_of<K: Owner>(&self) -> bool {
         self.controller.is_a::<K>()
     }
 
-    /// The workload of this kind that it belongs to.
+    /// The owning workload, if it is of this kind.
     pub(super) fn owner<K: Owner>(&self, namespace: &str) -> Option<Meta> {
         self.controller.meta::<K>(namespace)
     }
 
-    /// What the operator writes of it, as it is.
+    /// The fields that the operator sets.
     pub(super) fn fields(&self) -> Value {
         serde_json::from_str(&self.fields).unwrap_or_default()
     }

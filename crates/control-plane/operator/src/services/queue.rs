@@ -1,4 +1,4 @@
-//! What is to be done for the services of a kind of workloads, and when.
+//! The queue of workloads of a kind whose services are to be reconciled.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use super::made::Made;
 use super::workload::{Owner, Workload};
 use super::{Conflicts, Job, jobs, to_mend};
 
-/// Workloads of a kind whose services are to be made.
+/// Workloads of a kind whose services are to be reconciled.
 pub(super) struct Queue<K> {
     store: Arc<Store<Workload<K>>>,
-    /// To be tried now.
+    /// Ready to be tried.
     waiting: HashMap<Meta, Job<K>>,
-    /// To be tried once their pause is over.
+    /// To be tried after a pause.
     resting: HashMap<Meta, Job<K>>,
-    /// Under way: one of them at a time.
+    /// In progress; at most one attempt per workload.
     busy: HashSet<Meta>,
     conflicts: Conflicts,
 }
 
 impl<K: Owner> Queue<K> {
-    /// All that the store has.
+    /// All workloads in the store.
     pub(super) fn of(store: Arc<Store<Workload<K>>>) -> Self {
         Self {
             waiting: jobs(&store),
@@ -36,13 +36,13 @@ impl<K: Owner> Queue<K> {
         }
     }
 
-    /// All that the store has once more: changes were lost.
+    /// Queues all workloads again, because changes were lost.
     pub(super) fn start_over(&mut self) {
         self.resting.clear();
         self.waiting = jobs(&self.store);
     }
 
-    /// What is to be tried now; it is under way until it [has ended](Self::ended).
+    /// The next workload to try; in progress until [`Self::ended`].
     pub(super) fn take(&mut self) -> Option<(Meta, Job<K>)> {
         let free = self.waiting.keys().find(|meta| !self.busy.contains(*meta));
         let meta = free?.clone();
@@ -51,7 +51,7 @@ impl<K: Owner> Queue<K> {
         Some((meta, job))
     }
 
-    /// A workload changed. What is gone takes its service along: the cluster collects what it owned.
+    /// Handles a changed workload. Services of deleted ones are garbage collected by the cluster.
     pub(super) fn changed(&mut self, change: &Change<Workload<K>>) {
         self.resting.remove(&change.meta);
         match &change.new {
@@ -65,7 +65,8 @@ impl<K: Owner> Queue<K> {
         }
     }
 
-    /// A service changed. What rests for it, and for how long, where it is not to be made again at once.
+    /// Handles a changed service. Returns a workload and its pause if the service is not to be recreated at
+    /// once.
     pub(super) fn mend(&mut self, change: &Change<Made>, workloads: &Workloads) -> Option<(Meta, Duration)> {
         let (meta, job) = to_mend(change, &self.store, workloads)?;
         let Some(pause) = self.conflicts.pause(&meta, Instant::now()) else {
@@ -77,7 +78,7 @@ impl<K: Owner> Queue<K> {
         Some((meta, pause))
     }
 
-    /// An attempt ended, and failed where there is a job. What rests, and for how long.
+    /// Handles the end of an attempt, which failed if there is a job. Returns a workload and its pause.
     pub(super) fn ended(
         &mut self,
         meta: Meta,
@@ -85,7 +86,7 @@ impl<K: Owner> Queue<K> {
     ) -> Option<(Meta, Duration)> {
         self.busy.remove(&meta);
         let (job, pause) = failed?;
-        // What has changed meanwhile waits already; what is gone needs nothing.
+        // A changed workload is queued already; a deleted one needs nothing.
         let now = self.store.get(&meta.namespace, &meta.name)?;
         if !Arc::ptr_eq(&now, &job.workload) || self.waiting.contains_key(&meta) {
             return None;
@@ -94,7 +95,7 @@ impl<K: Owner> Queue<K> {
         Some((meta, pause))
     }
 
-    /// A pause is over.
+    /// Handles the end of a pause.
     pub(super) fn rested(&mut self, meta: Meta) {
         if let Some(job) = self.resting.remove(&meta) {
             self.waiting.insert(meta, job);

@@ -122,7 +122,7 @@ async fn services_are_made_corrected_and_otherwise_left_alone() {
     let service = server.object(SERVICE).unwrap();
     assert_eq!(service["spec"]["ports"][1]["port"], 7000);
 
-    // A change that does not matter for the service.
+    // A change that is irrelevant to the service.
     let mut same = deployment(&changed);
     same["metadata"]["labels"] = json!({"x": "y"});
     server.put(DEPLOYMENT, same);
@@ -181,7 +181,7 @@ fn annotations_that_a_workload_no_longer_asks_for_go() {
         (None, false)
     );
 
-    // A port of metrics that the workload asks for is not one of the sidecar's.
+    // A metrics port requested by the workload is not the sidecar's.
     let none = annotations(
         json!({"dapr.io/enable-metrics": "false", "dapr.io/sidecar-svc-annotations": "prometheus.io/port=1"}),
     );
@@ -231,7 +231,7 @@ async fn what_a_workload_was_is_not_tried_again_once_it_has_changed() {
         let port = |service: &Value| service["spec"]["ports"][1]["port"].as_i64();
         requests.iter().filter_map(port).collect()
     };
-    // Both are refused; only the newer one comes again.
+    // Both are refused; only the newer one is retried.
     while tried().iter().filter(|port| **port == 7000).count() < 3 {
         server.asked("POST", "/services", tried().len() + 1).await;
     }
@@ -307,7 +307,7 @@ fn a_service_that_somebody_else_writes_too_is_made_again_less_and_less_often() {
         pauses,
         [None, None, None, None, Some(500), Some(1000), Some(2000)]
     );
-    // Another's is not concerned, and a minute later it is over.
+    // Other services are not affected, and a minute later the limit is reset.
     let other = Meta {
         name: "other".to_owned(),
         ..meta.clone()
@@ -429,7 +429,7 @@ async fn services_that_others_delete_or_edit_are_made_again() {
         json!({"app": "cart"})
     );
 
-    // It is nobody's any more.
+    // It has no owner now.
     let mut left = made.clone();
     left["metadata"]["ownerReferences"] = json!([]);
     server.put(SERVICE, left);
@@ -437,7 +437,7 @@ async fn services_that_others_delete_or_edit_are_made_again() {
     let owners = &server.object(SERVICE).unwrap()["metadata"]["ownerReferences"];
     assert_eq!(owners, &made["metadata"]["ownerReferences"]);
 
-    // What others add is looked at without a call.
+    // Additions by others need no call.
     let (reads, mut more) = (server.requests("GET", SERVICE).len(), made);
     more["metadata"]["annotations"]["mine"] = "x".into();
     server.put(SERVICE, more);
@@ -447,7 +447,7 @@ async fn services_that_others_delete_or_edit_are_made_again() {
     assert_eq!(server.requests("PUT", SERVICE).len(), 2);
     let told = metrics.render();
     for line in [
-        // It was deleted twice, and nobody's once.
+        // It was deleted twice, and lost its owner once.
         "dapr_operator_service_deleted_total{app_id=\"cart\"} 3",
         "dapr_operator_watch_in_sync{resource=\"services\"} 1",
         "dapr_operator_watch_failures_total{resource=\"rollouts\"} 0",
@@ -479,7 +479,7 @@ fn of_two_workloads_with_one_app_id_only_the_owner_of_the_service_mends_it() {
     assert_eq!(made.owner::<StatefulSet>("ns"), None);
 }
 
-/// Waits until there are so many requests, for ten minutes.
+/// Waits until there are this many requests, for ten minutes.
 async fn asked(server: &Server, method: &str, address: &str, times: usize) {
     let asked = server.asked(method, address, times);
     tokio::time::timeout(Duration::from_secs(600), asked)
@@ -525,7 +525,7 @@ async fn of_workloads_with_one_app_id_the_service_is_left_to_its_owner_and_when_
     assert_eq!(server.requests("PUT", SERVICE).len(), 0);
 
     server.delete(second);
-    // The cluster collects what it owned, also what is made for it before its end is known here.
+    // The cluster collects its services, also one created before its deletion is known here.
     let mut made = 0;
     while owner() == "second" {
         server.delete(SERVICE);
@@ -536,7 +536,7 @@ async fn of_workloads_with_one_app_id_the_service_is_left_to_its_owner_and_when_
     assert!(["cart", "third"].contains(&owner().as_str()), "{}", owner());
     assert_eq!(server.requests("PUT", SERVICE).len(), 0);
 
-    // Who is deployed later has it.
+    // The workload deployed later owns it.
     server.put(second, named("second", "u4"));
     asked(&server, "PUT", SERVICE, 1).await;
     tokio::time::sleep(Duration::from_secs(60)).await;

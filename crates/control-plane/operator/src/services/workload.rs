@@ -1,4 +1,4 @@
-//! What makes pods: deployments, stateful sets, rollouts.
+//! Workloads that create pods: deployments, stateful sets, rollouts.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -52,7 +52,7 @@ pub(super) struct Workload<K> {
     pub(super) grpc: i32,
     pub(super) internal: i32,
     pub(super) metrics_port: i32,
-    /// More annotations for the service.
+    /// Additional annotations for the service.
     pub(super) annotations: Vec<(String, String)>,
     kind: PhantomData<fn() -> K>,
 }
@@ -87,7 +87,7 @@ struct ObjectMeta {
 struct Spec {
     #[serde(default)]
     selector: Option<Selector>,
-    /// A rollout may name a deployment in its place, which is looked at by itself.
+    /// A rollout may refer to a deployment instead, which is handled by itself.
     #[serde(default)]
     template: Template,
 }
@@ -118,7 +118,7 @@ impl<K: Owner> Watched for Workload<K> {
         let object: Object = serde_json::from_value(object).map_err(|error| error.to_string())?;
         let annotations = object.spec.template.metadata.annotations.unwrap_or_default();
         let annotations = Annotations(&annotations);
-        // Any word for true, as with Dapr: a service without sidecars behind it harms nobody.
+        // Any value that means true, as in Dapr: a service without sidecars is harmless.
         if object.metadata.deletion_timestamp.is_some() || !annotations.boolean(ENABLED, false) {
             return Ok(None);
         }
@@ -161,7 +161,7 @@ impl<K: Owner> Watched for Workload<K> {
     }
 }
 
-/// `k=v,k2=v2`; what is no pair is left out.
+/// Parses `k=v,k2=v2`; other entries are ignored.
 fn pairs(text: &str) -> Vec<(String, String)> {
     let pair = |part: &str| {
         let (key, value) = part.split_once('=')?;

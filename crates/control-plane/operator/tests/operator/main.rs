@@ -1,4 +1,4 @@
-//! A whole operator between a server of the Kubernetes API, a real sentry, and sidecars.
+//! A complete operator with a fake Kubernetes API server, a real sentry, and sidecars.
 #![expect(
     clippy::unwrap_used,
     reason = "functions that tests share may fail like tests"

@@ -1,4 +1,4 @@
-//! An operator to test, and a sidecar's side of its contract.
+//! An operator under test, and a sidecar's side of its contract.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use tempfile::TempDir;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Channel;
 
-/// Longest wait for something that has to happen.
+/// Deadline for expected events.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 const TRUST_DOMAIN: &str = "cp.example";
 pub(crate) const DEFINITION: &str =
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/subscriptions.dapr.io";
 
-/// A running operator with its surroundings; all of it ends when this is dropped.
+/// A running operator with its environment; all of it stops when dropped.
 pub(crate) struct Running {
     pub(crate) api: Server,
     pub(crate) addresses: Addresses,
@@ -65,7 +65,7 @@ pub(crate) async fn start(more: &[&str]) -> Running {
     start_on(Server::start().await, more).await
 }
 
-/// As [`start`], in a cluster that may have objects.
+/// Like [`start`], in a cluster that may have objects.
 pub(crate) async fn start_on(api: Server, more: &[&str]) -> Running {
     let folder = tempfile::tempdir().unwrap();
     let stop = CancellationToken::new();
@@ -179,7 +179,7 @@ impl Running {
     }
 }
 
-/// The answer to a GET, as text.
+/// The response to a GET as text.
 pub(crate) async fn http(address: std::net::SocketAddr, path: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let Ok(mut stream) = tokio::net::TcpStream::connect(address).await else {

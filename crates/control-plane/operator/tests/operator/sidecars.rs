@@ -62,7 +62,7 @@ async fn a_sidecar_is_given_what_its_namespace_and_app_may_see() {
     let all: Value = serde_json::from_slice(&listed[0]).unwrap();
     assert_eq!(all["spec"]["metadata"][0]["value"], STANDARD.encode("secret"));
 
-    // Scopes make a component come and go.
+    // Scopes add and remove a component.
     running.component("others", &["other", "cart"], json!([]));
     assert_eq!(next(&mut changes).await, (Created.into(), "others".to_owned()));
     running.component("others", &["cart"], json!([{"name": "x", "value": "y"}]));

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_listen_on_addresses() {
+    fn listens_on_addresses() {
         for (own, listens) in [
             ("http://127.0.0.1:2380", "http://127.0.0.1:2380"),
             ("http://localhost:2380", "http://127.0.0.1:2380"),

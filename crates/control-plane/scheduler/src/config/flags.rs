@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_of_flags_has_them_all() {
+    fn flags_are_documented() {
         outrigger_testing::pages::Page::read("reference/flags.md")
             .check("scheduler", &outrigger_flags::reference(FLAGS));
     }

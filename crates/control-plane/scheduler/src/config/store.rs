@@ -81,7 +81,7 @@ impl End {
         };
         let Some((scheme, rest)) = scheme else {
             postgres::check(text).map_err(|why| {
-                format!("it is not embedded, etcd://host:port or a connection string of PostgreSQL: {why}")
+                format!("it is not `embedded`, etcd://host:port or a connection string of PostgreSQL: {why}")
             })?;
             return Ok(Self::Postgres(PostgresAccess(text.to_owned())));
         };

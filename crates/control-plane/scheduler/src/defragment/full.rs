@@ -69,8 +69,8 @@ impl SpaceRecovery {
         let full = self.full.get_or_insert_with(|| {
             tracing::warn!(
                 target: LOG,
-                "etcd has reached its quota of {} bytes (--etcd-space-quota) and stores no new jobs: delete some, or raise it \
-                 and restart the scheduler",
+                "etcd has reached its quota of {} bytes (--etcd-space-quota) and stores no new jobs: delete jobs, or \
+                 raise the quota and restart the scheduler",
                 of.quota
             );
             Attempts::default()
@@ -95,7 +95,7 @@ impl SpaceRecovery {
             of.defragment().await?;
             let before = now.db_size;
             now = of.status().await?;
-            tracing::info!(target: LOG, "the file of etcd had {before} bytes and has {} now", now.db_size);
+            tracing::info!(target: LOG, "etcd's file was defragmented from {before} to {} bytes", now.db_size);
         }
         if bytes(now.db_size) > self.most {
             return Ok(());
@@ -104,7 +104,7 @@ impl SpaceRecovery {
         self.full = None;
         tracing::info!(
             target: LOG,
-            "etcd has room again, {} of {} bytes are in use: its alarm NOSPACE is taken back, and new jobs are stored",
+            "etcd accepts new jobs again: {} of {} bytes are in use, its NOSPACE alarm is disarmed",
             now.db_size,
             of.quota
         );

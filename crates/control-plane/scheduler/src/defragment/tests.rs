@@ -30,7 +30,7 @@ async fn status(of: &Defragment) -> StatusResponse {
 }
 
 #[tokio::test]
-async fn the_file_of_an_etcd_whose_jobs_are_gone_becomes_small_again() {
+async fn defragments_after_deletions() {
     let Some(etcd) = Etcd::start() else { return };
     let client = defragment(&etcd, u64::MAX);
     let mut kv = KvClient::new(channel(&etcd).await);
@@ -115,7 +115,7 @@ async fn takes(of: &Defragment) -> Result<(), StorageError> {
 
 /// Invariant: the alarm is disarmed once there is space, not before, and no other alarm is disarmed.
 #[tokio::test]
-async fn an_etcd_that_was_full_takes_jobs_again_when_some_are_gone() {
+async fn full_etcd_recovers_after_deletions() {
     let Some(etcd) = Etcd::start_with_quota(QUOTA) else {
         return;
     };
@@ -167,7 +167,7 @@ async fn an_etcd_that_was_full_takes_jobs_again_when_some_are_gone() {
 
 /// Invariant: a raised quota also ends the alarm.
 #[tokio::test]
-async fn an_etcd_that_may_have_more_takes_jobs_again() {
+async fn full_etcd_recovers_with_raised_quota() {
     let Some(etcd) = Etcd::start_with_quota(QUOTA) else {
         return;
     };

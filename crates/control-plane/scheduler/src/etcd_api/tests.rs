@@ -67,7 +67,7 @@ async fn keys(api: &EtcdApi, request: RangeRequest) -> Vec<Bytes> {
 }
 
 #[tokio::test]
-async fn jobs_that_tools_write_are_jobs() {
+async fn stores_jobs_of_tools() {
     let mut opened = open();
     let api = &opened.api;
     for key in ["dapr/jobs/app||ns||app||a", "dapr/jobs/app||ns||app||b"] {
@@ -133,7 +133,7 @@ fn job_like(value: &Bytes) -> Bytes {
 }
 
 #[tokio::test]
-async fn transactions_write_all_or_the_other() {
+async fn runs_one_transaction_branch() {
     let opened = open();
     let api = &opened.api;
     let key = "dapr/jobs/app||ns||app||a";
@@ -168,7 +168,7 @@ async fn transactions_write_all_or_the_other() {
 }
 
 #[tokio::test]
-async fn what_the_scheduler_could_not_read_is_refused() {
+async fn refuses_unreadable_jobs() {
     let opened = open();
     let api = &opened.api;
     for (key, value) in [
@@ -197,7 +197,7 @@ async fn what_the_scheduler_could_not_read_is_refused() {
 }
 
 #[tokio::test]
-async fn an_answer_without_room_is_refused_and_nothing_is_written() {
+async fn rolls_back_too_large_response() {
     let opened = open();
     let mut api = opened.api.clone();
     let (old, new) = ("dapr/jobs/app||ns||app||a", "dapr/jobs/app||ns||app||b");

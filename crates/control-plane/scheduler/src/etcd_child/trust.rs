@@ -73,8 +73,8 @@ impl Trust {
         let delay = pace.spread.mul_f64(rand::random_range(0.0..1.0));
         tracing::info!(
             target: LOG,
-            "the root certificates of etcd's members changed, and etcd reads them only at its start: it is \
-             restarted in {} seconds",
+            "the root certificates of etcd's members changed: restarting etcd in {} seconds, because it reads them \
+             only at start",
             delay.as_secs()
         );
         sleep(delay).await;
@@ -83,12 +83,13 @@ impl Trust {
             if begun.elapsed() >= pace.give_up_after {
                 tracing::warn!(
                     target: LOG,
-                    "etcd's member at {silent} still does not answer: etcd is restarted all the same, to trust the new root \
+                    "etcd's member at {silent} still does not answer: restarting etcd anyway, to trust the new root \
                      certificates"
                 );
                 break;
             }
-            tracing::info!(target: LOG, "etcd's member at {silent} does not answer: etcd is restarted when it does");
+            tracing::info!(target: LOG, "etcd's member at {silent} does not answer: delaying the restart of etcd \
+                                         until it does");
             sleep(pace.look).await;
         }
         // etcd may have exited and read the file when the supervisor restarted it.

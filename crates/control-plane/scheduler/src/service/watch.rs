@@ -59,7 +59,7 @@ pub(super) async fn jobs(
     };
     tracing::debug!(
         target: "dapr.scheduler.server",
-        "a sidecar of {}/{} accepts triggers", initial.namespace, initial.app_id
+        "sidecar of {}/{} connected for triggers", initial.namespace, initial.app_id
     );
     let (answers, stream) = mpsc::channel(WINDOW);
     service.streams.spawn(serve(
@@ -144,7 +144,7 @@ async fn listen(connection: &Connection, mut messages: Streaming<WatchJobsReques
             Ok(WatchJobsRequestResultStatus::Failed) => Outcome::Failed,
             Err(_) => {
                 return Some(Status::unknown(format!(
-                    "unknown status {} of a result",
+                    "unknown result status {}",
                     result.status
                 )));
             }
@@ -179,9 +179,7 @@ async fn send(
             }
         }
         if due.recv_many(&mut batch, at_once).await == 0 {
-            return Some(Status::unknown(
-                "the answer is for an unknown trigger of this stream",
-            ));
+            return Some(Status::unknown("unknown trigger in an answer on this stream"));
         }
         let wanted = batch.iter().map(|delivery| JobRef {
             name: Arc::clone(&delivery.name),

@@ -62,7 +62,7 @@ impl Backend for Etcd {
             for response in answer.responses {
                 let Some(response_op::Response::ResponseRange(range)) = response.response else {
                     return Err(StorageError::Failed(
-                        "etcd sent a response of another kind".to_owned(),
+                        "etcd sent a response of an unexpected kind".to_owned(),
                     ));
                 };
                 found.push(range.kvs.into_iter().next().map(pair));

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_end_where_other_keys_begin() {
+    fn bounds_prefix_ranges() {
         assert_eq!(Range::prefix("ab").below.as_deref(), Some(b"ac".as_slice()));
         assert_eq!(
             Range::prefix([b'a', 0xff]).below.as_deref(),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_know_their_keys() {
+    fn range_contains_its_keys() {
         let one = Range::one("a");
         assert!(one.has(b"a") && !one.has(b"a\0") && !one.has(b"b"));
         assert_eq!(one.only(), Some(b"a".as_slice()));

@@ -119,7 +119,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn jobs_that_are_due_wait_for_a_store_that_hangs() {
+async fn due_jobs_wait_for_hanging_store() {
     const JOBS: u64 = 20;
     let limits = Limits {
         in_flight: 4,
@@ -161,7 +161,7 @@ async fn jobs_that_are_due_wait_for_a_store_that_hangs() {
 /// Invariant: a scheduler whose lease may have expired unnoticed, because the process was suspended, triggers
 /// nothing until it has read its jobs again.
 #[tokio::test]
-async fn a_lease_that_may_have_ended_is_noticed_before_anything_is_triggered() {
+async fn triggers_nothing_after_lease_deadline() {
     let limits = Limits {
         in_flight: 4,
         unstored: 3,
@@ -190,7 +190,7 @@ async fn a_lease_that_may_have_ended_is_noticed_before_anything_is_triggered() {
 
 /// Invariant: at shutdown the scheduler accepts answers to triggers in flight and sends no new triggers.
 #[tokio::test]
-async fn what_is_under_way_at_the_end_is_answered() {
+async fn accepts_answers_during_shutdown() {
     let limits = Limits {
         in_flight: 8,
         unstored: 8,
@@ -235,7 +235,7 @@ fn connecting() -> (Driver, Command, oneshot::Receiver<Connection>) {
 }
 
 #[test]
-fn a_stream_that_answers_what_it_was_not_asked_is_told_of_once() {
+fn logs_unknown_answer_once() {
     let now = Timestamp::now();
     let (mut driver, connect, mut connection) = connecting();
     driver.command(connect, now);
@@ -251,7 +251,7 @@ fn a_stream_that_answers_what_it_was_not_asked_is_told_of_once() {
 /// Regression: if the caller left while its stream was being connected, the stream stayed and took triggers
 /// forever.
 #[test]
-fn a_stream_whose_caller_goes_while_it_is_connected_is_disconnected() {
+fn disconnects_abandoned_stream() {
     let now = Timestamp::now();
     let (mut driver, connect, connection) = connecting();
     driver.command(connect, now);

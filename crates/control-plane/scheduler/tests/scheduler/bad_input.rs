@@ -6,7 +6,7 @@ use tonic::Code;
 use crate::running::{app, due, schedule, start};
 
 #[tokio::test]
-async fn calls_that_make_no_sense_are_refused() {
+async fn refuses_invalid_calls() {
     let running = start().await;
     let mut client = running.client().await;
     let every = |schedule: &str| Job {
@@ -92,7 +92,7 @@ async fn calls_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test]
-async fn a_job_is_replaced_only_when_that_is_wanted() {
+async fn replaces_job_only_with_overwrite() {
     let running = start().await;
     let mut client = running.client().await;
     client
@@ -119,7 +119,7 @@ async fn a_job_is_replaced_only_when_that_is_wanted() {
 }
 
 #[test]
-fn no_etcd_outlives_a_scheduler_that_ended_before_it_began() {
+fn etcd_never_outlives_scheduler() {
     // Of another parent than the one that started this.
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_scheduler"))
         .args(["--become-etcd", "0", "--version"])

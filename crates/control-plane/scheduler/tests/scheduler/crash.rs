@@ -158,7 +158,7 @@ async fn take(address: String, wanted: Option<HashSet<String>>, fired: &mut Hash
 
 /// Invariant: killed at any time, and started again, it loses no job that it acknowledged, and triggers none early.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_acknowledged_job_is_lost_or_early() {
+async fn kills_lose_no_acknowledged_job() {
     let folder = tempfile::tempdir().unwrap();
     let (mut acknowledged, mut fired) = (HashMap::new(), HashMap::new());
     for round in 0..6 {

@@ -111,7 +111,7 @@ impl Drop for Runs {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_loses_nothing_that_was_acknowledged() {
+async fn full_disk_keeps_acknowledged_jobs() {
     let folder = tempfile::tempdir().unwrap();
     let Some(mut runs) = Runs::start(folder.path(), 2) else {
         return;
@@ -177,7 +177,7 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
 
 /// Regression: on a full disk deletes failed, and a scheduler that was killed did not start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_is_read_deleted_from_and_started_on() {
+async fn full_disk_allows_reads_and_deletions() {
     let folder = tempfile::tempdir().unwrap();
     let Some(mut runs) = Runs::start(folder.path(), 24) else {
         return;
@@ -245,7 +245,7 @@ async fn a_full_disk_is_read_deleted_from_and_started_on() {
 
 /// Invariant: a job whose bytes have changed is neither handed out nor triggered, and those that are due with it are.
 #[tokio::test]
-async fn a_damaged_job_holds_up_no_other() {
+async fn damaged_job_blocks_no_other() {
     let running = start().await;
     let mut client = running.client().await;
     for name in ["a", "damaged", "z"] {

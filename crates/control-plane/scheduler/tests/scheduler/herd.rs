@@ -13,7 +13,7 @@ const HERD: usize = 200;
 /// Invariant: a sidecar that takes triggers and never answers one holds up neither another app nor an actor type of its
 /// namespace, though its jobs were there first; and once it answers, all of them come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_app_with_a_herd_of_due_jobs_holds_up_nobody_else() {
+async fn slow_app_delays_no_other() {
     let running = start_with(&[format!("--workers={WORKERS}")]).await;
     let mut client = running.client().await;
     let mut silent = Sidecar::connect(&mut client, "silent", &[]).await;

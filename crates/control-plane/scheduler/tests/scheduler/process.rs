@@ -19,7 +19,7 @@ fn with(arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn help_and_mistakes() {
+fn prints_help_and_errors() {
     let (code, text) = run(&with(&["--help"]));
     assert!(
         code == Some(0) && text.contains("--etcd-data-dir string"),
@@ -39,7 +39,7 @@ fn help_and_mistakes() {
 }
 
 #[test]
-fn it_ends_gracefully_and_its_store_can_be_copied() {
+fn shuts_down_and_takes_snapshots() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = arguments(folder.path());
     let mut child = Command::new(env!("CARGO_BIN_EXE_scheduler"))
@@ -74,7 +74,7 @@ fn it_ends_gracefully_and_its_store_can_be_copied() {
 
     let restore = [arguments, with(&[&format!("--restore-from={}", copy.display())])].concat();
     let (code, text) = run(&restore);
-    assert!(code == Some(1) && text.contains("exists already"), "{text}");
+    assert!(code == Some(1) && text.contains("already exists"), "{text}");
     let empty = tempfile::tempdir().unwrap();
     let data = format!("--etcd-data-dir={}", empty.path().display());
     assert_eq!(run(&[restore, vec![data]].concat()).0, Some(0));

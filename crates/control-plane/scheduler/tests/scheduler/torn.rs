@@ -127,7 +127,7 @@ impl Left {
 /// Invariant: a log that ends in the middle of a write, as a loss of power leaves it, loses no job that was acknowledged, and
 /// triggers none early.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_that_was_torn_off_takes_no_job_along() {
+async fn torn_write_loses_no_job() {
     let left = left(false).await;
     let mut tally = Tally::default();
     for place in left.places() {
@@ -138,7 +138,7 @@ async fn a_write_that_was_torn_off_takes_no_job_along() {
 
 /// Invariant: the same where records of that write are there, but are not what was written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_that_was_changed_takes_no_job_along() {
+async fn damaged_write_loses_no_job() {
     let left = left(false).await;
     let mut tally = Tally::default();
     for place in left.places() {
@@ -150,7 +150,7 @@ async fn a_write_that_was_changed_takes_no_job_along() {
 /// Invariant: where a disk changes the last write after its caller was told, that one job is lost, and no other. A write that a
 /// loss of power cut off looks the same; `storage/embedded/tests/log.rs` has what is said of it at the start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acknowledged_write_that_was_changed_takes_no_other_job_along() {
+async fn damaged_write_loses_no_other_job() {
     let left = left(true).await;
     let mut tally = Tally::default();
     let places = left.places();

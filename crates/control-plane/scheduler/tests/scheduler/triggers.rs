@@ -33,7 +33,7 @@ async fn jobs(running: &Running, app_id: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_tick_is_delivered_once_with_its_payload() {
+async fn delivers_trigger_once_with_payload() {
     let running = start().await;
     let mut client = running.client().await;
     let data = prost_types::Any {
@@ -74,7 +74,7 @@ async fn a_tick_is_delivered_once_with_its_payload() {
 }
 
 #[tokio::test]
-async fn repeats_come_one_after_the_other_and_end() {
+async fn repeats_in_order_and_ends() {
     let running = start().await;
     let mut client = running.client().await;
     let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
@@ -98,7 +98,7 @@ async fn repeats_come_one_after_the_other_and_end() {
 }
 
 #[tokio::test]
-async fn names_with_separators_arrive_whole() {
+async fn delivers_names_with_separators() {
     let running = start().await;
     let mut client = running.client().await;
     let mut sidecar = Sidecar::connect(&mut client, "app", &["Ferry"]).await;
@@ -134,7 +134,7 @@ async fn names_with_separators_arrive_whole() {
 }
 
 #[tokio::test]
-async fn failures_follow_the_policy() {
+async fn applies_failure_policy() {
     let running = start().await;
     let mut client = running.client().await;
     let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
@@ -182,7 +182,7 @@ async fn failures_follow_the_policy() {
 
 /// Invariant: what a sidecar was killed over goes to another one.
 #[tokio::test]
-async fn what_a_lost_sidecar_had_goes_to_another() {
+async fn redelivers_after_sidecar_loss() {
     let running = start().await;
     let mut client = running.client().await;
     let mut first = Sidecar::connect(&mut client, "app", &["type"]).await;
@@ -219,7 +219,7 @@ async fn what_a_lost_sidecar_had_goes_to_another() {
 }
 
 #[tokio::test]
-async fn an_answer_to_nothing_ends_the_stream() {
+async fn unknown_answer_ends_stream() {
     let running = start().await;
     let mut client = running.client().await;
     let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
@@ -231,7 +231,7 @@ async fn an_answer_to_nothing_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn jobs_are_found_and_deleted_by_what_they_belong_to() {
+async fn finds_and_deletes_jobs_by_target() {
     let running = start().await;
     let mut client = running.client().await;
     for name in ["a1", "a2", "b"] {
@@ -277,7 +277,7 @@ async fn jobs_are_found_and_deleted_by_what_they_belong_to() {
 }
 
 #[tokio::test]
-async fn sidecars_are_told_where_it_is() {
+async fn announces_address_to_sidecars() {
     let running = start().await;
     let mut hosts = running
         .client()
@@ -298,7 +298,7 @@ async fn sidecars_are_told_where_it_is() {
 
 /// Invariant: a trigger whose sidecar is cut off without a word goes to another one, about 8 seconds later.
 #[tokio::test]
-async fn the_trigger_of_a_sidecar_that_is_cut_off_goes_to_another() {
+async fn redelivers_after_sidecar_partition() {
     let running = start().await;
     let way = Proxy::start(running.addresses.grpc.port()).await;
     let mut over = client(format!("127.0.0.1:{}", way.port)).await;
@@ -319,7 +319,7 @@ async fn the_trigger_of_a_sidecar_that_is_cut_off_goes_to_another() {
 
 /// Invariant: what an app answers soon after its scheduler was told to end is stored, and does not come again.
 #[tokio::test]
-async fn an_answer_that_comes_while_the_scheduler_ends_is_stored() {
+async fn stores_answer_during_shutdown() {
     let folder = tempfile::tempdir().unwrap();
     let flags = [format!("--etcd-data-dir={}", folder.path().display())];
     let running = start_with(&flags).await;

@@ -27,10 +27,10 @@ const LIMITS: ServerLimits = ServerLimits {
 const ONE: &str = "/dapr.proto.scheduler.v1.Scheduler/ScheduleJob";
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
-/// Reads a request whole and says how that went, or answers with a megabyte where the path is `/large`.
+/// Reads a request to its end and reports the result, or answers `/large` with a megabyte.
 async fn answer(request: Request<Body>) -> Result<Response<Body>, Infallible> {
     if request.uri().path() == "/large" {
-        // As tonic answers: one piece, then trailers.
+        // Like tonic: one piece, then trailers.
         let message = Full::new(Bytes::from(vec![0; 1 << 20]));
         let trailers = async { Some(Ok(HeaderMap::new())) };
         return Ok(Response::new(Body::new(message.with_trailers(trailers))));
@@ -55,7 +55,7 @@ fn silent(bytes: &'static [u8]) -> Pieces {
     begun(Bytes::from_static(bytes))
 }
 
-/// Nothing but the end.
+/// An empty body.
 fn nothing() -> Pieces {
     StreamBody::new(stream::empty().boxed())
 }
@@ -68,7 +68,7 @@ async fn connect_to(calls: Arc<Calls>) -> (SendRequest<Pieces>, JoinHandle<()>) 
     let (near, far) = tokio::io::duplex(64 * 1024);
     let service = tower::service_fn(answer);
     let served = tokio::spawn(drive(far, LIMITS, calls, service, |_| {}, pending()));
-    // Pings are answered by this connection.
+    // This connection answers pings.
     let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(64 * 1024);
     let (sender, connection) = builder.handshake(TokioIo::new(near)).await.unwrap();
@@ -91,7 +91,7 @@ async fn a_message_with_too_many_fields_is_refused() {
     let (mut sender, _served) = connect().await;
     let many = [0x1a, 0].repeat(MAX_FIELDS + 1);
     let flat = [&[0, 0, 4, 0, 2][..], &many].concat();
-    // The first message of a stream of jobs, whose types of actors are in a message of their own.
+    // The first message of a stream of jobs, with actor types in a nested message.
     let nested = [&[0, 0, 4, 0, 6, 0x0a, 0x82, 0x80, 0x10][..], &many].concat();
     for (path, message) in [
         (ONE, &flat),
@@ -117,7 +117,7 @@ async fn half_a_message_is_given_up_though_pings_are_answered() {
         assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{path}: {status:?}");
         assert_eq!(begun.elapsed().as_secs(), MESSAGE_TIMEOUT.as_secs(), "{path}");
     }
-    // Others are served meanwhile and behind it.
+    // Other calls are served during and after it.
     assert_eq!(status(&mut sender, ONE, nothing()).await.code(), tonic::Code::Ok);
 }
 
@@ -156,7 +156,7 @@ async fn an_answer_that_nobody_reads_ends_the_connection_without_another_call() 
     let waited = begun.elapsed();
     assert!(waited >= UNREAD && waited < IDLE, "{waited:?}");
     drop(response);
-    // One that is read in steps is not given up.
+    // A response that is read slowly is not aborted.
     let (mut sender, served) = connect().await;
     let mut response = sender.send_request(call("/large", nothing())).await.unwrap();
     let mut read = 0;
@@ -176,14 +176,14 @@ async fn an_answer_that_nobody_reads_ends_its_call_and_none_beside_it() {
     let watching = tokio::spawn(watching);
     for _ in 0..3 {
         let response = sender.send_request(call("/large", nothing())).await.unwrap();
-        // More than the time limit and the pause between two looks.
+        // More than the time limit plus the polling interval.
         tokio::time::sleep(UNREAD + 2 * POLL_INTERVAL).await;
         let read = response.into_body().collect().await;
         let error = format!("{:?}", read.unwrap_err());
         assert!(error.contains("CANCEL, Remote"), "{error}");
         assert!(!watching.is_finished() && !served.is_finished());
     }
-    // What is read meanwhile is served as before.
+    // Responses that are read are served as before.
     let read = sender.send_request(call("/large", nothing())).await.unwrap();
     let read = read.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(read.len(), 1 << 20);
@@ -193,7 +193,7 @@ async fn an_answer_that_nobody_reads_ends_its_call_and_none_beside_it() {
 #[tokio::test]
 async fn what_a_connection_has_begun_is_bounded() {
     let (sender, _served) = connect().await;
-    // Messages of 16 MiB, of each one byte is missing.
+    // Messages of 16 MiB, each lacking one byte.
     let most = UNFINISHED / (16 << 20);
     let calls = (0..=most).map(|_| {
         let mut sender = sender.clone();
@@ -229,8 +229,8 @@ fn the_methods_that_take_streams_are_those_of_the_contract() {
     assert_eq!(streaming, CLIENT_STREAMING);
 }
 
-/// Invariant: connections with a few calls are served, whatever others have and however many of their streams stay open. One with
-/// more than its share is refused, until some of its calls end.
+/// Invariant: connections with few calls are served, however many streams others keep open. A connection
+/// above its share is refused until some of its calls end.
 #[tokio::test]
 async fn only_connections_with_many_calls_are_refused() {
     const LIMIT: usize = 16;

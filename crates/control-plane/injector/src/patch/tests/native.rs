@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The sidecar of a pod that has a native one.
+/// The native sidecar of a pod.
 fn native_of(pod: &Value) -> &Value {
     pod["spec"]["initContainers"].as_array().unwrap().last().unwrap()
 }

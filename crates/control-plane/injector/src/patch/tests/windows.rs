@@ -1,4 +1,4 @@
-//! Pods for Windows.
+//! Windows pods.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Annotations with values that cannot be.
+//! Annotations with invalid values.
 
 use super::*;
 
@@ -64,7 +64,7 @@ fn what_the_api_server_would_not_take_of_volumes_variables_and_images_is_refused
             "no warning besides"
         );
     }
-    // What the pod has no volume for is not mounted.
+    // Volumes that the pod lacks are not mounted.
     let read: Pod = serde_json::from_value(pod(&json!({"volume-mounts": "data:,more:/x,less:/x"}))).unwrap();
     assert!(operations(&read, &settings(), &context()).is_ok());
 }

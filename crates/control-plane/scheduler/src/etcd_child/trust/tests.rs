@@ -49,7 +49,7 @@ fn followed(
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_certificates_restart_it_once_and_the_same_ones_do_not() {
+async fn restarts_once_on_new_certificates() {
     let folder = tempfile::tempdir().unwrap();
     let anchors = anchors();
     let (supervised, ordered, _follow) = followed(folder.path(), Vec::new(), &anchors);
@@ -70,7 +70,7 @@ async fn other_certificates_restart_it_once_and_the_same_ones_do_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_ended_by_itself_meanwhile_is_not_restarted() {
+async fn skips_restart_after_exit() {
     let folder = tempfile::tempdir().unwrap();
     let (supervised, ordered, _follow) = followed(folder.path(), Vec::new(), &anchors());
     std::fs::write(folder.path().join("ca.pem"), "two").unwrap();
@@ -83,7 +83,7 @@ async fn one_that_ended_by_itself_meanwhile_is_not_restarted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_that_do_not_answer_are_waited_for_but_not_for_ever() {
+async fn waits_for_silent_members_with_deadline() {
     let listening = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let answers = listening.local_addr().unwrap().to_string();
     // Nothing listens on port 0.
@@ -119,7 +119,7 @@ fn program(folder: &Path) -> PathBuf {
 }
 
 #[tokio::test]
-async fn the_child_is_asked_to_end_and_started_again() {
+async fn restarts_child_gracefully() {
     let folder = tempfile::tempdir().unwrap();
     let (program, supervised) = (program(folder.path()), supervised(folder.path()));
     let journal = || std::fs::read_to_string(folder.path().join("told")).unwrap_or_default();
@@ -159,7 +159,7 @@ async fn the_child_is_asked_to_end_and_started_again() {
 }
 
 #[test]
-fn the_other_members_are_those_of_the_flags() {
+fn reads_peers_from_flags() {
     let members = "a=https://a.ns:2380,b=https://b.ns:2380/,b=https://b.ns:2380,c=http://[::1]:2381";
     assert_eq!(others(members, "a"), ["[::1]:2381", "b.ns:2380"]);
     assert!(others("", "a").is_empty());

@@ -53,17 +53,16 @@ impl fmt::Display for Unused {
         match &self.damage {
             LogDamage::Changed { at, behind } => write!(
                 f,
-                "the log {file} of the store has a record at byte {at} that is not as it was written, and {behind} behind it: none \
-                 of them is used. They are of a write that a loss of power cut off, which no caller was told of, or the disk \
-                 has changed them: then jobs are as they were before those writes. Where no power was lost, check the disk, and \
-                 compare the jobs with what was scheduled last"
+                "the log {file} of the store has a damaged record at byte {at} and {behind} records after it; all of \
+                 them are discarded. After a loss of power they belong to an unacknowledged write. Otherwise the \
+                 disk is damaged and the writes in them are lost: check the disk, and compare the jobs with the \
+                 latest requests"
             ),
             LogDamage::Last { at, bytes } => write!(
                 f,
-                "the last write in the log {file} of the store is not whole, and is discarded: {bytes} bytes from byte {at} on. \
-                 It was cut off by a kill or a loss of power, and no caller was told of it, or the disk has changed it: then the \
-                 jobs that were stored or deleted last are as they were before. Where nothing was killed and no power was \
-                 lost, check the disk, and compare the jobs with what was scheduled last"
+                "the last write in the log {file} of the store is incomplete and discarded: {bytes} bytes from byte \
+                 {at}. After a kill or a loss of power it is an unacknowledged write. Otherwise the disk is damaged \
+                 and the last write is lost: check the disk, and compare the jobs with the latest requests"
             ),
         }
     }
@@ -75,7 +74,7 @@ pub(super) fn look(location: &Location) {
         Ok(None) => {}
         Ok(Some(unused)) => tracing::warn!(target: LOG, "{unused}"),
         // Opening the store reports the problem.
-        Err(error) => tracing::debug!(target: LOG, "cannot inspect the log of the store: {error}"),
+        Err(error) => tracing::debug!(target: LOG, "cannot inspect the store's log: {error}"),
     }
 }
 

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn work_on_a_range_does_not_grow_with_the_jobs_beside_it() {
+    fn range_cost_is_independent_of_neighbors() {
         let (few, many) = (connection(10), connection(5000));
         // The keys before all jobs, the first job, and a missing job.
         for range in [
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_without_an_end_has_all_that_follows() {
+    fn scans_unbounded_range() {
         let connection = connection(10);
         assert_eq!(count(&connection, &Range::prefix("")).unwrap(), 10);
         let from = Range {

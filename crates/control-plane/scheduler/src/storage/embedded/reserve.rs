@@ -82,14 +82,14 @@ impl Reserve {
                 let _ = std::fs::remove_file(&self.path);
                 tracing::warn!(
                     target: LOG,
-                    "cannot keep {SIZE} bytes of the disk in {}: when the disk is full, deletes fail, and the scheduler does not \
-                     start",
+                    "cannot reserve {SIZE} bytes of disk space in {}: if the disk is full, deletions fail and the \
+                     scheduler does not start",
                     self.path.display()
                 );
                 return;
             }
             Some(true) if is_whole => {
-                tracing::info!(target: LOG, "the disk has space again, for new jobs too");
+                tracing::info!(target: LOG, "the disk has space again, accepting new jobs");
             }
             _ => {}
         }
@@ -118,7 +118,8 @@ impl Reserve {
         if is_short && !self.is_short() {
             tracing::error!(
                 target: LOG,
-                "the disk is full: jobs are refused until it has {SIZE} bytes for the scheduler again; jobs can be deleted"
+                "the disk is full: jobs are refused until {SIZE} bytes are free for the scheduler; jobs can be \
+                 deleted"
             );
         }
         self.is_short = Some(is_short);
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_earlier_run_kept_is_released_and_taken_again() {
+    fn releases_and_restores_reserve() {
         let folder = tempfile::tempdir().unwrap();
         let location = Location {
             folder: folder.path().to_owned(),
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_that_is_used_up_is_a_full_disk() {
+    fn treats_exhausted_quota_as_full() {
         // EDQUOT and ENOSPC on Linux.
         for (code, expected) in [(122, true), (28, true), (5, false)] {
             assert_eq!(is_full(&io::Error::from_raw_os_error(code)), expected, "{code}");

@@ -65,7 +65,7 @@ async fn put(changes: &mut mpsc::Receiver<Change>) -> (Name, Version) {
 }
 
 #[tokio::test]
-async fn files_are_for_their_owner() {
+async fn restricts_file_permissions() {
     use std::os::unix::fs::PermissionsExt;
     let base = tempfile::tempdir().unwrap();
     let (folder, copy) = (base.path().join("data/ns-0"), base.path().join("copy.db"));
@@ -113,7 +113,7 @@ async fn files_are_for_their_owner() {
 }
 
 #[tokio::test]
-async fn what_was_stored_is_there_after_a_restart() {
+async fn survives_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (store, mut changes) = Embedded::open(&location(folder.path())).unwrap();
     assert!(loaded(&mut changes).await.is_empty());
@@ -201,7 +201,7 @@ async fn what_was_stored_is_there_after_a_restart() {
 }
 
 #[tokio::test]
-async fn callers_that_come_together_share_a_write_and_all_are_told() {
+async fn concurrent_calls_share_transaction() {
     let folder = tempfile::tempdir().unwrap();
     let (store, mut changes) = Embedded::open(&location(folder.path())).unwrap();
     loaded(&mut changes).await;
@@ -228,7 +228,7 @@ async fn callers_that_come_together_share_a_write_and_all_are_told() {
 
 /// Invariant: a call refused because the store is full has no effect, and does not undo completed calls.
 #[tokio::test]
-async fn a_full_store_says_so_and_goes_on() {
+async fn full_store_refuses_and_recovers() {
     let folder = tempfile::tempdir().unwrap();
     let small = Location {
         quota: 256 << 10,
@@ -280,7 +280,7 @@ async fn filled(folder: &std::path::Path, jobs: usize) {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_not_ours_is_refused() {
+async fn refuses_foreign_folder() {
     let folder = tempfile::tempdir().unwrap();
     let used = Embedded::open(&location(folder.path())).unwrap();
     assert!(refused(&location(folder.path())).contains("in use by another process"));
@@ -319,7 +319,7 @@ async fn a_folder_that_is_not_ours_is_refused() {
 /// Invariant: a log truncated at any point, as by a kill or a loss of power, contains each call completed
 /// before that point as a whole.
 #[tokio::test]
-async fn a_write_that_was_torn_off_is_as_if_it_had_not_begun() {
+async fn discards_torn_write() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path(), 20).await;
     // The state after a kill: the file, and the log that was not yet checkpointed.

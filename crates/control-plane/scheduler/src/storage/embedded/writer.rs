@@ -185,7 +185,7 @@ impl Writer {
             match self.empty_log() {
                 Err(error) if may_be_full(&error) => {}
                 Err(error) => {
-                    tracing::warn!(target: LOG, "cannot move the log of the store to its file: {error}");
+                    tracing::warn!(target: LOG, "cannot checkpoint the store's log: {error}");
                     return;
                 }
                 Ok(()) => return,
@@ -324,7 +324,7 @@ mod tests {
 
     /// Regression: while calls needed more space than there was, no progress or end of a job was stored.
     #[test]
-    fn ends_of_jobs_are_stored_where_callers_find_no_room() {
+    fn stores_job_ends_without_space() {
         let folder = tempfile::tempdir().unwrap();
         let location = Location {
             folder: folder.path().to_owned(),

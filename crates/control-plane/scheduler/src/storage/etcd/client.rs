@@ -135,7 +135,7 @@ impl Client {
     {
         let turn = self.turn.load(Ordering::Relaxed);
         let Some(stubs) = self.members.get(turn % self.members.len().max(1)) else {
-            return Err(StorageError::Failed("no endpoint of etcd is known".to_owned()));
+            return Err(StorageError::Failed("no etcd endpoint is configured".to_owned()));
         };
         let calling = async {
             let mut request = Request::new(request);
@@ -187,7 +187,7 @@ impl Client {
         };
         let token: MetadataValue<Ascii> = token
             .parse()
-            .map_err(|_| Status::internal("etcd gave a token that is not a valid header value"))?;
+            .map_err(|_| Status::internal("etcd issued a token that is not a valid header value"))?;
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
         Ok(Some(token))
     }
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_addresses() {
+    fn validates_endpoints() {
         let client = |endpoints: &[&str]| {
             check(&EtcdAccess {
                 endpoints: endpoints.iter().map(|&endpoint| endpoint.to_owned()).collect(),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_say_whether_to_try_again() {
+    async fn classifies_failures() {
         let client = client(&["a:1", "b:1"]).unwrap();
         let is = |status: Status| client.failure(client.turn.load(Ordering::Relaxed), &status);
         let unanswered = is(Status::unavailable("etcdserver: leader changed"));

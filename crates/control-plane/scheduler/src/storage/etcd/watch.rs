@@ -213,7 +213,7 @@ mod tests {
 
     /// Regression: the stream was reopened with the same stale token forever, and no events arrived.
     #[tokio::test]
-    async fn a_watch_that_is_refused_for_its_token_goes_on_with_another() {
+    async fn watch_renews_stale_token() {
         for refusal in [
             "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token",
             "rpc error: code = InvalidArgument desc = etcdserver: revision of auth store is old",

@@ -152,8 +152,7 @@ async fn ended(sessions: &Sessions, clock: &ServerClock) -> Result<Option<Ending
         session.client().execute(sql, &[]).await?;
         tracing::warn!(
             target: LOG,
-            "the clock of PostgreSQL was set {} s ahead: the leases of schedulers are extended as if they had been \
-             renewed now",
+            "PostgreSQL's clock was set {} s ahead: extending the leases of all schedulers",
             ahead.as_secs()
         );
     }

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_see_what_came_before_them() {
+    fn conditions_see_earlier_writes() {
         let mut plan = plan();
         let modified = |at| [Condition::Modified(b"a".to_vec(), at)];
         assert_eq!(plan.add(9, &modified(4), &[put("a", "no")]), Some(false));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_write_of_a_key_counts() {
+    fn last_write_of_key_wins() {
         let mut plan = plan();
         let one = Write::Delete(Range::one("a"));
         assert_eq!(plan.add(9, &[], &[one]), Some(true));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_a_lease_that_ended_are_refused() {
+    fn refuses_keys_of_ended_lease() {
         let mut plan = plan();
         let with = |lease| Write::Put {
             key: b"k".to_vec(),

@@ -57,8 +57,8 @@ pub(super) async fn prepare(client: &mut Object) -> Result<(), StorageError> {
     match format {
         FORMAT => Ok(()),
         found => Err(StorageError::Failed(format!(
-            "its tables (scheduler_meta and others) have format {found}, and this scheduler supports {FORMAT}: run the \
-             scheduler that made them, or use another database"
+            "the tables (scheduler_meta and others) have format {found}, and this scheduler supports {FORMAT}: run a \
+             newer scheduler, or use another database"
         ))),
     }
 }

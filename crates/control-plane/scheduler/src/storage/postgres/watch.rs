@@ -87,8 +87,7 @@ async fn listen_once(sessions: &Sessions, counter: &watch::Sender<u64>) -> Resul
 /// The error for a replaced server: the last received revision has no meaning for it.
 fn replaced() -> StorageError {
     StorageError::Failed(
-        "another PostgreSQL server took the place of the one before, and may lack what that was told last"
-            .to_owned(),
+        "another PostgreSQL server has replaced the previous one and may lack its last changes".to_owned(),
     )
 }
 
@@ -148,8 +147,7 @@ impl PostgresWatch {
         if now < self.last.0 {
             // The new server will reuse revisions that were received before.
             return Err(StorageError::Failed(format!(
-                "the revision of PostgreSQL went back from {} to {now}: another server took its place, or a copy was \
-                 restored",
+                "PostgreSQL's revision went back from {} to {now}: the server was replaced, or a backup was restored",
                 self.last.0
             )));
         }

@@ -142,7 +142,7 @@ impl Writer {
                 }
             }
             if let Err(error) = self.store().await {
-                tracing::warn!(target: LOG, "cannot store the progress of jobs, trying again: {error}");
+                tracing::warn!(target: LOG, "cannot store the progress of jobs, retrying: {error}");
                 tokio::time::sleep(RETRY).await;
                 continue;
             }
@@ -236,7 +236,7 @@ impl Writer {
                     lease: Some(fence.lease),
                 };
                 if !self.backend.commit(&[fence.condition()], &[put]).await? {
-                    tracing::debug!(target: LOG, "the group entry of this scheduler changed meanwhile");
+                    tracing::debug!(target: LOG, "the group entry of this scheduler was changed by another process");
                 }
                 self.entry(&fence).await?
             }

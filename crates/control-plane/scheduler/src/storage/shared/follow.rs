@@ -44,7 +44,7 @@ pub(super) async fn follow(
     let mut watch = backend.watch(Range::prefix(JOBS), revision);
     if backend.history() != history {
         return Err(StorageError::Failed(
-            "another store took its place while the jobs were read".to_owned(),
+            "the store was replaced while the jobs were read".to_owned(),
         ));
     }
     loop {

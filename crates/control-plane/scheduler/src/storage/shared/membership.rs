@@ -114,7 +114,7 @@ impl Membership {
             if let Err(error) = self.lease().await {
                 tracing::warn!(
                     target: LOG,
-                    "cannot join the group of schedulers of the store, trying again: {error}"
+                    "cannot join the group of schedulers, retrying: {error}"
                 );
             }
             if begun.elapsed() > LEASE {
@@ -194,8 +194,8 @@ impl Membership {
                     if !std::mem::replace(&mut taken, true) {
                         tracing::warn!(
                             target: LOG,
-                            "another scheduler has the id {:?}, or had it until it ended: waiting for its lease to \
-                             expire, {} s after its end at the latest",
+                            "another scheduler has the id {:?}, or had it until it exited: waiting for its lease to \
+                             expire, at most {} s after its exit",
                             self.own.id,
                             LEASE.as_secs()
                         );
@@ -246,7 +246,7 @@ impl Membership {
         let others = members.iter().filter(|member| member.entry.id != self.own.id);
         let uids = others.map(|member| member.entry.uid);
         let seen = GroupMembers::of(uids.chain([self.uid]));
-        tracing::info!(target: LOG, "takes over the entry that the process before left in the group of schedulers");
+        tracing::info!(target: LOG, "taking over the group entry of the previous process");
         self.write(lease, seen, left.map(|left| left.created)).await
     }
 
@@ -284,8 +284,8 @@ impl Membership {
                     if pause == FIRST_PAUSE {
                         tracing::warn!(
                             target: LOG,
-                            "cannot read the entries of the group of schedulers, trying again; this one keeps its place \
-                             and its jobs for as long as its lease lasts: {error}"
+                            "cannot read the entries of the group of schedulers, retrying; this scheduler keeps its \
+                             jobs while its lease lasts: {error}"
                         );
                     }
                     let wait = tokio::time::sleep(pause);
@@ -401,7 +401,7 @@ impl Membership {
         if self.changes.send(Change::Pause(done)).await.is_ok() && timeout(DRAIN, drained).await.is_err() {
             tracing::info!(
                 target: LOG,
-                "apps did not answer in time: the scheduler that takes over triggers the unanswered jobs again"
+                "apps did not answer in time: the next owner triggers the unanswered jobs again"
             );
         }
         fault::point("answers awaited");
@@ -417,7 +417,7 @@ impl Membership {
     async fn abort_assignment(&mut self) {
         self.advances.fence(None);
         if self.assignment.take().is_some() {
-            tracing::warn!(target: LOG, "no longer a member of the group of schedulers: this one triggers no jobs");
+            tracing::warn!(target: LOG, "no longer a member of the group of schedulers: triggering no jobs");
         }
         // A missing engine means that the process is shutting down.
         let _ = self.changes.send(Change::Reset(self.tenure)).await;

@@ -70,7 +70,7 @@ fn put(key: Vec<u8>, value: &[u8]) -> Write {
 
 /// Invariants: a job whose write was not answered is not written again, so its progress is kept. If it may
 /// have been triggered and deleted, the caller gets an error and the job does not run twice.
-async fn a_job_is_stored_once(store: &Unsteady) {
+async fn check_stores_once(store: &Unsteady) {
     let lose = |loss| *store.loss.lock().unwrap() = Some(loss);
 
     lose(Loss::Answer(Vec::new()));
@@ -114,23 +114,23 @@ async fn a_job_is_stored_once(store: &Unsteady) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_is_stored_once_where_etcd_does_not_answer() {
+async fn stores_once_on_lost_etcd_response() {
     let Some((_server, store)) = etcd() else { return };
-    a_job_is_stored_once(&store).await;
+    check_stores_once(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_is_stored_once_where_postgresql_does_not_answer() {
+async fn stores_once_on_lost_postgres_response() {
     let Some((_server, store)) = postgres() else {
         return;
     };
-    a_job_is_stored_once(&store).await;
+    check_stores_once(&store).await;
 }
 
 /// Regression: on PostgreSQL, the second of two concurrent requests for a job got no result, and the engine
 /// dropped the job. A job due during an outage, and due again after the scheduler rejoined, was not
 /// triggered.
-async fn a_pair_is_there_for_all_who_ask_at_once(store: &Unsteady) {
+async fn check_concurrent_reads(store: &Unsteady) {
     let (there, missing) = (job_key("there"), job_key("missing"));
     store.commit(&[], &[put(there.clone(), b"it")]).await.unwrap();
     let asked = vec![there.clone(), missing, there];
@@ -143,21 +143,21 @@ async fn a_pair_is_there_for_all_who_ask_at_once(store: &Unsteady) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pair_of_etcd_is_there_for_all_who_ask_at_once() {
+async fn etcd_answers_concurrent_reads() {
     let Some((_server, store)) = etcd() else { return };
-    a_pair_is_there_for_all_who_ask_at_once(&store).await;
+    check_concurrent_reads(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pair_of_postgresql_is_there_for_all_who_ask_at_once() {
+async fn postgres_answers_concurrent_reads() {
     let Some((_server, store)) = postgres() else {
         return;
     };
-    a_pair_is_there_for_all_who_ask_at_once(&store).await;
+    check_concurrent_reads(&store).await;
 }
 
 /// Makes the members check the entries, and that check fail.
-async fn look_and_fail(store: &Unsteady, failure: StorageError) {
+async fn fail_next_entry_check(store: &Unsteady, failure: StorageError) {
     *store.failure.lock().unwrap() = Some(failure);
     let nobody = [LEADERSHIP, "nobody"].concat().into_bytes();
     store.commit(&[], &[put(nobody, &[0xff])]).await.unwrap();
@@ -165,7 +165,7 @@ async fn look_and_fail(store: &Unsteady, failure: StorageError) {
 
 /// Invariant: the entry of a member that rejoined is not deleted with its previous lease. Otherwise other
 /// members would get its jobs while it uses them.
-async fn an_entry_ends_with_the_lease_that_is_kept(store: &Arc<Unsteady>) {
+async fn check_entry_follows_renewed_lease(store: &Arc<Unsteady>) {
     let own = SelfMember {
         id: "a".to_owned(),
         address: "localhost:1".to_owned(),
@@ -184,7 +184,7 @@ async fn an_entry_ends_with_the_lease_that_is_kept(store: &Arc<Unsteady>) {
 
     // The next check fails permanently, and so does the revocation of the lease.
     store.loses_revoke.store(true, Ordering::Relaxed);
-    look_and_fail(store, StorageError::Failed("it is broken".to_owned())).await;
+    fail_next_entry_check(store, StorageError::Failed("it is broken".to_owned())).await;
     let again = async {
         while store
             .pair(key())
@@ -208,23 +208,23 @@ async fn an_entry_ends_with_the_lease_that_is_kept(store: &Arc<Unsteady>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_entry_in_etcd_ends_with_the_lease_that_is_kept() {
+async fn etcd_entry_follows_renewed_lease() {
     let Some((_server, store)) = etcd() else { return };
-    an_entry_ends_with_the_lease_that_is_kept(&store).await;
+    check_entry_follows_renewed_lease(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_entry_in_postgresql_ends_with_the_lease_that_is_kept() {
+async fn postgres_entry_follows_renewed_lease() {
     let Some((_server, store)) = postgres() else {
         return;
     };
-    an_entry_ends_with_the_lease_that_is_kept(&store).await;
+    check_entry_follows_renewed_lease(&store).await;
 }
 
 /// Regression: a lost response to a check of the entries ended the lease, so other members got the jobs while
 /// triggers were in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_look_at_the_entries_that_is_lost_changes_nothing() {
+async fn keeps_shard_on_lost_entry_read() {
     let Some((_server, store)) = postgres() else {
         return;
     };
@@ -244,7 +244,7 @@ async fn a_look_at_the_entries_that_is_lost_changes_nothing() {
     let key = || [LEADERSHIP, "a"].concat().into_bytes();
     let entry = store.pair(key()).await.unwrap();
 
-    look_and_fail(&store, StorageError::Unanswered("it is lost".to_owned())).await;
+    fail_next_entry_check(&store, StorageError::Unanswered("it is lost".to_owned())).await;
     let looked = tokio::time::timeout(TIMEOUT, async {
         while store.failure.lock().unwrap().is_some() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -267,7 +267,7 @@ async fn a_look_at_the_entries_that_is_lost_changes_nothing() {
 
 /// Invariant: a late write of progress does not undo newer progress. Otherwise completed triggers would be
 /// repeated.
-async fn late_progress_is_refused(store: &Arc<Unsteady>) {
+async fn check_refuses_late_progress(store: &Arc<Unsteady>) {
     let key = [LEADERSHIP, "a"].concat().into_bytes();
     let lease = store.grant(Duration::from_secs(60)).await.unwrap();
     let entry = Write::Put {
@@ -325,23 +325,23 @@ async fn late_progress_is_refused(store: &Arc<Unsteady>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_progress_is_refused_by_etcd() {
+async fn etcd_refuses_late_progress() {
     let Some((_server, store)) = etcd() else { return };
-    late_progress_is_refused(&store).await;
+    check_refuses_late_progress(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_progress_is_refused_by_postgresql() {
+async fn postgres_refuses_late_progress() {
     let Some((_server, store)) = postgres() else {
         return;
     };
-    late_progress_is_refused(&store).await;
+    check_refuses_late_progress(&store).await;
 }
 
 /// Regression: deletions, which a full etcd accepts, were sent in one transaction with writes that it
 /// refuses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ends_of_jobs_are_stored_by_a_full_etcd() {
+async fn full_etcd_stores_job_ends() {
     let Some((_server, store)) = etcd() else { return };
     let key = [LEADERSHIP, "a"].concat().into_bytes();
     let lease = store.grant(Duration::from_secs(60)).await.unwrap();
@@ -393,7 +393,7 @@ async fn ends_of_jobs_are_stored_by_a_full_etcd() {
 /// Regression: after a kill, the scheduler waited at its next start until the lease of its last run had
 /// expired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_takes_over_the_entry_that_its_last_run_left() {
+async fn takes_over_own_stale_entry() {
     let Some((_server, store)) = etcd() else { return };
     let lease = store.grant(TIMEOUT * 10).await.unwrap();
     let key = || [LEADERSHIP, "b"].concat().into_bytes();
@@ -455,7 +455,7 @@ fn member_b(uid: u64) -> Write {
 /// Invariant: sidecars learn of a scheduler that was killed and returned at its address before its lease
 /// expired. Dapr's sidecars have ended all streams when one broke.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_comes_back_at_its_address_is_told_of() {
+async fn announces_returned_member() {
     let Some((_server, store)) = postgres() else {
         return;
     };

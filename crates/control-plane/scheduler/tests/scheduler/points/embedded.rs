@@ -181,7 +181,7 @@ async fn dies((): (), place: Place) -> ((), bool, Tally) {
 /// Invariant: wherever in a write the process is killed, no acknowledged job is lost, none fires early, none fires again after
 /// it was said to be over, and what was deleted stays deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_between_every_two_steps_of_a_write_it_keeps_its_promises() {
+async fn embedded_survives_kill_at_every_point() {
     let listed = life(LIST).await.0.places();
     let places = Place::all(&listed, usize::MAX);
     let (died, total) = at_each(places, vec![(); LANES], dies).await;

@@ -383,7 +383,7 @@ async fn a_scheduler_dies_at_each_place(stores: Vec<Store>, places: &[&str], fau
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_between_every_two_steps_on_etcd_its_jobs_go_on() {
+async fn etcd_survives_kill_at_every_point() {
     let Some(stores) = Store::etcds(ETCDS).await else {
         return;
     };
@@ -392,7 +392,7 @@ async fn killed_between_every_two_steps_on_etcd_its_jobs_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_between_every_two_steps_on_postgresql_its_jobs_go_on() {
+async fn postgres_survives_kill_at_every_point() {
     let Some(stores) = Store::databases(DATABASES).await else {
         return;
     };

@@ -67,7 +67,7 @@ pub(super) async fn get(address: &str, name: &str) -> Result<(), tonic::Status> 
 /// Invariant: an etcd of three that is killed comes back, and a scheduler of three that is killed takes its etcd along; nothing that
 /// was stored is lost, and the others go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_of_them_outlive_one_and_its_etcd() {
+async fn three_schedulers_survive_one_kill() {
     if !installed() {
         return;
     }
@@ -170,7 +170,7 @@ fn signal(id: u32, signal: &str) {
 /// Invariant: no job is lost or early while one member of three hears nothing of the others and is not heard. Its etcd is
 /// stopped in the middle of what it does, with its connections open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_others_go_on_without_one_that_is_cut_off() {
+async fn survives_partitioned_member() {
     if !installed() {
         return;
     }
@@ -222,7 +222,7 @@ async fn the_others_go_on_without_one_that_is_cut_off() {
 /// Invariant: no acknowledged job is lost or early when all three are killed at once and started again; all come, late, and are
 /// over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_replicas_killed_at_once_lose_nothing() {
+async fn survives_kill_of_all_replicas() {
     if !installed() {
         return;
     }
@@ -261,7 +261,7 @@ async fn all_replicas_killed_at_once_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_with_an_etcd_s_files_is_taken_over() {
+async fn adopts_etcd_folder() {
     if !installed() {
         return;
     }

@@ -136,7 +136,7 @@ fn caller(folders: &[String], address: SocketAddr) -> Option<usize> {
 /// Invariant: no job is lost or early while the member whose etcd leads is cut off from the other two, its clients not; and it
 /// acknowledges nothing meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_others_go_on_without_the_one_that_leads() {
+async fn survives_partitioned_etcd_leader() {
     if !installed() {
         return;
     }

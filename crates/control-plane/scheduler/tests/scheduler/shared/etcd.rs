@@ -127,7 +127,7 @@ fn names(prefix: &str, count: usize) -> impl Iterator<Item = String> + Clone {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_scheduler_keeps_what_dapr_s_keeps() {
+async fn stores_keys_like_dapr() {
     let Some(etcd) = Etcd::start() else { return };
     let running = start_with(&flags(&etcd, "scheduler-0")).await;
     let mut client = running.client().await;
@@ -196,7 +196,7 @@ async fn one_scheduler_keeps_what_dapr_s_keeps() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_product_wrote_goes_on() {
+async fn continues_jobs_of_dapr() {
     let Some(etcd) = Etcd::start() else { return };
     // The bytes that Dapr's scheduler 1.17 writes for a job with two ticks an hour apart, the first of which was done.
     let metadata = app("app").unwrap().encode_to_vec();
@@ -279,7 +279,7 @@ struct StoredCounter {
 
 /// Invariant: each job is triggered by one member and once; what one had that ends is triggered by the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn members_share_the_jobs_and_take_over_from_one_that_ends() {
+async fn members_share_and_take_over_jobs() {
     let Some(etcd) = Etcd::start() else { return };
     let served = App::default();
     let first = start_with(&flags(&etcd, "scheduler-0")).await;
@@ -336,7 +336,7 @@ async fn members_share_the_jobs_and_take_over_from_one_that_ends() {
 /// Invariant: no acknowledged job is lost or early when a member is killed and the etcd is away for a while; and what was answered
 /// does not come again, but for what was under way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_job_is_lost_with_a_member_that_is_killed_or_an_etcd_that_is_away() {
+async fn survives_member_kill_and_etcd_outage() {
     let Some(mut etcd) = Etcd::start() else { return };
     let folder = tempfile::tempdir().unwrap();
     let with = |id: &str| [arguments(folder.path()), flags(&etcd, id)].concat();
@@ -382,7 +382,7 @@ async fn no_job_is_lost_with_a_member_that_is_killed_or_an_etcd_that_is_away() {
 
 /// An etcd of the user behind TLS: the authorities of the system say whether it is the one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_etcd_behind_tls_is_checked() {
+async fn verifies_etcd_tls() {
     let certificates = Certificates::new();
     let Some(etcd) = Etcd::start_https(&certificates) else {
         return;

@@ -123,7 +123,7 @@ async fn schedule_until(stop: CancellationToken, address: String, at: usize, ack
 /// Invariant: no acknowledged job is lost or early while the etcd that leads is killed, again and again, under calls and
 /// triggers; and calls succeed again each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_etcd_that_leads_is_killed_under_load() {
+async fn survives_etcd_leader_kill() {
     if !installed() {
         return;
     }
@@ -184,7 +184,7 @@ async fn the_etcd_that_leads_is_killed_under_load() {
 
 /// Regression: one that was killed while triggers were pending was not ready within 20 seconds of its next start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_is_killed_is_ready_soon_after_its_next_start() {
+async fn killed_member_restarts_quickly() {
     if !installed() {
         return;
     }
@@ -223,7 +223,7 @@ async fn a_member_that_is_killed_is_ready_soon_after_its_next_start() {
 /// Invariant: nothing is lost with the disk of one member of three. On an empty disk it does not take part, and disturbs
 /// nobody; it does, with all that is stored, when the cluster knows it as a new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_lost_its_disk_comes_back_as_a_new_one() {
+async fn member_rejoins_after_disk_loss() {
     const JOBS: usize = 30;
     if !installed() {
         return;

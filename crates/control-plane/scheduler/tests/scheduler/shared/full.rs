@@ -61,7 +61,7 @@ async fn until_it_serves(client: &SchedulerClient<Channel>) {
 
 /// Invariant: deleting jobs is all that it takes for the etcd of a scheduler to store new ones again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_etcd_of_a_scheduler_goes_on_when_jobs_were_deleted() {
+async fn own_full_etcd_recovers_after_deletions() {
     if !installed() {
         return;
     }
@@ -99,7 +99,7 @@ async fn the_etcd_of_a_scheduler_goes_on_when_jobs_were_deleted() {
 
 /// Invariant: the quota of somebody else's etcd is theirs: the remedy is told, and its alarm left alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_to_do_about_a_full_etcd_is_told() {
+async fn full_etcd_error_names_remedy() {
     let Some(etcd) = Etcd::start_with_quota(QUOTA) else {
         return;
     };
@@ -123,7 +123,7 @@ async fn what_to_do_about_a_full_etcd_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_to_do_about_a_full_disk_of_postgresql_is_told() {
+async fn full_postgres_error_names_remedy() {
     let Some(server) = Postgres::start() else { return };
     let running = start_with(&[format!("--postgres={}", server.text())]).await;
     let mut client = running.client().await;

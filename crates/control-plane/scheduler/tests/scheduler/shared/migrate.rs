@@ -28,7 +28,7 @@ async fn jobs(address: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_go_from_store_to_store_with_what_was_done_of_them() {
+async fn migrates_jobs_with_progress() {
     let (Some(etcd), Some(postgres)) = (Etcd::start(), Postgres::start()) else {
         return;
     };
@@ -74,7 +74,7 @@ async fn jobs_go_from_store_to_store_with_what_was_done_of_them() {
     let (done, text) = migrate(second.path(), &postgres_name, "embedded");
     assert!(done && text.contains("151 jobs copied"), "{text}");
     let (done, text) = migrate(second.path(), &postgres_name, "embedded");
-    assert!(!done && text.contains("exists already"), "{text}");
+    assert!(!done && text.contains("already exists"), "{text}");
 
     let running = Process::start_with(&arguments(second.path()));
     let listed = jobs(&running.address).await;
@@ -94,7 +94,7 @@ async fn jobs_go_from_store_to_store_with_what_was_done_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_overwritten_and_nobody_is_disturbed() {
+async fn migration_overwrites_nothing() {
     let Some(etcd) = Etcd::start() else { return };
     let name = format!("etcd://{}", etcd.endpoint());
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -186,7 +186,7 @@ async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Prox
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_cut_off_from_postgresql_triggers_nothing_that_others_have() {
+async fn postgres_partition_stops_triggers() {
     let Some(server) = Postgres::start() else { return };
     let link = Proxy::start(server.port).await;
     let flags = |id: &str, port: u16| {
@@ -197,7 +197,7 @@ async fn a_member_cut_off_from_postgresql_triggers_nothing_that_others_have() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_cut_off_from_etcd_triggers_nothing_that_others_have() {
+async fn etcd_partition_stops_triggers() {
     let Some(server) = Etcd::start() else { return };
     let endpoint = server.endpoint();
     let port = endpoint.rsplit_once(':').unwrap().1.parse().unwrap();

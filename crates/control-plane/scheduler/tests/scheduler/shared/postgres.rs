@@ -34,7 +34,7 @@ fn names(prefix: &str, count: usize) -> impl Iterator<Item = String> + Clone {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_scheduler_keeps_and_triggers_its_jobs() {
+async fn single_scheduler_triggers_its_jobs() {
     let Some(server) = Postgres::start() else { return };
     let running = start_with(&flags(&server, "scheduler-0")).await;
     let mut client = running.client().await;
@@ -98,7 +98,7 @@ async fn one_scheduler_keeps_and_triggers_its_jobs() {
 
 /// Invariant: each job is triggered by one member and once; what one had that ends is triggered by the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn members_share_the_jobs_and_take_over_from_one_that_ends() {
+async fn members_share_and_take_over_jobs() {
     let Some(server) = Postgres::start() else { return };
     let served = App::default();
     let first = start_with(&flags(&server, "a")).await;
@@ -145,7 +145,7 @@ async fn members_share_the_jobs_and_take_over_from_one_that_ends() {
 /// Invariant: no acknowledged job is lost or early when a member is killed and the server crashes; and what was answered does not
 /// come again, but for what was under way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_job_is_lost_with_a_member_that_is_killed_or_a_server_that_crashes() {
+async fn survives_member_kill_and_postgres_crash() {
     let Some(mut server) = Postgres::start() else {
         return;
     };
@@ -185,7 +185,7 @@ async fn no_job_is_lost_with_a_member_that_is_killed_or_a_server_that_crashes() 
 
 /// Invariant: no job waits until the server's clock shows again what it showed when the lease of its member was kept last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_of_a_member_that_is_killed_do_not_wait_for_a_clock_that_was_set_back() {
+async fn takeover_ignores_clock_set_back() {
     let Some(server) = Postgres::start() else { return };
     let folder = tempfile::tempdir().unwrap();
     let with = |id: &str| [arguments(folder.path()), flags(&server, id)].concat();
@@ -223,7 +223,7 @@ async fn jobs_of_a_member_that_is_killed_do_not_wait_for_a_clock_that_was_set_ba
 
 /// Invariant: members keep their places where the server's clock is set ahead: no job is lost, early or triggered twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_of_members_come_once_where_the_clock_is_set_ahead() {
+async fn triggers_once_with_clock_set_ahead() {
     let Some(server) = Postgres::start() else { return };
     let database = sql(&server).await;
     database.batch_execute(Postgres::SETTABLE_CLOCK).await.unwrap();
@@ -263,7 +263,7 @@ async fn jobs_of_members_come_once_where_the_clock_is_set_ahead() {
 /// Invariant: jobs are triggered that are stored after another server took the place of the one before, and lacks what that had
 /// stored last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_are_triggered_after_the_revision_went_back() {
+async fn triggers_after_revision_went_back() {
     let Some(server) = Postgres::start() else { return };
     let running = start_with(&flags(&server, "a")).await;
     let served = App::default();
@@ -286,7 +286,7 @@ async fn jobs_are_triggered_after_the_revision_went_back() {
 }
 
 #[tokio::test]
-async fn tables_of_a_later_format_are_refused() {
+async fn refuses_newer_table_format() {
     let Some(server) = Postgres::start() else { return };
     let running = start_with(&flags(&server, "a")).await;
     Hosts::of(running.addresses.grpc).await.are(1).await;
@@ -307,7 +307,7 @@ async fn tables_of_a_later_format_are_refused() {
 
 /// `docs/reference/scheduler.md` has these statements, in place of commands that need an etcd.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_of_a_namespace_are_listed_and_deleted_by_sql() {
+async fn documented_sql_manages_namespace_jobs() {
     let Some(server) = Postgres::start() else { return };
     let page = include_str!("../../../../../../docs/reference/scheduler.md").replace("NAMESPACE", "ns");
     let found = |first: &str| {

@@ -95,7 +95,7 @@ fn can_restore() -> bool {
 
 /// Invariant: a scheduler with an etcd of its own has the jobs of a copy, and goes on from there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_etcd_of_one_member_is_put_back() {
+async fn restores_single_etcd() {
     if !can_restore() {
         return;
     }
@@ -114,7 +114,7 @@ async fn an_etcd_of_one_member_is_put_back() {
 
 /// Invariant: so do three that run one together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_etcd_of_three_members_is_put_back() {
+async fn restores_etcd_of_three() {
     if !can_restore() {
         return;
     }
@@ -124,7 +124,7 @@ async fn an_etcd_of_three_members_is_put_back() {
 
 /// Invariant: so do schedulers on PostgreSQL whose tables are put back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_of_postgresql_are_put_back() {
+async fn restores_postgres_tables() {
     let Some(server) = Postgres::start() else { return };
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("jobs.dump");

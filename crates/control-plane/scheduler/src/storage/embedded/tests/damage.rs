@@ -8,7 +8,7 @@ const NAME: &str = "app||ns||app||0007";
 
 /// Invariant: a damaged store is not opened; the message names the damage and the remedy.
 #[tokio::test]
-async fn damage_is_found_and_named() {
+async fn detects_damaged_file() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path(), 500).await;
     let location = location(folder.path());
@@ -83,7 +83,7 @@ fn change_a_byte(file: &std::path::Path) {
 /// Invariant: a changed byte inside a value is detected at start, at restore and before a copy; each error
 /// names the job.
 #[tokio::test]
-async fn a_changed_byte_of_a_payload_is_found_and_its_job_named() {
+async fn detects_changed_payload_byte() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path(), 20).await;
     let location = location(folder.path());
@@ -115,7 +115,7 @@ async fn a_changed_byte_of_a_payload_is_found_and_its_job_named() {
 
 /// Invariant: a job damaged while the scheduler runs is not returned, and does not block others.
 #[tokio::test]
-async fn damage_in_an_open_store_is_told_and_can_be_mended() {
+async fn repairs_damage_in_open_store() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path(), 20).await;
     let (store, mut changes) = Embedded::open(&location(folder.path())).unwrap();
@@ -177,7 +177,7 @@ fn make_old(file: &std::path::Path) {
 }
 
 #[tokio::test]
-async fn a_file_without_sums_gets_them_also_where_it_is_full() {
+async fn upgrades_full_file_without_checksums() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path(), 2500).await;
     let location = location(folder.path());

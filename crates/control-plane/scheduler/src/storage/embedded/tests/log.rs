@@ -55,7 +55,7 @@ fn changed(wal: &[u8], at: usize) -> Vec<u8> {
 /// Invariant: a damaged record and all that follow are ignored, and all calls before it are complete. The
 /// process log reports records after the damaged one, or damage of the last write.
 #[tokio::test]
-async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
+async fn reports_damaged_log_record() {
     let (main, wal) = written().await;
     let records = (wal.len() - HEAD) / RECORD;
     assert_eq!(wal.len(), HEAD + records * RECORD);
@@ -87,8 +87,8 @@ async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
         assert_eq!(jobs, FILED + LOGGED - 1, "its {what}");
         let expected = match end > start {
             true => format!(
-                "the last write in the log FOLDER/jobs.db-wal of the store is not whole, and is discarded: {} bytes from byte \
-                 {start} on",
+                "the last write in the log FOLDER/jobs.db-wal of the store is incomplete and discarded: {} bytes \
+                 from byte {start}",
                 end - start
             ),
             false => String::new(),
@@ -104,7 +104,7 @@ async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
         let (jobs, logged) = opened(&main, &changed(&wal, begin(middle) + inside)).await;
         assert_eq!(jobs, FILED + calls(middle) - opening, "byte {inside} of it");
         let expected = format!(
-            "the log FOLDER/jobs.db-wal of the store has a record at byte {} that is not as it was written, and {} behind it",
+            "the log FOLDER/jobs.db-wal of the store has a damaged record at byte {} and {} records after it",
             begin(middle),
             last - middle
         );
@@ -114,7 +114,7 @@ async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
 
 /// Records of an earlier log behind those of the current one are not reported as lost.
 #[tokio::test]
-async fn records_of_an_earlier_log_are_not_told() {
+async fn ignores_records_of_earlier_log() {
     let (main, wal) = written().await;
     let mut with_old = wal.clone();
     let mut old = wal[HEAD..HEAD + 2 * RECORD].to_vec();

@@ -35,7 +35,7 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 /// Invariant: setting the clock ahead ends no lease of a live scheduler. A dead scheduler's lease ends as if
 /// it had last been renewed when the clock was set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_is_set_ahead_ends_no_lease() {
+async fn clock_set_ahead_ends_no_lease() {
     let Some(server) = server::Postgres::start() else {
         return;
     };
@@ -82,7 +82,7 @@ async fn a_clock_that_is_set_ahead_ends_no_lease() {
 }
 
 #[test]
-fn a_clock_is_set_ahead_where_it_gains_on_the_own_one() {
+fn detects_clock_set_ahead() {
     let clock = ServerClock::default();
     let (begun, shown) = (Instant::now(), SystemTime::now());
     let ahead = |seconds| shown + Duration::from_secs(seconds);

@@ -49,7 +49,7 @@ async fn next(watch: &mut Box<dyn Watch>) -> Result<Vec<Event>, StorageError> {
 
 /// Invariant: a watch does not skip changes of a new server under revisions that the previous one had used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_ends_where_the_revision_goes_back() {
+async fn watch_ends_on_lower_revision() {
     let Some(server) = server::Postgres::start() else {
         return;
     };
@@ -72,7 +72,7 @@ async fn a_watch_ends_where_the_revision_goes_back() {
 /// Invariant: a watch ends when another server with less data takes over, even if the revision has passed the
 /// old one. A restarted server is the same server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_ends_where_another_server_takes_over() {
+async fn watch_ends_on_failover() {
     let Some(mut server) = server::Postgres::start() else {
         return;
     };
@@ -113,7 +113,7 @@ async fn a_watch_ends_where_another_server_takes_over() {
 
 /// Invariant: no deletion is missed, wherever a page ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_ends_where_deletions_it_was_not_told_are_forgotten() {
+async fn watch_ends_on_pruned_tombstones() {
     let Some(server) = server::Postgres::start() else {
         return;
     };

@@ -121,7 +121,7 @@ fn advance(name: &str, tenure: Tenure, backlog: &Arc<Backlog>) -> Advance {
 
 /// Invariant: a write in progress at shutdown completes before its store is closed.
 #[tokio::test(start_paused = true)]
-async fn the_end_waits_for_what_is_being_written_and_begins_nothing_without_a_fence() {
+async fn end_awaits_write_in_progress() {
     let store = Arc::new(Fake(Slow {
         begun: Semaphore::new(0),
         may_end: Semaphore::new(0),
@@ -152,7 +152,7 @@ async fn the_end_waits_for_what_is_being_written_and_begins_nothing_without_a_fe
 /// Invariant: progress not stored before another scheduler owned the jobs is dropped when this one owns them
 /// again. It would undo the other's work.
 #[tokio::test(start_paused = true)]
-async fn what_is_known_of_an_earlier_tenure_is_not_stored_in_a_later_one() {
+async fn drops_progress_of_earlier_tenure() {
     let store = Arc::new(Fake(Silent::default()));
     let (advances, writing) = Advances::start(Arc::clone(&store) as Arc<dyn Backend>);
     let backlog = Arc::new(Backlog::default());
