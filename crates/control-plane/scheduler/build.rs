@@ -1,5 +1,5 @@
-//! Compiles `proto/`: what is stored, and the API of the client port. Neither is part of the wire contract between
-//! Dapr's processes, so neither is in `outrigger-wire`.
+//! Compiles `proto/`: what is stored, and the API of the client port. Neither is part of the wire contract
+//! between Dapr's processes, so neither is in `outrigger-wire`.
 
 use std::error::Error;
 

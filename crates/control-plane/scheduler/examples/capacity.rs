@@ -1,12 +1,12 @@
-//! What a scheduler on its embedded store can do on this machine: durable writes with 64 callers, memory per job and
-//! time of a start with 10,000, 100,000 and 1,000,000 jobs, and how late 1,000 triggers a second are.
+//! Capacity of a scheduler with the embedded store on this machine: durable writes of 64 callers, memory per
+//! job and start time with 10,000, 100,000 and 1,000,000 jobs, and the lateness of 1,000 triggers per second.
 //!
 //!     cargo build --release -p outrigger-scheduler
 //!     cargo run --release -p outrigger-scheduler --example capacity [--repeats N] [FOLDER [MAX]]
 //!
-//! FOLDER is on the disk to measure (default: the temporary folder); MAX bounds the number of jobs. With `--repeats` one
-//! scheduler goes through as many rounds of triggers, and of writes in place of jobs that are there: none may be slower for those
-//! before it.
+//! FOLDER is on the disk to measure (default: the temporary folder); MAX limits the number of jobs. With
+//! `--repeats`, one scheduler runs N rounds of triggers and of overwrites; later rounds must not be slower
+//! than earlier ones.
 #![allow(clippy::unwrap_used, reason = "a tool for developers: what fails is shown")]
 
 use std::fs;
@@ -31,13 +31,13 @@ use tonic::transport::Channel;
 
 const CALLERS: usize = 64;
 const SIZES: [usize; 3] = [10_000, 100_000, 1_000_000];
-/// Triggers a second, and for how many seconds.
+/// Triggers per second, and duration in seconds.
 const RATE: usize = 1000;
 const SECONDS: usize = 10;
-/// Jobs that each round of `--repeats` stores.
+/// Jobs stored by each round of `--repeats`.
 const ROUND: usize = 10_000;
 
-/// A scheduler's process.
+/// A scheduler process.
 struct Process {
     child: Child,
     port: u16,
@@ -65,7 +65,7 @@ impl Process {
         Self { child, port, health }
     }
 
-    /// Waits until all jobs are known; how long that took.
+    /// Waits until all jobs are loaded; returns the time that took.
     async fn ready(&self) -> Duration {
         let begun = Instant::now();
         while !healthy(self.health).await {
@@ -79,14 +79,14 @@ impl Process {
         SchedulerClient::new(endpoint.connect().await.unwrap())
     }
 
-    /// Resident memory, in bytes.
+    /// Resident memory in bytes.
     fn memory(&self) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
     }
 
-    /// Time of the processor that it has used.
+    /// Processor time used.
     fn processor(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
@@ -103,7 +103,7 @@ impl Drop for Process {
     }
 }
 
-/// The scheduler that was built beside this example.
+/// The scheduler binary built with this example.
 fn program() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let program = own.parent().unwrap().parent().unwrap().join("scheduler");
@@ -140,7 +140,7 @@ fn request(name: String, due: String, overwrite: bool) -> ScheduleJobRequest {
     }
 }
 
-/// Schedules jobs until there are this many; calls per second.
+/// Schedules jobs up to this number; returns the calls per second.
 async fn fill(process: &Process, from: usize, to: usize, overwrite: bool) -> f64 {
     let next = Arc::new(AtomicUsize::new(from));
     let begun = Instant::now();
@@ -164,7 +164,7 @@ async fn fill(process: &Process, from: usize, to: usize, overwrite: bool) -> f64
     (to - from) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// How late triggers are, in milliseconds, in ascending order.
+/// The lateness of triggers in milliseconds, ascending.
 async fn lateness(process: &Process) -> Vec<f64> {
     let count = RATE * SECONDS;
     let mut client = process.client().await;
@@ -216,7 +216,7 @@ async fn lateness(process: &Process) -> Vec<f64> {
     late
 }
 
-/// The same again and again at one scheduler: rates and lateness of each round, and of the last beside the first.
+/// Repeats the measurements at one scheduler; prints each round, and the last compared with the first.
 async fn repeat(folder: &Path, rounds: usize) {
     let mut rates = Vec::with_capacity(rounds);
     let mut tails = Vec::with_capacity(rounds);
@@ -243,7 +243,7 @@ async fn repeat(folder: &Path, rounds: usize) {
     }
 }
 
-/// `--repeats N`, FOLDER, MAX.
+/// Parses `--repeats N`, FOLDER and MAX.
 fn arguments() -> (usize, Option<String>, usize) {
     let mut given: Vec<String> = std::env::args().skip(1).collect();
     let mut repeats = 0;

@@ -16,9 +16,9 @@ use crate::storage::etcd::Client;
 
 const LOG: &str = "dapr.scheduler.etcd";
 /// The file is defragmented when its size exceeds the bytes in use by this factor.
-const TIMES: i64 = 2;
+const MIN_RATIO: i64 = 2;
 /// Deadline of a defragmentation. The member does not answer while it runs; other members do.
-const LIMIT: Duration = Duration::from_secs(300);
+const DEFRAGMENT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How often to check etcd.
 #[derive(Debug, Clone, Copy)]
@@ -65,9 +65,9 @@ impl Defragment {
                     .iter()
                     .any(|error| error.contains(AlarmType::Nospace.as_str_name()))
                 {
-                    return room.make(&self, &status).await;
+                    return room.recover(&self, &status).await;
                 }
-                room.is_there();
+                room.clear();
                 if Instant::now() >= next {
                     self.look(&status).await?;
                     next = Instant::now() + pace.every;
@@ -95,7 +95,7 @@ impl Defragment {
 
     /// Defragments the file if enough of it is unused.
     async fn look(&self, before: &StatusResponse) -> Result<(), StorageError> {
-        if before.db_size < before.db_size_in_use.saturating_mul(TIMES) {
+        if before.db_size < before.db_size_in_use.saturating_mul(MIN_RATIO) {
             return Ok(());
         }
         self.defragment().await?;
@@ -110,9 +110,11 @@ impl Defragment {
 
     async fn defragment(&self) -> Result<(), StorageError> {
         self.client
-            .call_within(LIMIT, DefragmentRequest {}, |mut stubs, request| async move {
-                stubs.maintenance.defragment(request).await
-            })
+            .call_within(
+                DEFRAGMENT_TIMEOUT,
+                DefragmentRequest {},
+                |mut stubs, request| async move { stubs.maintenance.defragment(request).await },
+            )
             .await
             .map(drop)
     }

@@ -27,19 +27,19 @@ pub(crate) const GUARD: &str = "--become-etcd";
 /// Interval of checks of the child.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Time for the child to exit after SIGTERM; then it is killed.
-const END: Duration = Duration::from_secs(8);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(8);
 /// A child that exits sooner than this counts as failed to start.
 const EARLY_EXIT: Duration = Duration::from_secs(10);
 /// Number of early exits in a row after which the scheduler gives up.
 const EARLY_EXITS: u32 = 5;
 /// Backoff before a restart.
-const PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 /// Number of log lines reported when the child exits.
-const LINES: usize = 5;
+const LAST_LINES: usize = 5;
 /// How long to wait for the last log lines after the exit.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum length of a log line; longer lines are cut.
-const LINE: usize = 2000;
+const MAX_LINE: usize = 2000;
 
 /// Why etcd cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -265,7 +265,7 @@ fn names(identity: &Path) -> Vec<String> {
 
 /// Rewrites the member URLs to the host names in the certificates. Certificates of Dapr's sentry have names
 /// with a trailing dot only, and etcd accepts `a.b` for `a.b.` only if the certificate has `a.b`.
-fn spelled(urls: &str, names: &[String]) -> String {
+fn with_certificate_names(urls: &str, names: &[String]) -> String {
     let dotted = names.iter().filter_map(|name| name.strip_suffix('.'));
     dotted
         .filter(|bare| names.iter().all(|name| name != bare))
@@ -286,7 +286,7 @@ fn arguments(cluster: &Cluster, known: &str, names: &[String]) -> Vec<String> {
         .filter(|(flag, _)| knows(flag))
         .map(|(flag, value)| match *flag {
             "initial-cluster" | "initial-advertise-peer-urls" => {
-                format!("--{flag}={}", spelled(value, names))
+                format!("--{flag}={}", with_certificate_names(value, names))
             }
             _ => format!("--{flag}={value}"),
         })
@@ -332,7 +332,7 @@ fn supervise(
             Err(error) => format!("could not be started: {error}"),
         };
         ends = if begun.elapsed() < EARLY_EXIT { ends + 1 } else { 1 };
-        let last = said.last(LAST_WORDS);
+        let last = said.last(OUTPUT_TIMEOUT);
         if let Some((written, installed)) = versions(&last) {
             return Err(ChildError::Older {
                 path: folder.to_owned(),
@@ -345,7 +345,7 @@ fn supervise(
             return Err(ChildError::Ended { status, said: last });
         }
         // A restart order changes nothing here: the child is restarted anyway.
-        if order(ordered, PAUSES.after(ends - 1)) == Some(Order::Stop) {
+        if order(ordered, BACKOFF.after(ends - 1)) == Some(Order::Stop) {
             return Ok(());
         }
     }
@@ -408,7 +408,7 @@ fn wait(child: &mut Child, ordered: &queue::Receiver<Order>) -> Result<ExitStatu
 }
 
 fn end(child: &mut Child) {
-    let deadline = Instant::now() + END;
+    let deadline = Instant::now() + EXIT_TIMEOUT;
     if let Some(id) = i32::try_from(child.id())
         .ok()
         .and_then(rustix::process::Pid::from_raw)
@@ -443,10 +443,10 @@ impl ChildOutput {
             let mut line = Vec::new();
             while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
                 let mut text = String::from_utf8_lossy(&line).trim_end().to_owned();
-                text.truncate(text.floor_char_boundary(LINE));
+                text.truncate(text.floor_char_boundary(MAX_LINE));
                 tracing::debug!(target: LOG, "{text}");
                 let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
-                if lines.len() == LINES {
+                if lines.len() == LAST_LINES {
                     lines.pop_front();
                 }
                 lines.push_back(text);
@@ -474,7 +474,7 @@ mod tests {
     use std::sync::mpsc as queue;
     use std::time::Duration;
 
-    use super::{ChildError, ChildOutput, Order, Supervised, spelled, supervise, versions};
+    use super::{ChildError, ChildOutput, Order, Supervised, supervise, versions, with_certificate_names};
 
     /// A reader that delivers its text late.
     struct Slow(&'static [u8]);
@@ -515,14 +515,17 @@ mod tests {
     fn spells_members_as_in_certificates() {
         let urls = "a=https://a.ns.svc:2380,b=https://b.ns.svc:2380";
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(spelled(urls, &[]), urls);
-        assert_eq!(spelled(urls, &names(&["a.ns.svc", "b.ns.svc"])), urls);
+        assert_eq!(with_certificate_names(urls, &[]), urls);
         assert_eq!(
-            spelled(urls, &names(&["a.ns.svc.", "b.ns.svc."])),
+            with_certificate_names(urls, &names(&["a.ns.svc", "b.ns.svc"])),
+            urls
+        );
+        assert_eq!(
+            with_certificate_names(urls, &names(&["a.ns.svc.", "b.ns.svc."])),
             "a=https://a.ns.svc.:2380,b=https://b.ns.svc.:2380"
         );
         let both = names(&["a.ns.svc", "b.ns.svc", "a.ns.svc.", "b.ns.svc."]);
-        assert_eq!(spelled(urls, &both), urls);
+        assert_eq!(with_certificate_names(urls, &both), urls);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use reserve::Reserved;
 /// Jobs per write. Each takes two operations, and etcd allows 128 by default.
 const BATCH: usize = 48;
 /// Capacity of the queue of jobs to write.
-const WAITING: usize = 256;
+const QUEUE_CAPACITY: usize = 256;
 /// Maximum number of job names in an error.
 const NAMES_IN_ERROR: usize = 5;
 
@@ -92,7 +92,7 @@ pub enum MigrateError {
 pub(crate) struct Migrated {
     pub(crate) copied: usize,
     /// Jobs that the target had before.
-    pub(crate) there: usize,
+    pub(crate) present: usize,
 }
 
 impl fmt::Display for Migrated {
@@ -100,7 +100,7 @@ impl fmt::Display for Migrated {
         write!(
             formatter,
             "{} jobs copied, {} already present; both stores have the same jobs",
-            self.copied, self.there
+            self.copied, self.present
         )
     }
 }
@@ -141,7 +141,7 @@ pub(crate) async fn migrate(from: &End, to: &End, location: &Location) -> Result
 async fn make(source: &Source, location: &Location) -> Result<Migrated, MigrateError> {
     let location = location.clone();
     let mut entries = source.read();
-    let (send, mut given) = mpsc::channel(WAITING);
+    let (send, mut given) = mpsc::channel(QUEUE_CAPACITY);
     let given = std::iter::from_fn(move || given.blocking_recv());
     let making = tokio::task::spawn_blocking(move || location.make(given));
     let mut copied = 0;
@@ -156,7 +156,7 @@ async fn make(source: &Source, location: &Location) -> Result<Migrated, MigrateE
     drop(send);
     making.await??;
     fault::point("store made");
-    Ok(Migrated { copied, there: 0 })
+    Ok(Migrated { copied, present: 0 })
 }
 
 async fn fill(source: &Source, target: Arc<dyn Backend>) -> Result<Migrated, MigrateError> {
@@ -168,13 +168,13 @@ async fn fill(source: &Source, target: Arc<dyn Backend>) -> Result<Migrated, Mig
 
 /// Compares the stores, writes missing jobs, and compares again.
 async fn copy(source: &Source, target: &dyn Backend) -> Result<Migrated, MigrateError> {
-    let mut there = 0;
+    let mut present = 0;
     let (mut conflicts, mut names) = (0, Vec::new());
     let mut batches = Batches(source.read());
     while let Some(batch) = batches.next().await? {
         for (entry, state) in compare(target, batch).await? {
             match state {
-                State::Same => there += 1,
+                State::Same => present += 1,
                 State::Absent => {}
                 State::Other => {
                     conflicts += 1;
@@ -206,7 +206,7 @@ async fn copy(source: &Source, target: &dyn Backend) -> Result<Migrated, Migrate
     }
     fault::point("looked for all");
     match missing {
-        0 => Ok(Migrated { copied, there }),
+        0 => Ok(Migrated { copied, present }),
         missing => Err(MigrateError::Incomplete(missing)),
     }
 }
@@ -300,7 +300,7 @@ impl Source {
 
     /// Streams all jobs by name.
     fn read(&self) -> mpsc::Receiver<Result<Entry, MigrateError>> {
-        let (send, entries) = mpsc::channel(WAITING);
+        let (send, entries) = mpsc::channel(QUEUE_CAPACITY);
         // The reader changes nothing and stops when the receiver is dropped, so its task is detached.
         match self {
             Self::Embedded { location, .. } => {

@@ -21,7 +21,7 @@ const DELETE: &str = "`dapr scheduler delete-all app/NAMESPACE` (on PostgreSQL b
 /// Pause between attempts to delete jobs.
 const RETRY: Duration = Duration::from_secs(5);
 /// Pause between attempts to watch namespaces after the API denied access.
-const REFUSED: Duration = Duration::from_secs(300);
+const DENIED_RETRY: Duration = Duration::from_secs(300);
 /// Maximum number of deleted namespaces queued while the store or the API fails.
 const MAX_WAITING: usize = 65_536;
 
@@ -55,7 +55,7 @@ impl Namespaces {
             storage,
             waiting: Mutex::default(),
             added: Notify::new(),
-            pause: REFUSED,
+            pause: DENIED_RETRY,
         }
     }
 
@@ -86,7 +86,7 @@ impl Namespaces {
     /// Logs namespaces that have jobs and are not in the cluster; they may have been deleted while no
     /// scheduler ran. Their jobs are not deleted: several clusters may share the store, and sidecars may run
     /// outside of any cluster.
-    async fn tell_unknown(&self, store: &Store<Namespace>) {
+    async fn log_unknown(&self, store: &Store<Namespace>) {
         loop {
             match self.unknown(store).await {
                 Ok(unknown) if unknown.is_empty() => return,
@@ -109,11 +109,11 @@ impl Namespaces {
 
     async fn unknown(&self, store: &Store<Namespace>) -> Result<Vec<String>, StorageError> {
         let known: BTreeSet<String> = store.all().into_iter().map(|(meta, _)| meta.name).collect();
-        Ok(self.of_jobs().await?.difference(&known).cloned().collect())
+        Ok(self.with_jobs().await?.difference(&known).cloned().collect())
     }
 
     /// The namespaces that have jobs and whose names are valid in Kubernetes.
-    async fn of_jobs(&self) -> Result<BTreeSet<String>, StorageError> {
+    async fn with_jobs(&self) -> Result<BTreeSet<String>, StorageError> {
         let mut namespaces = BTreeSet::new();
         for [mut from, below] in names::kinds() {
             while let Some(name) = self.storage.first(from, below.clone()).await? {
@@ -142,7 +142,7 @@ impl Namespaces {
                 let known = progress.wait_for(|progress| *progress != Progress::Pending).await;
                 if known.is_ok_and(|progress| *progress == Progress::Complete) {
                     ready.set(true);
-                    self.tell_unknown(&store).await;
+                    self.log_unknown(&store).await;
                     return std::future::pending::<()>().await;
                 }
                 // The watch failed; a list tells whether access is denied.
@@ -344,7 +344,7 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!(all.unknown(&store).await.unwrap(), ["gone", "gone-too"]);
-        all.tell_unknown(&store).await;
+        all.log_unknown(&store).await;
         assert!(all.waiting().is_empty());
         assert_eq!(
             namespaces_of(&storage).await,
@@ -363,7 +363,10 @@ mod tests {
         let all = Namespaces::new(server.client(), Arc::clone(&storage));
         // The list lacks `here`, but a direct request finds it.
         server.put("/api/v1/namespaces/here", found);
-        assert_eq!(all.of_jobs().await.unwrap(), BTreeSet::from(["here".to_owned()]));
+        assert_eq!(
+            all.with_jobs().await.unwrap(),
+            BTreeSet::from(["here".to_owned()])
+        );
         all.delete_jobs_of("here").await.unwrap();
         server.down(true);
         assert!(all.delete_jobs_of("here").await.is_err());

@@ -1,7 +1,7 @@
 //! Generated from `proto/`.
 #![allow(missing_docs, unreachable_pub, clippy::all)]
 
-/// What is stored.
+/// Stored jobs.
 pub(crate) mod stored {
     include!(concat!(env!("OUT_DIR"), "/stored.rs"));
 }

@@ -24,7 +24,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "listen-address",
         "",
-        "Address of the gRPC and the metrics server, all addresses when empty",
+        "Address of the gRPC and the metrics server; empty means all addresses",
     ),
     Flag::text(
         "override-broadcast-host-port",
@@ -42,16 +42,16 @@ pub const FLAGS: &[Flag] = &[
         "standalone",
         "standalone or kubernetes; in Kubernetes mTLS is always on and jobs end with their namespace",
     ),
-    Flag::text("kubeconfig", "", "Path of a kubeconfig file, to run outside of a pod; for Kubernetes mode").hidden(),
+    Flag::text("kubeconfig", "", "Path of a kubeconfig file for Kubernetes mode outside of a pod").hidden(),
     Flag::text(
         "id",
         "dapr-scheduler-server-0",
-        "Id of this scheduler, which the store belongs to; one of --etcd-initial-cluster",
+        "Id of this scheduler, which owns the store; one of --etcd-initial-cluster",
     ),
     Flag::boolean(
         "etcd-embed",
         "true",
-        "Keep jobs in the embedded store; false: in an etcd of yours",
+        "Store jobs in the embedded store; false: in an external etcd",
     ),
     Flag::list(
         "etcd-initial-cluster",
@@ -66,13 +66,13 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "etcd-client-listen-address",
         "localhost",
-        "Address of that port; every client that reaches it can read and change all jobs",
+        "Address of that port; every client that can connect can read and change all jobs",
     ),
     Flag::new(
         "etcd-space-quota",
         QUANTITY,
         "9.2E",
-        "Largest size of the store",
+        "Maximum size of the store",
     ),
     Flag::text(
         "etcd-compaction-mode",
@@ -97,7 +97,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::uint(
         "etcd-max-wals",
         "10",
-        "For an etcd that the scheduler runs; the embedded store bounds its log by itself",
+        "For an etcd that the scheduler runs; the embedded store limits its log itself",
     ),
     Flag::int(
         "etcd-backend-batch-limit",
@@ -132,14 +132,14 @@ pub const FLAGS: &[Flag] = &[
     ),
     Flag::list(
         "etcd-client-endpoints",
-        "host:port, or http:// or https:// URL, of each member of an etcd of yours",
+        "host:port, or http:// or https:// URL, of each member of an external etcd",
     ),
-    Flag::text("etcd-client-username", "", "User name for an etcd of yours"),
-    Flag::text("etcd-client-password", "", "Password for an etcd of yours"),
+    Flag::text("etcd-client-username", "", "User name for an external etcd"),
+    Flag::text("etcd-client-password", "", "Password for an external etcd"),
     Flag::text(
         "identity-directory-write",
         "",
-        "Folder where an etcd that the scheduler runs finds the certificate; by default below the temporary one",
+        "Folder in which the scheduler's own etcd finds the certificate; by default below the temporary folder",
     )
     .hidden(),
     Flag::text(
@@ -150,7 +150,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::uint(
         "workers",
         "2048",
-        "Most triggers that wait for an answer at a time, at least 1",
+        "Maximum number of triggers in flight, at least 1",
     ),
     Flag::text(
         "snapshot-to",
@@ -160,7 +160,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "restore-from",
         "",
-        "Make the embedded store from this copy, if there is none, and exit",
+        "Restore the embedded store from this copy, if none exists, and exit",
     ),
     Flag::text(
         "migrate",
@@ -170,7 +170,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "migrate-to",
         "",
-        "The TO of --migrate, where it does not follow the FROM",
+        "The TO of --migrate, if it does not follow the FROM",
     ),
     LOG_LEVEL,
     LOG_AS_JSON,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Defragment, LIMIT, LOG};
+use super::{DEFRAGMENT_TIMEOUT, Defragment, LOG};
 use crate::proto::etcd::{
     AlarmMember, AlarmRequest, AlarmType, CompactionRequest, StatusResponse, alarm_request::AlarmAction,
 };
@@ -14,12 +14,12 @@ use crate::storage::StorageError;
 
 /// One tenth of the quota must be free before puts are allowed again; with less, the next puts would raise
 /// the alarm again.
-const FREE: u64 = 10;
+const FREE_PART: u64 = 10;
 
 /// Progress of the recovery while the alarm is raised.
 pub(super) struct SpaceRecovery {
     /// Maximum bytes in use for puts to be allowed.
-    most: u64,
+    max_size: u64,
     /// Pause between attempts while etcd reports no space to reclaim.
     every: Duration,
     full: Option<Attempts>,
@@ -38,19 +38,19 @@ struct Attempts {
 impl SpaceRecovery {
     pub(super) fn new(quota: u64, every: Duration) -> Self {
         Self {
-            most: quota - quota / FREE,
+            max_size: quota - quota / FREE_PART,
             every,
             full: None,
         }
     }
 
     /// Resets the progress: no alarm is raised.
-    pub(super) fn is_there(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.full = None;
     }
 
     /// Frees space if this member raised the alarm, and disarms the alarm once there is enough.
-    pub(super) async fn make(
+    pub(super) async fn recover(
         &mut self,
         of: &Defragment,
         status: &StatusResponse,
@@ -82,8 +82,8 @@ impl SpaceRecovery {
         }
         full.revision = revision;
         let mut now = of.status().await?;
-        if bytes(now.db_size) > self.most {
-            let is_promising = bytes(now.db_size_in_use) <= self.most;
+        if bytes(now.db_size) > self.max_size {
+            let is_promising = bytes(now.db_size_in_use) <= self.max_size;
             // etcd updates its count of free pages on the next write, and writes are refused now.
             let is_worth_a_try = full
                 .defragmented
@@ -97,7 +97,7 @@ impl SpaceRecovery {
             now = of.status().await?;
             tracing::info!(target: LOG, "etcd's file was defragmented from {before} to {} bytes", now.db_size);
         }
-        if bytes(now.db_size) > self.most {
+        if bytes(now.db_size) > self.max_size {
             return Ok(());
         }
         of.alarms(AlarmAction::Deactivate, Some(own)).await?;
@@ -140,11 +140,11 @@ impl Defragment {
             revision,
             physical: true,
         };
-        let compacting = self
-            .client
-            .call_within(LIMIT, request, |mut stubs, request| async move {
-                stubs.kv.compact(request).await
-            });
+        let compacting =
+            self.client
+                .call_within(DEFRAGMENT_TIMEOUT, request, |mut stubs, request| async move {
+                    stubs.kv.compact(request).await
+                });
         match compacting.await {
             // Compacted before by etcd's auto-compaction, or for another member.
             Err(StorageError::Failed(text)) if text.contains("has been compacted") => Ok(()),

@@ -180,14 +180,14 @@ async fn full_etcd_recovers_with_raised_quota() {
         full.errors.iter().any(|error| error.contains("NOSPACE")),
         "{full:?}"
     );
-    room.make(&asked, &full).await.unwrap();
+    room.recover(&asked, &full).await.unwrap();
     // Another refused write may raise the alarm once more.
     for _ in 0..20 {
         if asked.alarms(AlarmAction::Get, None).await.unwrap().is_empty() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
-        room.make(&asked, &status(&asked).await).await.unwrap();
+        room.recover(&asked, &status(&asked).await).await.unwrap();
     }
     panic!("the alarm stays");
 }

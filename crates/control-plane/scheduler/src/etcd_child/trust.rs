@@ -20,7 +20,7 @@ pub(crate) struct Pace {
     /// new CA is announced at least two certificate lifetimes before it issues its first certificate.
     pub(crate) spread: Duration,
     /// Interval of checks of the file, and of members that do not answer.
-    pub(crate) look: Duration,
+    pub(crate) poll: Duration,
     /// How long to wait for members that do not answer. A lost member must not stop the others from trusting
     /// the new CA.
     pub(crate) give_up_after: Duration,
@@ -30,7 +30,7 @@ impl Pace {
     /// Values for production.
     pub(crate) const USUAL: Self = Self {
         spread: Duration::from_secs(10 * 60),
-        look: Duration::from_secs(30),
+        poll: Duration::from_secs(30),
         give_up_after: Duration::from_secs(60 * 60),
     };
 }
@@ -59,7 +59,7 @@ impl Trust {
             loop {
                 tokio::select! {
                     Ok(()) = anchors.changed() => {}
-                    () = sleep(pace.look) => {}
+                    () = sleep(pace.poll) => {}
                 }
                 if self.supervised.is_outdated() {
                     self.restart(pace).await;
@@ -79,18 +79,20 @@ impl Trust {
         );
         sleep(delay).await;
         let begun = Instant::now();
-        while let Some(silent) = self.silent().await {
+        while let Some(silent_member) = self.silent_member().await {
             if begun.elapsed() >= pace.give_up_after {
                 tracing::warn!(
                     target: LOG,
-                    "etcd's member at {silent} still does not answer: restarting etcd anyway, to trust the new root \
+                    "etcd's member at {silent_member} still does not answer: restarting etcd anyway, to trust the new root \
                      certificates"
                 );
                 break;
             }
-            tracing::info!(target: LOG, "etcd's member at {silent} does not answer: delaying the restart of etcd \
-                                         until it does");
-            sleep(pace.look).await;
+            tracing::info!(
+                target: LOG,
+                "etcd's member at {silent_member} does not answer: delaying the restart of etcd until it does"
+            );
+            sleep(pace.poll).await;
         }
         // etcd may have exited and read the file when the supervisor restarted it.
         if !self.supervised.is_outdated() {
@@ -103,12 +105,12 @@ impl Trust {
         }
         // A supervisor that has given up ends the scheduler.
         while self.supervised.starts() == starts {
-            sleep(pace.look.min(POLL_INTERVAL)).await;
+            sleep(pace.poll.min(POLL_INTERVAL)).await;
         }
     }
 
     /// The first member that accepts no connection.
-    async fn silent(&self) -> Option<&str> {
+    async fn silent_member(&self) -> Option<&str> {
         for other in &self.others {
             if !matches!(timeout(ANSWER, TcpStream::connect(other)).await, Ok(Ok(_))) {
                 return Some(other);

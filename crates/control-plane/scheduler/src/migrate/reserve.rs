@@ -19,7 +19,7 @@ const ID: &str = "migration";
 /// Lifetime of the lease if it is not renewed.
 const LEASE: Duration = Duration::from_secs(20);
 /// Interval of lease renewals.
-const KEEP_EVERY: Duration = Duration::from_secs(5);
+const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Keeps schedulers off a store until released or dropped.
 pub(super) struct Reserved {
@@ -42,7 +42,7 @@ impl Reserved {
             lease,
             _keeping: AbortOnDropHandle::new(tokio::spawn(async move {
                 loop {
-                    tokio::time::sleep(KEEP_EVERY).await;
+                    tokio::time::sleep(RENEW_INTERVAL).await;
                     // If the lease is lost, the final comparison of the jobs detects the effects.
                     let _ = keeping.keep(lease).await;
                 }

@@ -28,11 +28,11 @@ use crate::triggers::{Connection, Delivery};
 
 const LOG: &str = "dapr.scheduler.triggers";
 /// Timeout of the first message of a stream.
-const INITIAL: Duration = Duration::from_secs(10);
+const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of triggers with payload queued per stream; further ones are queued without payload.
 const WINDOW: usize = 32;
 /// Payload bytes to read from the store at once; the next read takes as many triggers as fit.
-const READ: usize = 256 << 10;
+const READ_BYTES: usize = 256 << 10;
 /// Maximum number of actor types of a sidecar.
 const MAX_TYPES: usize = 4096;
 
@@ -42,7 +42,7 @@ pub(super) async fn jobs(
     caller: &Caller,
     mut messages: Streaming<WatchJobsRequest>,
 ) -> Result<impl Stream<Item = Result<WatchJobsResponse, Status>> + use<>, Status> {
-    let first = tokio::time::timeout(INITIAL, messages.message()).await;
+    let first = tokio::time::timeout(FIRST_MESSAGE_TIMEOUT, messages.message()).await;
     let first = first.map_err(|_| Status::deadline_exceeded("initial request did not arrive in time"))??;
     let Some(Message::Initial(initial)) = first.and_then(|first| first.watch_job_request_type) else {
         return Err(Status::unknown(
@@ -75,7 +75,7 @@ pub(super) async fn jobs(
     Ok(ReceiverStream::new(stream).map(|(trigger, _)| trigger))
 }
 
-/// What a sidecar accepts, from its first message.
+/// The target that a sidecar announces in its first message.
 fn target(initial: &WatchJobsRequestInitial) -> Result<Target, Status> {
     let mut kinds = HashSet::new();
     for kind in &initial.accept_job_types {
@@ -190,7 +190,7 @@ async fn send(
             Err(error) => return Some(error.into()),
         };
         let sizes: Vec<usize> = jobs.iter().map(|job| job.as_ref().map_or(0, Vec::len)).collect();
-        at_once = match sizes.iter().sum::<usize>() > READ {
+        at_once = match sizes.iter().sum::<usize>() > READ_BYTES {
             true => 1,
             false => WINDOW.min(2 * at_once),
         };

@@ -20,7 +20,7 @@ use tokio_stream::StreamExt;
 use tokio_util::task::AbortOnDropHandle;
 
 use leases::Ending;
-use session::{CALL, Sessions, slow};
+use session::{CALL_TIMEOUT, Sessions, timed_out};
 use watch::{Notified, PostgresWatch};
 use writer::Writer;
 
@@ -103,7 +103,9 @@ impl Backend for Postgres {
             let found: Vec<Pair> = rows.iter().map(pair).collect::<Result<_, _>>()?;
             Ok(found)
         };
-        let found = timeout(CALL, reading).await.unwrap_or_else(|_| Err(slow()))?;
+        let found = timeout(CALL_TIMEOUT, reading)
+            .await
+            .unwrap_or_else(|_| Err(timed_out()))?;
         // A key may be requested twice: by a due job of this tenure, and of an earlier one.
         let by_key: std::collections::HashMap<&[u8], &Pair> =
             found.iter().map(|pair| (pair.key.as_slice(), pair)).collect();
@@ -127,14 +129,16 @@ impl Backend for Postgres {
                 .await?;
             Ok((session, revision, rows))
         };
-        let (session, revision, rows) = timeout(CALL, beginning).await.unwrap_or_else(|_| Err(slow()))?;
+        let (session, revision, rows) = timeout(CALL_TIMEOUT, beginning)
+            .await
+            .unwrap_or_else(|_| Err(timed_out()))?;
         let (send, chunks) = mpsc::channel(CHUNKS);
         let reading = tokio::spawn(async move {
             let mut rows = pin!(rows);
             let mut chunk = Vec::with_capacity(CHUNK);
             loop {
-                let row = match timeout(CALL, rows.next()).await {
-                    Err(_) => Some(Err(slow())),
+                let row = match timeout(CALL_TIMEOUT, rows.next()).await {
+                    Err(_) => Some(Err(timed_out())),
                     Ok(row) => row.map(|row| row.and_then(|row| pair(&row)).map_err(StorageError::from)),
                 };
                 let (full, ended) = match row {
@@ -162,7 +166,9 @@ impl Backend for Postgres {
 
     async fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool, StorageError> {
         let writing = self.writer.commit(conditions.to_vec(), writes.to_vec());
-        timeout(CALL, writing).await.unwrap_or_else(|_| Err(slow()))
+        timeout(CALL_TIMEOUT, writing)
+            .await
+            .unwrap_or_else(|_| Err(timed_out()))
     }
 
     fn watch(&self, range: Range, after: i64) -> Box<dyn Watch> {
@@ -179,20 +185,20 @@ impl Backend for Postgres {
     }
 
     async fn grant(&self, lifetime: Duration) -> Result<i64, StorageError> {
-        timeout(CALL, leases::grant(&self.sessions, &self.clock, lifetime))
+        timeout(CALL_TIMEOUT, leases::grant(&self.sessions, &self.clock, lifetime))
             .await
-            .unwrap_or_else(|_| Err(slow()))
+            .unwrap_or_else(|_| Err(timed_out()))
     }
 
     async fn keep(&self, lease: i64) -> Result<bool, StorageError> {
-        timeout(CALL, leases::keep(&self.sessions, lease))
+        timeout(CALL_TIMEOUT, leases::renew(&self.sessions, lease))
             .await
-            .unwrap_or_else(|_| Err(slow()))
+            .unwrap_or_else(|_| Err(timed_out()))
     }
 
     async fn revoke(&self, lease: i64) -> Result<(), StorageError> {
-        timeout(CALL, leases::end(&self.sessions, Ending::Lease(lease)))
+        timeout(CALL_TIMEOUT, leases::end(&self.sessions, Ending::Lease(lease)))
             .await
-            .unwrap_or_else(|_| Err(slow()))
+            .unwrap_or_else(|_| Err(timed_out()))
     }
 }

@@ -47,7 +47,8 @@ pub(crate) struct SelfMember {
     pub(crate) lock: Option<FolderLock>,
 }
 
-/// The storage of a scheduler that shares its store with others: jobs, their progress, and the membership in the group.
+/// The storage of a scheduler that shares its store with others: jobs, their progress, and the membership in
+/// the group.
 pub(crate) struct SharedStorage {
     backend: Arc<dyn Backend>,
     advances: Advances,

@@ -1,4 +1,4 @@
-//! What callers may not ask: the code, and a text that names the field.
+//! Invalid calls: their status codes, and messages that name the field.
 
 use outrigger_wire::scheduler::v1::{GetJobRequest, Job, JobMetadata, ScheduleJobRequest};
 use tonic::Code;
@@ -120,7 +120,7 @@ async fn replaces_job_only_with_overwrite() {
 
 #[test]
 fn etcd_never_outlives_scheduler() {
-    // Of another parent than the one that started this.
+    // Started with the id of another parent.
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_scheduler"))
         .args(["--become-etcd", "0", "--version"])
         .output()

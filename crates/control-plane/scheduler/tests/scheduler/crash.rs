@@ -1,4 +1,4 @@
-//! A scheduler that is killed at any moment. Between which two steps that is, [`crate::points`] chooses.
+//! Kills of a scheduler at random times; [`crate::points`] kills it between chosen steps.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{BufRead, BufReader};
@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use crate::running::{Sidecar, TIMEOUT, app, arguments, client, due, schedule};
 use crate::tally::Tally;
 
-/// Lines of a log that are kept.
+/// Number of log lines kept.
 const LINES: usize = 20;
 
 /// The last lines of a scheduler's log.
@@ -28,7 +28,7 @@ impl Tail {
         lines.push_back(line);
     }
 
-    /// Keeps what is said until the process has ended, which waits for somebody to read its log.
+    /// Collects lines until the process has exited, which would block on an unread log.
     fn follow(&self, lines: std::io::Lines<BufReader<ChildStdout>>) {
         let tail = self.clone();
         std::thread::spawn(move || {
@@ -42,7 +42,7 @@ impl Tail {
     }
 }
 
-/// A scheduler's process; it is killed when this is dropped. Where the test has failed, what it said last is told.
+/// A scheduler process, killed on drop. If the test has failed, its last log lines are printed.
 pub(crate) struct Process {
     child: Child,
     pub(crate) address: String,
@@ -54,17 +54,17 @@ impl Process {
         Self::start_with(&arguments(folder))
     }
 
-    /// With these flags.
+    /// Starts it with these flags.
     pub(crate) fn start_with(arguments: &[String]) -> Self {
         Self::start_in(arguments, &[])
     }
 
-    /// And these variables.
+    /// Like `start_with`, with environment variables.
     pub(crate) fn start_in(arguments: &[String], variables: &[(&str, &str)]) -> Self {
         Self::try_start(arguments, variables, Stdio::inherit()).expect("it did not start")
     }
 
-    /// And what it says beside its log; `None` where it ends before it serves.
+    /// Like `start_in`, with a destination of stderr. `None` if the process exits before it serves.
     pub(crate) fn try_start(arguments: &[String], variables: &[(&str, &str)], said: Stdio) -> Option<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_scheduler"))
             .args(arguments)
@@ -89,12 +89,12 @@ impl Process {
         Some(Self { child, address, tail })
     }
 
-    /// Whether it is gone.
+    /// Whether it has exited.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     pub(crate) fn terminate(&self) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-TERM", &id]).status().unwrap();
@@ -119,7 +119,7 @@ impl Drop for Process {
     }
 }
 
-/// Schedules jobs, one after the other, until the process is gone; those that were acknowledged, with their due times.
+/// Schedules jobs one by one until the process is gone; returns the acknowledged ones with their due times.
 async fn schedule_until_killed(address: String, round: usize) -> Vec<(String, Timestamp)> {
     let mut client = client(address).await;
     let mut acknowledged = Vec::new();
@@ -137,7 +137,7 @@ async fn schedule_until_killed(address: String, round: usize) -> Vec<(String, Ti
     unreachable!("it schedules until it cannot");
 }
 
-/// Takes triggers until the process is gone, or all of `wanted` have come.
+/// Receives triggers until the process is gone, or all of `wanted` have arrived.
 async fn take(address: String, wanted: Option<HashSet<String>>, fired: &mut HashMap<String, Timestamp>) {
     let mut client = client(address).await;
     let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
@@ -156,7 +156,7 @@ async fn take(address: String, wanted: Option<HashSet<String>>, fired: &mut Hash
     }
 }
 
-/// Invariant: killed at any time, and started again, it loses no job that it acknowledged, and triggers none early.
+/// Invariant: after a kill at any time and a restart, no acknowledged job is lost or triggered early.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_lose_no_acknowledged_job() {
     let folder = tempfile::tempdir().unwrap();
@@ -170,7 +170,7 @@ async fn kills_lose_no_acknowledged_job() {
             take(address, None, &mut fired).await;
             fired
         });
-        // Some time between two steps of a write; another one in each round.
+        // A different time in each round.
         tokio::time::sleep(Duration::from_millis(150 + 83 * round as u64)).await;
         drop(process);
         acknowledged.extend(scheduling.await.unwrap());

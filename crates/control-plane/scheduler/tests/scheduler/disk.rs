@@ -1,5 +1,5 @@
-//! A disk that changes bytes, and one that is full. The invariant of the latter: what was acknowledged is kept, what was refused is not there, and the store goes on as
-//! soon as there is room.
+//! A disk that corrupts bytes, and a full disk. With a full disk, acknowledged jobs are kept, refused ones
+//! are absent, and the store recovers once there is space.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,7 +16,7 @@ use tonic::Code;
 use crate::running::{Sidecar, app, arguments, client, due, schedule, start, until};
 use crate::tally::Tally;
 
-/// Puts a disk of so many MiB with a file of 512 KiB at its first argument, and runs the rest twice, one after the other.
+/// Mounts a disk of $1 MiB with a file of 512 KiB at $0, then runs the remaining command twice in sequence.
 const RUN: &str = r#"mount -t tmpfs -o size="$1"m none "$0" && head -c 524288 /dev/zero > "$0/ballast" || exit 1
 shift
 "$@" &
@@ -24,7 +24,7 @@ echo "pid $!"
 wait $!
 exec "$@""#;
 
-/// Two runs of a scheduler on a disk that nobody else sees. They end when this is dropped.
+/// Two consecutive runs of a scheduler on a private disk. They end on drop.
 struct Runs {
     shell: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -32,7 +32,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// `None` where the kernel does not let this process mount.
+    /// `None` if the kernel does not allow the mount.
     fn start(folder: &Path, size: u32) -> Option<Self> {
         let private = ["--mount", "--user", "--map-root-user"];
         let able = |flags: &[&str]| {
@@ -67,7 +67,7 @@ impl Runs {
         Some(runs)
     }
 
-    /// What stands behind this in the next line that has it.
+    /// The rest of the next line that contains `text`, after it.
     fn behind(&mut self, text: &str) -> String {
         let line = self.lines.by_ref().map(Result::unwrap);
         let line = line.into_iter().find(|line| line.contains(text));
@@ -80,13 +80,13 @@ impl Runs {
         behind.split('"').next().unwrap().to_owned()
     }
 
-    /// A file of the disk.
+    /// The path of a file on the disk.
     fn path(&self, file: &Path) -> PathBuf {
         let root = format!("/proc/{}/root", self.first.unwrap());
         Path::new(&root).join(file.strip_prefix("/").unwrap())
     }
 
-    /// The same, once the first run has ended: the second one takes the place of the shell.
+    /// The same after the end of the first run; the second one replaces the shell.
     fn second_path(&self, file: &Path) -> PathBuf {
         let root = format!("/proc/{}/root", self.shell.id());
         Path::new(&root).join(file.strip_prefix("/").unwrap())
@@ -103,7 +103,7 @@ impl Runs {
 
 impl Drop for Runs {
     fn drop(&mut self) {
-        // The shell first: it would start the second run.
+        // The shell first, because it would start the second run.
         let _ended = self.shell.kill();
         self.kill_first();
         self.shell.wait().unwrap();
@@ -175,7 +175,7 @@ async fn full_disk_keeps_acknowledged_jobs() {
     Tally::of(soon, |name| times.get(name).cloned().unwrap_or_default()).report("full disk, and a kill");
 }
 
-/// Regression: on a full disk deletes failed, and a scheduler that was killed did not start.
+/// Regression: on a full disk deletions failed, and a killed scheduler did not start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_disk_allows_reads_and_deletions() {
     let folder = tempfile::tempdir().unwrap();
@@ -232,7 +232,7 @@ async fn full_disk_allows_reads_and_deletions() {
             assert_eq!(scheduler.get_job(get).await.unwrap_err().code(), Code::NotFound);
         }
     }
-    // The mount is that of the second run: the first one is gone.
+    // The mount of the second run; that of the first is gone.
     let again = schedule("again", app("app"), due("1h"));
     assert!(scheduler.schedule_job(again.clone()).await.is_err());
     fs::remove_file(runs.second_path(&folder.path().join("filler"))).unwrap();
@@ -243,7 +243,7 @@ async fn full_disk_allows_reads_and_deletions() {
     .await;
 }
 
-/// Invariant: a job whose bytes have changed is neither handed out nor triggered, and those that are due with it are.
+/// Invariant: a corrupted job is neither returned nor triggered, and other jobs due with it are triggered.
 #[tokio::test]
 async fn damaged_job_blocks_no_other() {
     let running = start().await;
@@ -269,7 +269,7 @@ async fn damaged_job_blocks_no_other() {
     assert_eq!(error.code(), Code::DataLoss, "{error}");
     assert!(error.message().contains("app||ns||app||damaged"), "{error}");
     assert!(error.message().contains("--restore-from"), "{error}");
-    // They have become due by now, and come together.
+    // They are due by now and arrive together.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
     let mut came = [sidecar.next().await.name, sidecar.next().await.name];

@@ -1,17 +1,17 @@
-//! A slow app with a herd of due jobs.
+//! A slow app with many due jobs.
 
 use jiff::Timestamp;
 
 use crate::running::{Sidecar, actor, app, due, schedule, start_with};
 use crate::tally::Tally;
 
-/// Triggers that wait for an answer at a time.
+/// Maximum number of triggers in flight.
 const WORKERS: usize = 64;
-/// Due jobs of the app that does not answer: without a bound they would have all places, and more wait.
+/// Due jobs of the unresponsive app: more than the number of slots.
 const HERD: usize = 200;
 
-/// Invariant: a sidecar that takes triggers and never answers one holds up neither another app nor an actor type of its
-/// namespace, though its jobs were there first; and once it answers, all of them come.
+/// Invariant: a sidecar that never answers delays neither another app nor another actor type of its
+/// namespace, even if its jobs were due first. Once it answers, all of them are triggered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_app_delays_no_other() {
     let running = start_with(&[format!("--workers={WORKERS}")]).await;
@@ -45,7 +45,7 @@ async fn slow_app_delays_no_other() {
         times.entry(trigger.name).or_default().push(Timestamp::now());
         jobs.push((name, now));
     }
-    // It wakes up.
+    // The slow app starts to answer.
     held.into_iter().for_each(|id| silent.succeed(id));
     for at in 0..WORKERS / 2 {
         times.insert(format!("herd-{at}"), vec![Timestamp::now()]);

@@ -1,4 +1,4 @@
-//! Whole schedulers: in this process, and as processes that are killed.
+//! Whole schedulers, in this process and as processes that are killed.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! kill -9 between every two steps of a write: a process ends itself at one of these places, and others go on.
+//! SIGKILL between any two steps of a write: a process kills itself at a fault point, and others take over.
 
 mod embedded;
 mod migration;
@@ -13,11 +13,11 @@ use tempfile::NamedTempFile;
 
 use crate::tally::Tally;
 
-/// Says where a process ends.
+/// Names the fault point.
 const VARIABLE: &str = "OUTRIGGER_SCHEDULER_FAULT";
-/// Has it name all places that it comes to instead.
+/// Prints the fault points instead.
 const LIST: &str = "list";
-/// The places of the stores themselves.
+/// Fault points of the stores themselves.
 const ETCD: [&str; 2] = ["before etcd is asked", "etcd has answered"];
 const POSTGRES: [&str; 12] = [
     "before it is committed",
@@ -34,7 +34,7 @@ const POSTGRES: [&str; 12] = [
     "tables made",
 ];
 
-/// A place, and how often a process has come to it when it ends there.
+/// A fault point, and which of its occurrences kills the process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     name: String,
@@ -42,12 +42,12 @@ struct Place {
 }
 
 impl Place {
-    /// What has a process end there.
+    /// The value of the variable for this point.
     fn variable(&self) -> String {
         format!("{}#{}", self.name, self.time)
     }
 
-    /// Each place of these at most so often.
+    /// The first `most` occurrences of each point.
     fn all(listed: &[String], most: usize) -> Vec<Self> {
         let mut times = BTreeMap::<&String, usize>::new();
         let mut all = Vec::new();
@@ -64,7 +64,7 @@ impl Place {
         all
     }
 
-    /// Those that a process comes to in each phase, which begin at these indices: the first time of each in each phase.
+    /// The first occurrence of each point in each phase; `begins` has the phases' start indices.
     fn of_phases(listed: &[String], begins: &[usize]) -> Vec<Self> {
         let mut all = BTreeSet::new();
         for (at, &begin) in begins.iter().enumerate() {
@@ -81,7 +81,7 @@ impl Place {
     }
 }
 
-/// What a process says of places.
+/// The fault points that a process printed.
 struct Said(NamedTempFile);
 
 impl Said {
@@ -104,8 +104,8 @@ impl Said {
     }
 }
 
-/// Has a process die at each of these places, in lanes side by side. `dies` says whether it came there, and what became of jobs;
-/// a later time of a place may not be reached, where more was written together than when the places were listed.
+/// Kills a process at each of these points, in parallel lanes. `dies` tells whether the point was reached,
+/// and the fate of jobs. Later occurrences may not be reached, if more was batched than in the listing run.
 async fn at_each<L, F>(
     places: Vec<Place>,
     lanes: Vec<L>,

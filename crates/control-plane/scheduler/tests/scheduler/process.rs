@@ -1,4 +1,4 @@
-//! The binary: its exit statuses, its snapshots, and how it ends.
+//! The binary: exit statuses, snapshots and shutdown.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

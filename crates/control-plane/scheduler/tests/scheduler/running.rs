@@ -1,4 +1,4 @@
-//! A scheduler to test, and a sidecar's side of its contract.
+//! A scheduler under test, and a sidecar's side of its contract.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-/// Longest wait for something that has to happen.
+/// Deadline for expected events.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Flags that choose free ports and a folder.
+/// Flags for free ports and a folder.
 pub(crate) fn arguments(folder: &std::path::Path) -> Vec<String> {
     let mut arguments: Vec<String> = [
         "--port=0",
@@ -38,7 +38,7 @@ pub(crate) fn arguments(folder: &std::path::Path) -> Vec<String> {
     arguments
 }
 
-/// A running scheduler; it ends when this is dropped.
+/// A running scheduler, stopped on drop.
 pub(crate) struct Running {
     pub(crate) addresses: Addresses,
     folder: TempDir,
@@ -50,7 +50,7 @@ pub(crate) async fn start() -> Running {
     start_with(&[]).await
 }
 
-/// With more flags.
+/// Starts it with additional flags.
 pub(crate) async fn start_with(more: &[String]) -> Running {
     let folder = tempfile::tempdir().unwrap();
     let arguments = [arguments(folder.path()), more.to_vec()].concat();
@@ -76,12 +76,12 @@ pub(crate) async fn client(address: impl std::fmt::Display) -> SchedulerClient<C
 }
 
 impl Running {
-    /// Ends it as a signal does.
+    /// Stops it like a signal.
     pub(crate) async fn stop(self) {
         self.stopping().await;
     }
 
-    /// The same: what comes back only waits for its end.
+    /// Like `stop`; the future only waits for the end.
     pub(crate) fn stopping(self) -> impl Future<Output = ()> {
         let Self {
             folder, stop, ended, ..
@@ -102,7 +102,7 @@ impl Running {
         client(self.addresses.grpc).await
     }
 
-    /// What a HTTP server of it answers: status line, head and body.
+    /// The response of an HTTP server: status line, head and body.
     pub(crate) async fn http(address: std::net::SocketAddr, path: &str) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -136,7 +136,7 @@ fn target(app_id: &str, of: Type) -> Option<JobMetadata> {
     })
 }
 
-/// A call that schedules `job`.
+/// A request that schedules `job`.
 pub(crate) fn schedule(name: &str, metadata: Option<JobMetadata>, job: Job) -> ScheduleJobRequest {
     ScheduleJobRequest {
         name: name.to_owned(),
@@ -146,7 +146,7 @@ pub(crate) fn schedule(name: &str, metadata: Option<JobMetadata>, job: Job) -> S
     }
 }
 
-/// A job with one tick.
+/// A job with a single trigger.
 pub(crate) fn due(time: &str) -> Job {
     Job {
         due_time: Some(time.to_owned()),
@@ -166,7 +166,7 @@ impl Sidecar {
         sidecar.expect("the scheduler takes streams")
     }
 
-    /// `None` where the scheduler does not take it.
+    /// `None` if the scheduler refuses it.
     pub(crate) async fn try_connect(
         client: &mut SchedulerClient<Channel>,
         app_id: &str,
@@ -197,7 +197,7 @@ impl Sidecar {
             id,
             status: status.into(),
         };
-        // A scheduler that was killed reads nothing.
+        // A killed scheduler reads nothing.
         let _ = self.answers.send(message(Message::Result(result)));
     }
 
@@ -216,12 +216,12 @@ fn message(message: Message) -> WatchJobsRequest {
     }
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, holds: impl FnMut() -> F) {
     until_within(TIMEOUT, what, holds).await;
 }
 
-/// The same for what takes longer.
+/// Like `until`, with another deadline.
 pub(crate) async fn until_within<F: Future<Output = bool>>(
     limit: Duration,
     what: &str,

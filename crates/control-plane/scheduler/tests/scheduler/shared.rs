@@ -1,4 +1,4 @@
-//! Schedulers that share a store: an etcd, of the user or run by themselves, or PostgreSQL.
+//! Schedulers that share a store: an external etcd, their own etcd, or PostgreSQL.
 
 mod cluster;
 mod cut_off;

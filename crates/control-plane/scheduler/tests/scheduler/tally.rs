@@ -1,10 +1,10 @@
-//! What a fault did to jobs, counted and printed in the form of the table in `conformance/evidence.md`.
+//! Counts the effects of a fault on jobs, and prints them like the table in `docs/reference/scheduler.md`.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// A job that comes this long after its time is late.
+/// A job triggered later than this counts as late.
 const LATE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -17,7 +17,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Of acknowledged jobs with one tick each, and when that was due. `times`: when it came.
+    /// Counts acknowledged single-trigger jobs with their due times; `times` has the actual times.
     pub(crate) fn of<'a>(
         jobs: impl IntoIterator<Item = (&'a String, &'a Timestamp)>,
         times: impl Fn(&str) -> Vec<Timestamp>,
@@ -44,12 +44,12 @@ impl Tally {
         self.early += other.early;
     }
 
-    /// Prints it. No job may be lost or early, whatever the fault.
+    /// Prints the counts. No job may be lost or early, whatever the fault.
     pub(crate) fn report(self, fault: &str) {
         self.report_with_lost(fault, 0);
     }
 
-    /// Prints it where a fault takes just so many jobs along that no store of one disk could keep.
+    /// Prints the counts of a fault that necessarily loses `gone` jobs on any single-disk store.
     pub(crate) fn report_with_lost(self, fault: &str, gone: usize) {
         let Self {
             acknowledged,

@@ -1,4 +1,5 @@
-//! A loss of power in a write, or a disk that changes it: what is left of the log's last records is not what was written.
+//! A loss of power during a write, or a disk that corrupts it: the last records of the log are not as
+//! written.
 
 use std::fs;
 use std::time::Duration;
@@ -18,21 +19,21 @@ const FILE: &str = "jobs.db";
 const LOG: &str = "jobs.db-wal";
 /// The job of the last write.
 const LAST: &str = "last";
-/// Ends the scheduler when that write is in the log, and its caller is not told yet: after the 20 jobs before, and the
-/// announcement of the scheduler, which is a call too.
+/// Stops the scheduler when that write is in the log but not answered: after the 20 jobs before it and the
+/// scheduler's announcement, which is a call too.
 const FAULT: (&str, &str) = ("OUTRIGGER_SCHEDULER_FAULT", "before a caller is told#22");
 
-/// What a scheduler leaves that is killed right after a write.
+/// The files of a scheduler killed right after a write.
 struct Left {
     file: Vec<u8>,
     log: Vec<u8>,
-    /// Where the last write begins in the log.
+    /// Offset of the last write in the log.
     last: usize,
-    /// Those that were acknowledged, and when they are due.
+    /// Acknowledged jobs with their due times.
     jobs: Vec<(String, Timestamp)>,
 }
 
-/// `is_told`: whether the caller of the last write hears of it before that.
+/// `is_told` tells whether the last write is answered before the kill.
 async fn left(is_told: bool) -> Left {
     let folder = tempfile::tempdir().unwrap();
     let fault: &[(&str, &str)] = if is_told { &[] } else { &[FAULT] };
@@ -79,7 +80,7 @@ async fn left(is_told: bool) -> Left {
 }
 
 impl Left {
-    /// Some bytes of the last write: in its first record, in the middle, and the last one.
+    /// Offsets in the last write: in its first record, in the middle, and the last byte.
     fn places(&self) -> [usize; 5] {
         let end = self.log.len();
         [
@@ -91,14 +92,14 @@ impl Left {
         ]
     }
 
-    /// The log with one byte of it changed.
+    /// The log with one byte changed.
     fn changed(&self, place: usize) -> Vec<u8> {
         let mut log = self.log.clone();
         log[place] ^= 1;
         log
     }
 
-    /// Starts a scheduler with this log; what became of the jobs that were acknowledged.
+    /// Starts a scheduler with this log; returns the fate of acknowledged jobs.
     async fn goes_on(&self, log: &[u8]) -> Tally {
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join(FOLDER);
@@ -110,7 +111,7 @@ impl Left {
         let _serving = served.serve(&process.address).await;
         let before = self.jobs.iter().map(|(name, _)| name.clone());
         served.has(before.filter(|name| name != LAST)).await;
-        // All of it is gone, or nothing.
+        // The write is lost completely or not at all.
         let get = GetJobRequest {
             name: LAST.to_owned(),
             metadata: app("app"),
@@ -124,7 +125,7 @@ impl Left {
     }
 }
 
-/// Invariant: a log that ends in the middle of a write, as a loss of power leaves it, loses no job that was acknowledged, and
+/// Invariant: a log that ends within a write, as after a loss of power, loses no acknowledged job and
 /// triggers none early.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn torn_write_loses_no_job() {
@@ -136,7 +137,7 @@ async fn torn_write_loses_no_job() {
     tally.report("log torn off in its last write, at five places");
 }
 
-/// Invariant: the same where records of that write are there, but are not what was written.
+/// Invariant: the same if the write's records exist but are corrupted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_write_loses_no_job() {
     let left = left(false).await;
@@ -147,8 +148,9 @@ async fn damaged_write_loses_no_job() {
     tally.report("last write of the log changed, at five places");
 }
 
-/// Invariant: where a disk changes the last write after its caller was told, that one job is lost, and no other. A write that a
-/// loss of power cut off looks the same; `storage/embedded/tests/log.rs` has what is said of it at the start.
+/// Invariant: if a disk corrupts the last write after it was acknowledged, only that job is lost. A write
+/// interrupted by a loss of power looks the same; `storage/embedded/tests/log.rs` tests the log line at
+/// start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_write_loses_no_other_job() {
     let left = left(true).await;

@@ -1,4 +1,4 @@
-//! From a job to its triggers and what is left of it.
+//! Jobs from scheduling to their triggers and their end.
 
 use outrigger_components_testing::proxy::Proxy;
 use std::collections::HashMap;
@@ -180,7 +180,7 @@ async fn applies_failure_policy() {
     .report("an app that answers failure");
 }
 
-/// Invariant: what a sidecar was killed over goes to another one.
+/// Invariant: the unanswered triggers of a killed sidecar go to another one.
 #[tokio::test]
 async fn redelivers_after_sidecar_loss() {
     let running = start().await;
@@ -296,7 +296,7 @@ async fn announces_address_to_sidecars() {
     assert_eq!(running.addresses.broadcast, addresses[0]);
 }
 
-/// Invariant: a trigger whose sidecar is cut off without a word goes to another one, about 8 seconds later.
+/// Invariant: a trigger of a partitioned sidecar goes to another one after about 8 seconds.
 #[tokio::test]
 async fn redelivers_after_sidecar_partition() {
     let running = start().await;
@@ -317,7 +317,8 @@ async fn redelivers_after_sidecar_partition() {
     other.succeed(trigger.id);
 }
 
-/// Invariant: what an app answers soon after its scheduler was told to end is stored, and does not come again.
+/// Invariant: an answer that arrives soon after the shutdown began is stored, and the trigger is not
+/// repeated.
 #[tokio::test]
 async fn stores_answer_during_shutdown() {
     let folder = tempfile::tempdir().unwrap();

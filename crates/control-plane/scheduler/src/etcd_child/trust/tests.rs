@@ -9,7 +9,7 @@ use super::*;
 
 const PACE: Pace = Pace {
     spread: Duration::from_secs(600),
-    look: Duration::from_secs(30),
+    poll: Duration::from_secs(30),
     give_up_after: Duration::from_secs(3600),
 };
 
@@ -61,7 +61,7 @@ async fn restarts_once_on_new_certificates() {
     // The file is written slightly after the signal.
     sleep(Duration::from_millis(10)).await;
     std::fs::write(folder.path().join("ca.pem"), "two").unwrap();
-    sleep(PACE.spread + PACE.look * 2).await;
+    sleep(PACE.spread + PACE.poll * 2).await;
     assert_eq!(ordered.try_recv(), Ok(Order::Restart));
     sleep(PACE.spread * 2).await;
     supervised.note_start();
@@ -91,7 +91,7 @@ async fn waits_for_silent_members_with_deadline() {
         let folder = tempfile::tempdir().unwrap();
         let (_supervised, ordered, _follow) = followed(folder.path(), vec![other], &anchors());
         std::fs::write(folder.path().join("ca.pem"), "two").unwrap();
-        sleep(PACE.spread + PACE.look * 3).await;
+        sleep(PACE.spread + PACE.poll * 3).await;
         assert_eq!(ordered.try_recv().is_ok(), early);
         sleep(PACE.give_up_after).await;
         assert_eq!(ordered.try_recv().is_ok(), !early);
@@ -144,7 +144,7 @@ async fn restarts_child_gracefully() {
     until("started\n").await;
     let pace = Pace {
         spread: Duration::ZERO,
-        look: Duration::from_millis(10),
+        poll: Duration::from_millis(10),
         ..PACE
     };
     let stop = CancellationToken::new();

@@ -88,7 +88,7 @@ fn unused(location: &Location) -> io::Result<Option<Unused>> {
     };
     let mut reader = BufReader::new(opened);
     let mut head = [0; HEAD];
-    if filled(&mut reader, &mut head)? < HEAD {
+    if read_full(&mut reader, &mut head)? < HEAD {
         return Ok(None);
     }
     let magic = number(&head, 0);
@@ -110,7 +110,7 @@ fn unused(location: &Location) -> io::Result<Option<Unused>> {
     // End of the last complete write, and of the last record of this log.
     let (mut written, mut end) = (at, at);
     loop {
-        let length = filled(&mut reader, &mut record)?;
+        let length = read_full(&mut reader, &mut record)?;
         let is_whole = length == record.len();
         let is_ours = length >= SALTED && &record[8..SALTED] == salt;
         if bad.is_some() {
@@ -145,17 +145,17 @@ fn unused(location: &Location) -> io::Result<Option<Unused>> {
 }
 
 /// Reads until `bytes` is full or the file ends; returns the number of bytes.
-fn filled(reader: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match reader.read(&mut bytes[filled..]) {
+fn read_full(reader: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut read_full = 0;
+    while read_full < bytes.len() {
+        match reader.read(&mut bytes[read_full..]) {
             Ok(0) => break,
-            Ok(read) => filled += read,
+            Ok(read) => read_full += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(filled)
+    Ok(read_full)
 }
 
 /// The big-endian number at this offset; 0 past the end.

@@ -31,8 +31,8 @@ fn pair(row: &Row<'_>) -> rusqlite::Result<Pair> {
     Ok(pair)
 }
 
-/// The SQL condition for a range, with its ends as parameters 1 and 2. Ranges without an end have a condition
-/// without parameter 2: with a nullable one the index could not bound the scan.
+/// The SQL condition for a range, with its bounds as parameters 1 and 2. A single condition with an optional
+/// upper bound would scan all following keys, because the index could not use it.
 fn within(range: &Range) -> &'static str {
     match range.below {
         Some(_) => "key >= ?1 AND key < ?2",

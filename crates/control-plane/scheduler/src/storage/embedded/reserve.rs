@@ -97,7 +97,7 @@ impl Reserve {
     }
 
     /// Shrinks the file if the disk is full; returns whether it did.
-    pub(super) fn give_up(&mut self) -> bool {
+    pub(super) fn shrink(&mut self) -> bool {
         if self.is_short.is_none() {
             return false;
         }
@@ -183,7 +183,7 @@ mod tests {
             assert_eq!(size(), 0);
             reserve.restore();
             assert_eq!((size(), reserve.is_short()), (SIZE, false));
-            assert!(!reserve.give_up(), "the disk is not full");
+            assert!(!reserve.shrink(), "the disk is not full");
             assert_eq!((size(), reserve.is_short()), (SIZE, false));
         }
     }

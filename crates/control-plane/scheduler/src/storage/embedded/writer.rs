@@ -95,7 +95,7 @@ impl Writer {
         }
         let is_behind = !self.late.is_empty();
         if is_behind {
-            self.put_off(std::mem::take(&mut advances));
+            self.defer(std::mem::take(&mut advances));
             self.store_late();
         }
         let is_any = !parts.is_empty() || !advances.is_empty();
@@ -114,7 +114,7 @@ impl Writer {
         }
     }
 
-    fn put_off(&mut self, advances: Vec<Advance>) {
+    fn defer(&mut self, advances: Vec<Advance>) {
         for advance in advances {
             self.late.insert(advance.name.clone(), advance);
         }
@@ -163,7 +163,7 @@ impl Writer {
                 tracing::error!(target: LOG, "cannot write to the store: {error}");
                 // After some errors SQLite has rolled back already.
                 let _ = self.connection.execute_batch("ROLLBACK");
-                self.put_off(advances);
+                self.defer(advances);
                 Err(error)
             }
         };
@@ -181,7 +181,7 @@ impl Writer {
 
     /// Gives up as much of the reserve as the checkpoint of the log needs.
     fn make_space(&mut self) {
-        while self.reserve.give_up() {
+        while self.reserve.shrink() {
             match self.empty_log() {
                 Err(error) if may_be_full(&error) => {}
                 Err(error) => {
@@ -352,7 +352,7 @@ mod tests {
             let (big, mut refused) = put("big", 1 << 20);
             let mut waiting = vec![big];
             match is_late {
-                true => writer.put_off(vec![over]),
+                true => writer.defer(vec![over]),
                 false => waiting.push(Write::Advance(over)),
             }
             writer.store(&mut waiting);

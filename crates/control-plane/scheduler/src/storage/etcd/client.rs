@@ -24,9 +24,9 @@ use crate::proto::etcd::{
 use crate::storage::{Full, StorageError};
 
 /// Timeout of a connection attempt.
-const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout of a call.
-const CALL: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Idle time before a keepalive ping; etcd requires at least 5 s.
 const PING_AFTER: Duration = Duration::from_secs(10);
 /// Timeout of a keepalive ping.
@@ -120,7 +120,7 @@ impl Client {
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        self.call_within(CALL, request, call).await
+        self.call_within(CALL_TIMEOUT, request, call).await
     }
 
     /// Like [`Client::call`], with another timeout.
@@ -159,7 +159,7 @@ impl Client {
     }
 
     /// Switches to the next member.
-    pub(crate) fn pass_on(&self) {
+    pub(crate) fn switch_member(&self) {
         self.turn.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -317,7 +317,7 @@ impl Target {
         let channel = endpoint.connect_with_connector_lazy(tower::service_fn(move |_| {
             let (address, tls) = (address.clone(), tls.clone());
             async move {
-                let dialling = timeout(CONNECT, dial(&address, tls));
+                let dialling = timeout(CONNECT_TIMEOUT, dial(&address, tls));
                 let stream = dialling
                     .await
                     .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));

@@ -130,7 +130,7 @@ impl Watch for EtcdWatch {
                     };
                     self.client.check_token(why);
                     self.stream = None;
-                    self.client.pass_on();
+                    self.client.switch_member();
                     tokio::time::sleep(PAUSE).await;
                 }
             }

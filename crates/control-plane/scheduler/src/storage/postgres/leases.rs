@@ -28,7 +28,7 @@ pub(super) struct ServerClock(Mutex<Option<(Instant, SystemTime)>>);
 impl ServerClock {
     /// Records a reading and returns how far the server's clock was set ahead since the last one. `asked` is
     /// the local time before the reading.
-    fn looked(&self, asked: Instant, shown: SystemTime) -> Option<Duration> {
+    fn record(&self, asked: Instant, shown: SystemTime) -> Option<Duration> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (before, then) = last.replace((asked, shown))?;
         let passed = shown.duration_since(then).ok()?;
@@ -53,7 +53,7 @@ pub(super) async fn grant(
     clock: &ServerClock,
     lifetime: Duration,
 ) -> Result<i64, StorageError> {
-    if let Some(ending) = ended(sessions, clock).await? {
+    if let Some(ending) = expired(sessions, clock).await? {
         end(sessions, ending).await?;
     }
     let session = sessions.get().await?;
@@ -69,7 +69,7 @@ pub(super) async fn grant(
 
 /// `false` if the lease has ended. An expired lease can be renewed until it is deleted, because its keys
 /// still exist.
-pub(super) async fn keep(sessions: &Sessions, lease: i64) -> Result<bool, StorageError> {
+pub(super) async fn renew(sessions: &Sessions, lease: i64) -> Result<bool, StorageError> {
     let session = sessions.get().await?;
     let sql = "UPDATE scheduler_leases SET ends = clock_timestamp() + lifetime WHERE id = $1";
     let kept = session.client().execute(sql, &[&lease]).await?;
@@ -114,12 +114,12 @@ pub(super) async fn sweep(sessions: Arc<Sessions>, clock: Arc<ServerClock>) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
         let swept = async {
-            if let Some(ending) = ended(&sessions, &clock).await? {
+            if let Some(ending) = expired(&sessions, &clock).await? {
                 end(&sessions, ending).await?;
             }
             if forgot.elapsed() >= PRUNE_INTERVAL {
                 forgot = Instant::now();
-                forget(&sessions).await?;
+                prune(&sessions).await?;
             }
             Ok::<_, StorageError>(())
         };
@@ -131,7 +131,7 @@ pub(super) async fn sweep(sessions: Arc<Sessions>, clock: Arc<ServerClock>) {
 
 /// The expired leases, if any. The server's clock may be set at any time; that changes a lease by at most the
 /// time since the last check.
-async fn ended(sessions: &Sessions, clock: &ServerClock) -> Result<Option<Ending>, StorageError> {
+async fn expired(sessions: &Sessions, clock: &ServerClock) -> Result<Option<Ending>, StorageError> {
     let session = sessions.get().await?;
     // A lease that ends later than if renewed just now shows that the server's clock was set back, so its end
     // is capped. Its scheduler uses a local clock and has not renewed it later.
@@ -144,7 +144,7 @@ async fn ended(sessions: &Sessions, clock: &ServerClock) -> Result<Option<Ending
     let asked = Instant::now();
     let row = session.client().query_one(&statement, &[]).await?;
     let (shown, any): (SystemTime, bool) = (row.try_get(0)?, row.try_get(1)?);
-    let ahead = clock.looked(asked, shown);
+    let ahead = clock.record(asked, shown);
     if let Some(ahead) = ahead {
         // Extends all leases: otherwise all live schedulers would lose their shards at once, and a
         // partitioned one, which uses its local clock, would not notice.
@@ -160,7 +160,7 @@ async fn ended(sessions: &Sessions, clock: &ServerClock) -> Result<Option<Ending
     Ok((any && ahead.is_none()).then_some(Ending::By(shown)))
 }
 
-async fn forget(sessions: &Sessions) -> Result<(), StorageError> {
+async fn prune(sessions: &Sessions) -> Result<(), StorageError> {
     let mut session = sessions.get().await?;
     let transaction = session.client_mut().transaction().await?;
     let sql = "UPDATE scheduler_meta m SET value = greatest(m.value, r.value - $1) FROM scheduler_meta r

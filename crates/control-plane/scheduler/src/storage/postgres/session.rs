@@ -17,7 +17,7 @@ use super::schema;
 use crate::storage::{Full, StorageError};
 
 /// Timeout of a call.
-pub(super) const CALL: Duration = Duration::from_secs(5);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Size of the pool, without the listening connection.
 const CONNECTIONS: usize = 8;
 
@@ -70,10 +70,10 @@ pub(super) fn read(connection: &str) -> Result<(Config, MakeRustlsConnect), Stri
         }
         // Statements are prepared once per connection, in every mode.
         outrigger_postgres::prepares(pairs.remove("default_query_exec_mode").as_deref())?;
-        outrigger_postgres::Connection::new(pairs, CALL)
+        outrigger_postgres::Connection::new(pairs, CALL_TIMEOUT)
     };
     let Connection { mut config, tls } = read().map_err(text)?;
-    config.application_name("scheduler").connect_timeout(CALL);
+    config.application_name("scheduler").connect_timeout(CALL_TIMEOUT);
     let tls = tls.connector().map_err(|error| error.to_string())?;
     Ok((config, tls))
 }
@@ -131,7 +131,10 @@ impl Sessions {
 /// scheduler would block all writers until the server's kernel drops its connection. Also records the
 /// server's identity.
 fn connected(server: Arc<Mutex<Server>>) -> Hook {
-    let sql = format!("SET idle_in_transaction_session_timeout = {}", CALL.as_millis());
+    let sql = format!(
+        "SET idle_in_transaction_session_timeout = {}",
+        CALL_TIMEOUT.as_millis()
+    );
     Hook::async_fn(move |client, metrics| {
         let (sql, server, made) = (sql.clone(), Arc::clone(&server), metrics.created);
         Box::pin(async move {
@@ -188,8 +191,11 @@ impl Drop for Session {
 }
 
 /// The error for a timeout.
-pub(super) fn slow() -> StorageError {
-    StorageError::Unanswered(format!("PostgreSQL: no answer within {} s", CALL.as_secs()))
+pub(super) fn timed_out() -> StorageError {
+    StorageError::Unanswered(format!(
+        "PostgreSQL: no answer within {} s",
+        CALL_TIMEOUT.as_secs()
+    ))
 }
 
 fn pool_failure(error: PoolError) -> StorageError {

@@ -10,7 +10,7 @@ use tokio_postgres::AsyncMessage;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::pair;
-use super::session::{CALL, Sessions, slow};
+use super::session::{CALL_TIMEOUT, Sessions, timed_out};
 use crate::storage::StorageError;
 use crate::storage::pair::Range;
 use crate::storage::shared::backend::{Event, Watch};
@@ -19,7 +19,7 @@ const LOG: &str = "dapr.scheduler.storage";
 /// The server's notification channel.
 pub(super) const CHANNEL: &str = "scheduler_changed";
 /// Polling interval without notifications.
-const ASK_EVERY: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Pause before a reconnect or a retry.
 const PAUSE: Duration = Duration::from_millis(300);
 /// Interval of pings on the listening connection.
@@ -44,7 +44,7 @@ pub(super) fn listen(sessions: Arc<Sessions>) -> Notified {
             if let Err(error) = listen_once(&sessions, &counter).await {
                 tracing::debug!(
                     target: LOG,
-                    "polling for changes every {ASK_EVERY:?} until notifications work again: {error}"
+                    "polling for changes every {POLL_INTERVAL:?} until notifications work again: {error}"
                 );
             }
             tokio::time::sleep(PAUSE).await;
@@ -57,8 +57,8 @@ pub(super) fn listen(sessions: Arc<Sessions>) -> Notified {
 }
 
 async fn listen_once(sessions: &Sessions, counter: &watch::Sender<u64>) -> Result<(), StorageError> {
-    let connecting = timeout(CALL, sessions.config.connect(sessions.tls.clone())).await;
-    let (client, mut connection) = connecting.map_err(|_| slow())??;
+    let connecting = timeout(CALL_TIMEOUT, sessions.config.connect(sessions.tls.clone())).await;
+    let (client, mut connection) = connecting.map_err(|_| timed_out())??;
     let notified = counter.clone();
     let mut moving = AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
@@ -69,16 +69,16 @@ async fn listen_once(sessions: &Sessions, counter: &watch::Sender<u64>) -> Resul
             }
         }
     }));
-    let asked = timeout(CALL, client.batch_execute(&format!("LISTEN {CHANNEL}"))).await;
-    asked.map_err(|_| slow())??;
+    let asked = timeout(CALL_TIMEOUT, client.batch_execute(&format!("LISTEN {CHANNEL}"))).await;
+    asked.map_err(|_| timed_out())??;
     // For notifications before the connection.
     counter.send_modify(|count| *count += 1);
     loop {
         tokio::select! {
             _ = &mut moving => return Err(StorageError::Unavailable("the connection ended".to_owned())),
             () = tokio::time::sleep(PING_EVERY) => {
-                let pinged = timeout(CALL, client.batch_execute("")).await;
-                pinged.map_err(|_| slow())??;
+                let pinged = timeout(CALL_TIMEOUT, client.batch_execute("")).await;
+                pinged.map_err(|_| timed_out())??;
             }
         }
     }
@@ -112,7 +112,7 @@ impl PostgresWatch {
         }
     }
 
-    async fn ask(&mut self) -> Result<Vec<Event>, StorageError> {
+    async fn poll(&mut self) -> Result<Vec<Event>, StorageError> {
         let session = self.sessions.get().await?;
         if self.sessions.history() != self.history {
             return Err(replaced());
@@ -184,11 +184,14 @@ impl Watch for PostgresWatch {
     async fn next(&mut self) -> Result<Vec<Event>, StorageError> {
         loop {
             self.notified.count.mark_unchanged();
-            match timeout(CALL, self.ask()).await.unwrap_or_else(|_| Err(slow())) {
+            match timeout(CALL_TIMEOUT, self.poll())
+                .await
+                .unwrap_or_else(|_| Err(timed_out()))
+            {
                 Ok(events) if !events.is_empty() => return Ok(events),
                 Ok(_) => {
                     // Polls either way.
-                    let _ = timeout(ASK_EVERY, self.notified.count.changed()).await;
+                    let _ = timeout(POLL_INTERVAL, self.notified.count.changed()).await;
                 }
                 Err(error) if error.is_passing() => tokio::time::sleep(PAUSE).await,
                 Err(error) => return Err(error),

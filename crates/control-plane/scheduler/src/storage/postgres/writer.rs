@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::below;
 use super::plan::{KeyWrite, Plan, Written};
-use super::session::{CALL, Sessions, slow};
+use super::session::{CALL_TIMEOUT, Sessions, timed_out};
 use super::watch::CHANNEL;
 use crate::fault;
 use crate::storage::StorageError;
@@ -40,15 +40,16 @@ impl Writer {
         let task = tokio::spawn(async move {
             let mut asked = Vec::new();
             while queue.recv_many(&mut asked, BATCH).await > 0 {
-                let outcome = timeout(CALL, write(&sessions, &asked)).await;
-                let mut outcomes = match outcome.unwrap_or_else(|_| Err(slow())) {
+                let outcome = timeout(CALL_TIMEOUT, write(&sessions, &asked)).await;
+                let mut outcomes = match outcome.unwrap_or_else(|_| Err(timed_out())) {
                     Ok(outcomes) => outcomes,
                     // A call that the server refuses must not fail the others of its batch.
                     Err(error) if asked.len() > 1 && !error.is_passing() => {
                         let mut each = Vec::with_capacity(asked.len());
                         for one in &asked {
-                            let outcome = timeout(CALL, write(&sessions, std::slice::from_ref(one))).await;
-                            let outcome = outcome.unwrap_or_else(|_| Err(slow()));
+                            let outcome =
+                                timeout(CALL_TIMEOUT, write(&sessions, std::slice::from_ref(one))).await;
+                            let outcome = outcome.unwrap_or_else(|_| Err(timed_out()));
                             each.push(outcome.and_then(|mut one| one.pop().unwrap_or(Ok(false))));
                         }
                         each

@@ -28,15 +28,15 @@ const LOG: &str = "dapr.scheduler.members";
 /// Lifetime of a lease that is not renewed; then other members take over.
 const LEASE: Duration = Duration::from_secs(20);
 /// Interval of lease renewals.
-const KEEP_EVERY: Duration = Duration::from_secs(5);
+const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause before a failed renewal is retried.
-const KEEP_AGAIN: Duration = Duration::from_millis(500);
+const RENEW_RETRY: Duration = Duration::from_millis(500);
 /// A scheduler stops using its jobs this long before its lease may expire.
 const MARGIN: Duration = Duration::from_secs(2);
 /// How long apps have to answer triggers in flight when the group changes. Later answers are dropped.
 const DRAIN: Duration = Duration::from_secs(3);
 /// Interval of checks of all entries, in case the watch reports nothing.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Type URL of a [`Host`] in an `Any`.
 const HOST_TYPE: &str = "type.googleapis.com/dapr.proto.scheduler.v1.Host";
 
@@ -136,7 +136,7 @@ impl Membership {
         fault::point("lease granted");
         let lost = CancellationToken::new();
         self.until.set(Some(asked + LEASE - MARGIN));
-        let keeping: JoinHandle<()> = tokio::spawn(keep(
+        let keeping: JoinHandle<()> = tokio::spawn(renew(
             Arc::clone(&self.backend),
             lease,
             asked + LEASE - MARGIN,
@@ -267,7 +267,7 @@ impl Membership {
             error = following => WakeReason::Unfollowed(error),
             // Any event means that the entries must be read again.
             event = watch.next() => event.map_or_else(WakeReason::Unwatched, |_| WakeReason::Look),
-            () = tokio::time::sleep(LOOK_EVERY) => WakeReason::Look,
+            () = tokio::time::sleep(CHECK_INTERVAL) => WakeReason::Look,
         }
     }
 
@@ -465,7 +465,7 @@ impl LeaseEnd {
     }
 
     /// Extends the deadline unless it has passed.
-    fn put_off(&self, until: Instant) -> bool {
+    fn extend(&self, until: Instant) -> bool {
         let mut end = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_in_time = end.is_some_and(|end| Instant::now() < end);
         if is_in_time {
@@ -481,7 +481,7 @@ impl LeaseEnd {
 }
 
 /// Renews a lease that the store keeps until `until` at least; returns when it is lost or may be.
-async fn keep(
+async fn renew(
     backend: Arc<dyn Backend>,
     lease: i64,
     mut until: Instant,
@@ -489,27 +489,27 @@ async fn keep(
     lost: CancellationToken,
 ) {
     let _told = lost.drop_guard();
-    let mut wait = KEEP_EVERY;
+    let mut wait = RENEW_INTERVAL;
     loop {
         tokio::time::sleep(wait).await;
         let asked = Instant::now();
         match tokio::time::timeout_at(until, backend.keep(lease)).await {
             Ok(Ok(true)) => {
                 until = asked + LEASE - MARGIN;
-                if !end.put_off(until) {
+                if !end.extend(until) {
                     // Its jobs must be read again.
                     tracing::warn!(target: LOG, "the lease of this scheduler was renewed too late");
                     return;
                 }
-                wait = KEEP_EVERY;
+                wait = RENEW_INTERVAL;
             }
             Ok(Ok(false)) => {
                 tracing::warn!(target: LOG, "the lease of this scheduler has expired");
                 return;
             }
-            Ok(Err(error)) if Instant::now() + KEEP_AGAIN < until => {
+            Ok(Err(error)) if Instant::now() + RENEW_RETRY < until => {
                 tracing::warn!(target: LOG, "cannot renew the lease of this scheduler: {error}");
-                wait = KEEP_AGAIN;
+                wait = RENEW_RETRY;
             }
             Ok(Err(_)) | Err(_) => {
                 tracing::warn!(target: LOG, "cannot renew the lease of this scheduler in time");

@@ -1,4 +1,4 @@
-//! On the embedded store: the process ends at each place as often as it comes to it.
+//! On the embedded store: the process is killed at every occurrence of each point.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::crash::Process;
 use crate::running::{Sidecar, TIMEOUT, app, arguments, client, due, schedule, until};
 use crate::tally::Tally;
 
-/// All there are: a new one has to be reached here too.
+/// All fault points: new ones must be added here and reached.
 const PLACES: [&str; 9] = [
     "answered",
     "before a caller is told",
@@ -28,19 +28,19 @@ const PLACES: [&str; 9] = [
     "part written",
     "progress written",
 ];
-/// Processes that run at a time.
+/// Number of parallel processes.
 const LANES: usize = 4;
 
-/// What somebody outside knows of a process that dies.
+/// The state known to clients of the killed process.
 #[derive(Default)]
 struct Known {
-    /// Jobs that were asked for, and when they are due: without an answer nobody knows whether they are stored.
+    /// Requested jobs and their due times. A job without an answer may or may not be stored.
     asked: HashMap<String, Timestamp>,
     acknowledged: BTreeMap<String, Timestamp>,
-    /// Jobs of which it was said that they are over.
+    /// Jobs reported as ended.
     over: BTreeSet<String>,
     fired: HashMap<String, Vec<Timestamp>>,
-    /// Whether the job that is to be deleted: is stored, may be deleted, is.
+    /// Whether the job to delete is stored, may be deleted, is deleted.
     stored: bool,
     may_be_deleted: bool,
     deleted: bool,
@@ -54,8 +54,8 @@ impl Known {
         self.fired.entry(name.to_owned()).or_default().push(now);
     }
 
-    /// All that writes: jobs of every kind, an answer of failure, answers of success, a deletion. `None` once the process is
-    /// gone.
+    /// All kinds of writes: jobs of each kind, failed and successful triggers, a deletion. `None` once the
+    /// process is gone.
     async fn live(&mut self, address: &str) -> Option<()> {
         let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
         let mut client = SchedulerClient::new(endpoint.connect().await.ok()?);
@@ -104,7 +104,7 @@ impl Known {
         Some(())
     }
 
-    /// What the next process makes of it.
+    /// Checks the next process.
     async fn go_on(&mut self, folder: &Path) {
         let process = Process::start_with(&arguments(folder));
         let mut client = client(&process.address).await;
@@ -140,7 +140,7 @@ impl Known {
     }
 }
 
-/// Whether there is such a job; `None` once the process is gone.
+/// Whether the job exists; `None` once the process is gone.
 async fn exists(client: &mut SchedulerClient<Channel>, name: &str) -> Option<bool> {
     let request = GetJobRequest {
         name: name.to_owned(),
@@ -153,7 +153,7 @@ async fn exists(client: &mut SchedulerClient<Channel>, name: &str) -> Option<boo
     }
 }
 
-/// A process that is told this, and the one after it: what it said, and what became of jobs.
+/// Runs a process with this point, and the one after it; returns the printed points and the fate of jobs.
 async fn life(point: &str) -> (Said, Tally) {
     let (folder, said) = (tempfile::tempdir().unwrap(), Said::new());
     let process = Process::try_start(&arguments(folder.path()), &[(VARIABLE, point)], said.file());
@@ -162,7 +162,7 @@ async fn life(point: &str) -> (Said, Tally) {
         Some(process) => known.live(&process.address).await,
         None => None,
     };
-    // Where it lives still, this kills it.
+    // Kills it if it still runs.
     drop(process);
     let has_died = !said.places().is_empty();
     assert!(lived.is_some() || has_died, "it ended by itself: {}", said.text());
@@ -178,8 +178,8 @@ async fn dies((): (), place: Place) -> ((), bool, Tally) {
     ((), !said.places().is_empty(), tally)
 }
 
-/// Invariant: wherever in a write the process is killed, no acknowledged job is lost, none fires early, none fires again after
-/// it was said to be over, and what was deleted stays deleted.
+/// Invariant: wherever in a write the process is killed, no acknowledged job is lost, none fires early, none
+/// fires after its reported end, and deleted jobs stay deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded_survives_kill_at_every_point() {
     let listed = life(LIST).await.0.places();

@@ -1,4 +1,5 @@
-//! `--migrate` from each kind of store to another: it dies at each place, and the same command is given again.
+//! `--migrate` between all kinds of stores: the process is killed at each point, then the same command runs
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,9 +15,9 @@ use crate::crash::Process;
 use crate::running::{Sidecar, app, arguments, due, schedule, start_with, until};
 use crate::tally::Tally;
 
-/// More than are written together.
+/// More than one batch.
 const JOBS: usize = 60;
-/// Jobs of one kind that are written one after the other: a few of them are enough.
+/// Maximum number of occurrences per point, since jobs of one kind are written in a loop.
 const TIMES: usize = 2;
 /// The entry of a migration among those of schedulers.
 const MIGRATION: &str = "migration";
@@ -29,9 +30,9 @@ const TO_SHARED: [&str; 6] = [
     "looked for all",
     "store reserved",
 ];
-/// To which no copy comes: it deletes no ranges.
+/// Not reached by a copy, which deletes no ranges.
 const NOT_COPIED: [&str; 1] = ["range deleted"];
-/// Nor, where it reads, deletes keys; the tables are there.
+/// Not reached when reading, which deletes no keys; the tables exist.
 const NOT_READ: [&str; 3] = ["keys deleted", "range deleted", "tables made"];
 const FROM_SHARED: [&str; 3] = ["lease given back", "lease granted", "store reserved"];
 const TO_FILE: [&str; 6] = [
@@ -66,19 +67,19 @@ impl End {
         }
     }
 
-    /// All that is complete in it.
+    /// All of its complete pairs.
     async fn pairs(&self) -> Pairs {
         let mut pairs = match self {
             Self::Shared(store) => store.pairs().await,
             Self::Embedded(folder) => in_file(&own(folder.path()).join("jobs.db")),
         };
-        // What a scheduler writes that was started on it.
+        // Written by a scheduler that was started on it.
         pairs.retain(|key, _| !key.starts_with("dapr/leadership/"));
         pairs
     }
 }
 
-/// Where a scheduler with this data folder has its files.
+/// The folder of a scheduler's files in this data folder.
 fn own(folder: &Path) -> PathBuf {
     folder.join("default-dapr-scheduler-server-0")
 }
@@ -97,14 +98,14 @@ fn in_file(file: &Path) -> Pairs {
     rows.map(Result::unwrap).collect()
 }
 
-/// The keys that one has and the other has not, or with another value.
+/// The keys that only one side has, or with different values.
 fn differing<'a>(one: &'a Pairs, other: &'a Pairs) -> Vec<&'a String> {
     let of_one = one.iter().filter(|(key, value)| other.get(*key) != Some(value));
     let missing = other.keys().filter(|key| !one.contains_key(*key));
     of_one.map(|(key, _)| key).chain(missing).collect()
 }
 
-/// From one store to another, with what has to be copied.
+/// A copy between two stores, with the expected pairs.
 struct Way {
     from: End,
     to: End,
@@ -112,7 +113,7 @@ struct Way {
 }
 
 impl Way {
-    /// What the command says, and whether it did it.
+    /// The output of the command, and whether it succeeded.
     fn migrate(&self, variables: &[(&str, &str)], said: &Said) -> (bool, String) {
         let folder = self
             .from
@@ -130,7 +131,7 @@ impl Way {
         (output.status.success(), text + &said.text())
     }
 
-    /// One that is told this, and the same command again: the places it came to.
+    /// Runs the command with this point, then again without it; returns the printed points.
     async fn life(&mut self, point: &str) -> Vec<String> {
         if let End::Embedded(folder) = &mut self.to {
             *folder = tempfile::tempdir().unwrap();
@@ -164,7 +165,8 @@ impl Way {
         places
     }
 
-    /// The same command, after the time of the leases; `has_all`: what died had copied all.
+    /// Runs the command again after the lease lifetime. `has_all` means that the killed one had copied
+    /// everything.
     async fn again(&self, has_all: bool) {
         for end in [&self.from, &self.to] {
             if let End::Shared(store) = end {
@@ -197,7 +199,7 @@ impl Way {
     }
 }
 
-/// Jobs, one of which was triggered once.
+/// Stores jobs, one of which was triggered once.
 async fn fill(store: &Store) -> Pairs {
     let running = start_with(&store.flags("filling")).await;
     let mut client = running.client().await;
@@ -228,8 +230,9 @@ async fn fill(store: &Store) -> Pairs {
     store.pairs().await
 }
 
-/// Invariants, wherever the command is killed: the source stays as it is; the target has each job as a whole or not at all, an
-/// embedded one all or none; and the same command completes it once the leases have ended, with no help of a scheduler.
+/// Invariants, wherever the command is killed: the source is unchanged; the target has each job completely or
+/// not at all, and an embedded target has all or none. The same command completes the copy after the leases
+/// expire, without a running scheduler.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn killed_migration_can_be_resumed() {
     let (Some(etcds), Some(databases)) = (Store::etcds(2).await, Store::databases(2).await) else {

@@ -1,5 +1,5 @@
-//! On an etcd and on PostgreSQL: one scheduler is alone and does all that is written, another one joins and gets a part of the
-//! jobs, and the first one ends. It dies at each place, and the other one goes on.
+//! On etcd and on PostgreSQL: one scheduler starts alone and performs all writes, another joins and gets a
+//! part of the jobs, and the first one stops. The first is killed at each point, and the other takes over.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ use crate::running::{Running, Sidecar, TIMEOUT, app, arguments, client, due, sch
 use crate::shared::group::Hosts;
 use crate::tally::Tally;
 
-/// Of any shared store: a new one has to be reached here too.
+/// Fault points of all shared stores: new ones must be added here and reached.
 const PLACES: [&str; 13] = [
     "answered",
     "answers awaited",
@@ -37,22 +37,22 @@ const PLACES: [&str; 13] = [
     "place taken",
     "progress stored",
 ];
-/// Stores that are used at a time: processes, and databases of one.
+/// Number of parallel stores: etcd processes, and databases of one server.
 const ETCDS: usize = 6;
 const DATABASES: usize = 8;
-/// Who dies, and who goes on.
+/// Ids of the killed scheduler and of the surviving one.
 const VICTIM: &str = "a-victim";
 const OTHER: &str = "b-other";
-/// Until jobs are due whose scheduler changes meanwhile.
+/// Due time of jobs whose owner changes in between.
 const MOVING: Duration = Duration::from_millis(150);
 
-/// What an app was told to do, at whichever scheduler.
+/// The triggers that an app received from any scheduler.
 #[derive(Default)]
 struct Served {
     fired: HashMap<String, Vec<Timestamp>>,
-    /// Jobs of which it is stored that they are done.
+    /// Jobs stored as ended.
     over: BTreeSet<String>,
-    /// Those that came after that.
+    /// Jobs triggered after their end.
     again: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl App {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the job is done, this time.
+    /// Records a trigger; returns whether the job ends with it.
     fn take(&self, name: &str) -> bool {
         let mut served = self.served();
         if served.over.contains(name) {
@@ -75,7 +75,7 @@ impl App {
         name != "tried" || times.len() > 1
     }
 
-    /// Takes triggers of a scheduler until that ends; `None` once it is gone.
+    /// Receives triggers of a scheduler until it stops; `None` once it is gone.
     async fn serve(&self, client: &mut SchedulerClient<Channel>) -> Option<AbortOnDropHandle<()>> {
         let mut sidecar = Sidecar::try_connect(client, "app", &[]).await?;
         let app = self.clone();
@@ -90,7 +90,7 @@ impl App {
     }
 }
 
-/// Jobs that one call deletes.
+/// Jobs deleted by one call.
 #[derive(Default)]
 struct Doomed {
     keys: Vec<String>,
@@ -99,17 +99,17 @@ struct Doomed {
     answered: bool,
 }
 
-/// One life of the victim, and what somebody outside knows of it.
+/// One life of the victim, and the state known to its clients.
 struct Case<'a> {
     store: &'a Store,
     said: &'a Said,
     app: App,
-    /// Jobs that were asked for, and when they are due: without an answer nobody knows whether they are stored.
+    /// Requested jobs and their due times. A job without an answer may or may not be stored.
     asked: BTreeMap<String, Timestamp>,
     acknowledged: BTreeMap<String, Timestamp>,
     doomed: Vec<Doomed>,
     other: Option<(Running, AbortOnDropHandle<()>)>,
-    /// How many places there were when each phase began.
+    /// Number of points at the start of each phase.
     phases: Vec<usize>,
 }
 
@@ -126,7 +126,7 @@ impl Case<'_> {
         self.phases.push(self.said.places().len());
     }
 
-    /// Waits for what is stored; `None` once the victim is gone.
+    /// Waits for a stored state; `None` once the victim is gone.
     async fn stored(
         &self,
         victim: &mut Process,
@@ -169,7 +169,7 @@ impl Case<'_> {
         Some(())
     }
 
-    /// Jobs that are stored to be deleted.
+    /// Stores jobs that will be deleted.
     async fn doom(&mut self, client: &mut SchedulerClient<Channel>, of: &str, names: &[&str]) -> Option<()> {
         let keys = names.iter().map(|name| key("jobs", of, name)).collect();
         self.doomed.push(Doomed {
@@ -189,7 +189,7 @@ impl Case<'_> {
         self.app.served().over.extend(names);
     }
 
-    /// All that is written, and all that changes hands. `None` once the victim is gone.
+    /// All kinds of writes and takeovers. `None` once the victim is gone.
     async fn live(&mut self, victim: &mut Process) -> Option<()> {
         let entry = format!("dapr/leadership/{VICTIM}");
         self.stored(victim, "it joins", |pairs| pairs.contains_key(&entry))
@@ -226,7 +226,7 @@ impl Case<'_> {
         client.delete_job(request).await.ok()?;
         self.doomed[0].answered = true;
 
-        // The store does the same for the next two.
+        // The store treats the next two alike.
         self.phase();
         self.doomed[1].asked = true;
         let request = DeleteByNamePrefixRequest {
@@ -266,7 +266,7 @@ impl Case<'_> {
         Some(())
     }
 
-    /// The address of the other one, which is started.
+    /// Starts the other scheduler; returns its address.
     async fn other(&mut self) -> std::net::SocketAddr {
         if self.other.is_none() {
             let running = start_with(&self.store.flags(OTHER)).await;
@@ -276,7 +276,7 @@ impl Case<'_> {
         self.other.as_ref().unwrap().0.addresses.grpc
     }
 
-    /// The other one goes on: with all that was promised, and nothing else.
+    /// Checks that the other scheduler has all acknowledged jobs and nothing else.
     async fn go_on(mut self) -> Tally {
         let store = self.store;
         let address = self.other().await;
@@ -338,7 +338,8 @@ async fn gone(process: &mut Process) {
     }
 }
 
-/// A scheduler that is told this, and the other one: what it said, when phases began, and what became of jobs.
+/// Runs a scheduler with this point, and the other one; returns the printed points, the starts of phases, and
+/// the fate of jobs.
 async fn life(store: &Store, point: &str) -> (Said, Vec<usize>, Tally) {
     let (folder, said) = (tempfile::tempdir().unwrap(), Said::new());
     let flags = [arguments(folder.path()), store.flags(VICTIM)].concat();
@@ -371,9 +372,9 @@ async fn dies(store: Store, place: Place) -> (Store, bool, Tally) {
     (store, !said.places().is_empty(), tally)
 }
 
-/// Invariants, wherever the scheduler is killed, when its lease has ended and the other one has all: no acknowledged job is lost,
-/// none fires early, none fires again after it was stored that it is done; what nobody was answered is there as a whole or not at
-/// all; what was deleted stays deleted; and nothing is left of it in the store.
+/// Invariants, wherever the scheduler is killed, once its lease has expired and the other one owns all jobs:
+/// no acknowledged job is lost, none fires early, none fires after its stored end. Unanswered writes are
+/// complete or absent, deleted jobs stay deleted, and nothing of the scheduler is left in the store.
 async fn a_scheduler_dies_at_each_place(stores: Vec<Store>, places: &[&str], fault: &str) {
     let (said, phases, _) = life(&stores[0], LIST).await;
     let cases = Place::of_phases(&said.places(), &phases);

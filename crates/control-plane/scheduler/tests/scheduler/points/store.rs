@@ -1,4 +1,4 @@
-//! A shared store that a test has for itself, as other clients of its server see it.
+//! A shared store for one test, as other clients of its server see it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tonic::transport::Channel;
 use crate::running::until;
 use crate::shared::etcd::{Range, call_on, stored_on};
 
-/// Life of a lease that nobody keeps, in seconds.
+/// Lifetime of a lease that is not renewed, in seconds.
 const LEASE: f64 = 20.0;
 const LEADERSHIP: &str = "dapr/leadership/";
 
@@ -51,7 +51,7 @@ struct Life {
 struct Nothing {}
 
 impl Store {
-    /// An etcd each; `None` where there is none to be started.
+    /// One etcd per store; `None` if etcd cannot be started.
     pub(super) async fn etcds(count: usize) -> Option<Vec<Self>> {
         let mut stores = Vec::with_capacity(count);
         for _ in 0..count {
@@ -63,7 +63,7 @@ impl Store {
         Some(stores)
     }
 
-    /// A database each; `None` where no server can be started.
+    /// One database per store; `None` if no server can be started.
     pub(super) async fn databases(count: usize) -> Option<Vec<Self>> {
         let server = Arc::new(Postgres::start()?);
         let connect = async |text: String| {
@@ -89,7 +89,7 @@ impl Store {
         Some(stores)
     }
 
-    /// Flags of a scheduler on it.
+    /// Flags of a scheduler on this store.
     pub(super) fn flags(&self, id: &str) -> Vec<String> {
         match self {
             Self::Etcd { server, .. } => crate::shared::etcd::flags(server, id),
@@ -97,7 +97,7 @@ impl Store {
         }
     }
 
-    /// What `--migrate` calls it.
+    /// Its name for `--migrate`.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Etcd { server, .. } => format!("etcd://{}", server.endpoint()),
@@ -105,7 +105,7 @@ impl Store {
         }
     }
 
-    /// All that is in it.
+    /// All of its pairs.
     pub(super) async fn pairs(&self) -> BTreeMap<String, Vec<u8>> {
         match self {
             Self::Etcd { channel, .. } => {
@@ -123,14 +123,14 @@ impl Store {
         }
     }
 
-    /// The ids of those that take part.
+    /// Ids of the group's members.
     pub(super) async fn members(&self) -> Vec<String> {
         let pairs = self.pairs().await;
         let ids = pairs.keys().filter_map(|key| key.strip_prefix(LEADERSHIP));
         ids.map(str::to_owned).collect()
     }
 
-    /// The time of the lease of somebody who was killed is over; it cannot be longer than others wait for.
+    /// Expires the lease of a killed scheduler, after checking that it is not longer than others wait.
     pub(super) async fn lease_ends(&self, id: &str) {
         let key = format!("{LEADERSHIP}{id}");
         match self {
@@ -142,7 +142,7 @@ impl Store {
                 let lease = Lease { id: pair.lease };
                 self.is_bounded(&lease).await;
                 let path = "/etcdserverpb.Lease/LeaseRevoke";
-                // It may have ended by itself.
+                // May have expired.
                 let _: Result<Nothing, _> = call_on(channel.clone(), path, lease).await;
             }
             Self::Postgres { client, .. } => {
@@ -171,7 +171,7 @@ impl Store {
         }
     }
 
-    /// All leases end by themselves, while a scheduler runs; those that are bound to nothing, too.
+    /// Waits until all leases have expired while a scheduler runs, including those without keys.
     pub(super) async fn no_lease_stays(&self) {
         match self {
             Self::Etcd { channel, .. } => {
@@ -198,7 +198,7 @@ impl Store {
         }
     }
 
-    /// Empties it.
+    /// Deletes everything.
     pub(super) async fn clear(&self) {
         match self {
             Self::Etcd { channel, .. } => {

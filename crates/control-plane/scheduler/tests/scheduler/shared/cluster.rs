@@ -12,12 +12,12 @@ use super::group::{App, Hosts};
 use crate::crash::Process;
 use crate::running::{app, arguments, client, due, schedule, until};
 
-/// Whether etcd is installed; says so where it is not.
+/// Whether etcd is installed; prints a notice if not.
 pub(super) fn installed() -> bool {
     is_installed("etcd", "etcd-server")
 }
 
-/// The same of a program of a package.
+/// Like `installed`, for a program of a package.
 pub(super) fn is_installed(program: &str, package: &str) -> bool {
     let found = std::process::Command::new(program)
         .arg("--version")
@@ -44,7 +44,7 @@ pub(super) fn members(folder: &Path) -> [Vec<String>; 3] {
     })
 }
 
-/// Ids of the processes whose command lines have this in them, etcd's with the path of its data.
+/// Ids of processes whose command line contains this; that of etcd contains its data path.
 pub(super) fn processes(with: &str) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -64,8 +64,8 @@ pub(super) async fn get(address: &str, name: &str) -> Result<(), tonic::Status> 
     client(address).await.get_job(request).await.map(drop)
 }
 
-/// Invariant: an etcd of three that is killed comes back, and a scheduler of three that is killed takes its etcd along; nothing that
-/// was stored is lost, and the others go on.
+/// Invariant: a killed etcd of three is restarted, and a killed scheduler takes its etcd with it. No stored
+/// job is lost, and the others continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_schedulers_survive_one_kill() {
     if !installed() {
@@ -100,7 +100,7 @@ async fn three_schedulers_survive_one_kill() {
         assert!(get(&process.address, "kept").await.is_ok());
     }
 
-    // An etcd that is killed is started again.
+    // A killed etcd is restarted.
     let data = "dapr-scheduler-server-1/dapr-0.1";
     let path = folder
         .path()
@@ -110,7 +110,7 @@ async fn three_schedulers_survive_one_kill() {
     let [before] = processes(&path)[..] else {
         panic!("{:?} are at {path}", processes(&path));
     };
-    // Before, while there is none, and after.
+    // Due before, during and after the outage.
     let begun = Timestamp::now() + Duration::from_secs(1);
     let mut dues = Vec::new();
     for at in 0..30_u32 {
@@ -136,7 +136,7 @@ async fn three_schedulers_survive_one_kill() {
         "the etcd that one of three runs killed",
     );
 
-    // A scheduler that is killed takes its etcd along; the others go on, and it comes back with its data.
+    // A killed scheduler takes its etcd with it. The others continue, and it returns with its data.
     let path = path.replace("server-1/", "server-2/");
     assert_eq!(processes(&path).len(), 1);
     drop(third);
@@ -167,8 +167,8 @@ fn signal(id: u32, signal: &str) {
     assert!(sent.success());
 }
 
-/// Invariant: no job is lost or early while one member of three hears nothing of the others and is not heard. Its etcd is
-/// stopped in the middle of what it does, with its connections open.
+/// Invariant: no job is lost or early while one member of three is partitioned. Its etcd is suspended with
+/// its connections open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn survives_partitioned_member() {
     if !installed() {
@@ -186,7 +186,7 @@ async fn survives_partitioned_member() {
     let mut client = client(&first.address).await;
     let (mut jobs, begun) = (Vec::new(), Timestamp::now());
     for at in 0..30 {
-        // Some before the others take its part over, some after.
+        // Some are due before the takeover, some after.
         let time = begun + Duration::from_secs(2 + at);
         let name = format!("job-{at}");
         let request = schedule(&name, app("app"), due(&time.to_string()));
@@ -219,8 +219,8 @@ async fn survives_partitioned_member() {
     assert!(get(&first.address, "again").await.is_ok());
 }
 
-/// Invariant: no acknowledged job is lost or early when all three are killed at once and started again; all come, late, and are
-/// over.
+/// Invariant: if all three are killed at once and restarted, no acknowledged job is lost or early; all are
+/// triggered late and end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn survives_kill_of_all_replicas() {
     if !installed() {
@@ -245,7 +245,7 @@ async fn survives_kill_of_all_replicas() {
     for process in &running {
         serving.push(served.serve(&process.address).await);
     }
-    // Their entries last as long as the leases of the killed ones.
+    // Their entries last until the leases of the killed processes expire.
     served.has((0..20).map(|at| format!("job-{at}"))).await;
     let metadata = app("app");
     until("all are over", || async {
@@ -265,7 +265,7 @@ async fn adopts_etcd_folder() {
     if !installed() {
         return;
     }
-    // What a scheduler with an etcd leaves: its data, and the file that keeps them.
+    // The files of a scheduler with an etcd: its data and the marker.
     let folder = tempfile::tempdir().unwrap();
     let (peer, port) = (free_port(), free_port());
     let data = folder.path().join("default-dapr-scheduler-server-0/dapr-0.1");

@@ -1,5 +1,5 @@
-//! One of three members of the etcd that schedulers run, cut off from the others: what etcds send each other gets lost, and whoever
-//! calls the scheduler reaches it, and it its etcd.
+//! The schedulers' etcd with one of three members partitioned: traffic between the etcds is lost, but clients
+//! reach the scheduler, and the scheduler its etcd.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,7 +22,7 @@ use crate::crash::Process;
 use crate::running::{app, arguments, client, due, schedule, until};
 
 const MEMBERS: usize = 3;
-/// An etcd that listens for its peers where the variable says: at the port that the others are told is a way to it.
+/// An etcd that listens for peers on the port in the variable; the announced port leads through a proxy.
 const BEHIND: &str = r#"#!/bin/sh
 for argument; do
   shift
@@ -32,15 +32,15 @@ done
 PATH=$REAL_PATH exec etcd "$@"
 "#;
 
-/// The ways between the members: one for each that sends, to each that is called.
+/// The proxies between members, one per sender and receiver.
 struct Ways {
-    /// By who calls, then by who is called.
+    /// By sender, then by receiver.
     ways: Arc<Vec<Vec<Proxy>>>,
     _fronts: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Ways {
-    /// To etcds at the ports `to`, whose folders have these paths, by listeners that all are told of.
+    /// To etcds on the ports `to` with data in `folders`, behind the announced listeners.
     async fn open(fronts: Vec<TcpListener>, to: [u16; MEMBERS], folders: [String; MEMBERS]) -> Self {
         let mut ways = Vec::new();
         for _ in 0..MEMBERS {
@@ -73,7 +73,7 @@ impl Ways {
         }
     }
 
-    /// Those from and to a member.
+    /// The proxies from and to a member.
     fn of(&self, member: usize) -> impl Iterator<Item = &Proxy> {
         let all = self.ways.iter().enumerate();
         let all = all.flat_map(|(caller, to)| {
@@ -86,7 +86,7 @@ impl Ways {
     }
 }
 
-/// Takes a connection to the member that is called, by the way of the one that calls.
+/// Forwards a connection through the proxy of its sender.
 async fn pass_on(
     mut from: TcpStream,
     address: SocketAddr,
@@ -94,22 +94,23 @@ async fn pass_on(
     ways: Arc<Vec<Vec<Proxy>>>,
     folders: Arc<[String; MEMBERS]>,
 ) {
-    // It reads many files: the members call often while they find each other, and the test has to answer pings meanwhile.
+    // On a blocking thread: it reads many files and members connect often during discovery, while the test
+    // must answer pings.
     let caller = tokio::task::spawn_blocking(move || caller(&*folders, address));
-    // It may have gone again.
+    // The caller may have exited.
     let Some(caller) = caller.await.unwrap() else {
         return;
     };
     let way = (Ipv4Addr::LOCALHOST, ways[caller][called].port);
     let mut to = TcpStream::connect(way).await.unwrap();
-    // One of them ends it.
+    // Ends when either side closes.
     let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
 }
 
-/// Which of the etcds with these folders has the socket with this address.
+/// Which etcd, by data folder, owns the socket with this address.
 fn caller(folders: &[String], address: SocketAddr) -> Option<usize> {
-    // The address is written as a number of the machine: only the port is looked for, which connections to listeners of one
-    // address have once.
+    // The table has addresses in native byte order, so only the port is matched, which is unique among
+    // connections to one listener.
     let port = format!(":{:04X}", address.port());
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
     let sockets: Vec<_> = table
@@ -133,8 +134,8 @@ fn caller(folders: &[String], address: SocketAddr) -> Option<usize> {
         .position(|folder| processes(folder).iter().any(has_socket))
 }
 
-/// Invariant: no job is lost or early while the member whose etcd leads is cut off from the other two, its clients not; and it
-/// acknowledges nothing meanwhile.
+/// Invariant: no job is lost or early while the etcd leader is partitioned from the other two but not from
+/// its clients, and it acknowledges no writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn survives_partitioned_etcd_leader() {
     if !installed() {
@@ -195,7 +196,7 @@ async fn survives_partitioned_etcd_leader() {
     let mut client_of_staying = client(&staying.address).await;
     let (mut jobs, begun) = (Vec::new(), Timestamp::now());
     for at in 0..30 {
-        // Some before the others take its part over, some after.
+        // Some are due before the takeover, some after.
         let time = begun + Duration::from_secs(2 + at);
         let name = format!("job-{at}");
         let request = schedule(&name, app("app"), due(&time.to_string()));
@@ -205,7 +206,7 @@ async fn survives_partitioned_etcd_leader() {
 
     let mut silences: Vec<_> = ways.of(cut_off).map(Proxy::silence).collect();
     silences.iter_mut().for_each(|way| way.cut());
-    // It is reached, and cannot promise anything.
+    // It is reachable but cannot acknowledge anything.
     let time = Timestamp::now();
     let request = schedule("asked", app("app"), due(&time.to_string()));
     let asked = client(&running[cut_off].address)
@@ -242,7 +243,7 @@ async fn survives_partitioned_etcd_leader() {
     assert!(get(&staying.address, "again").await.is_ok());
 }
 
-/// Flags of the member `at` of a cluster of all these.
+/// Flags of member `at` of a cluster with these members.
 fn member(folder: &Path, at: usize, all: &[String]) -> Vec<String> {
     let mut flags = arguments(folder);
     flags.push(format!("--id=dapr-scheduler-server-{at}"));

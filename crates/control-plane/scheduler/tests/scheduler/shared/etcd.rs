@@ -1,4 +1,4 @@
-//! On an etcd.
+//! Schedulers on etcd.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(crate) struct Pair {
 }
 
 impl Range {
-    /// All that is below `dapr/`.
+    /// All keys below `dapr/`.
     pub(crate) fn all() -> Self {
         Self {
             key: b"dapr/".to_vec(),
@@ -66,7 +66,7 @@ struct Put {
     value: Vec<u8>,
 }
 
-/// A call of etcd's, as its other clients make it.
+/// An etcd call of another client.
 pub(super) async fn etcd_call<Q, A>(
     endpoint: &str,
     path: &'static str,
@@ -81,7 +81,7 @@ where
     call_on(channel.connect().await.map_err(failed)?, path, request).await
 }
 
-/// The same on a connection.
+/// Like `etcd_call`, on a connection.
 pub(crate) async fn call_on<Q, A>(
     channel: Channel,
     path: &'static str,
@@ -100,13 +100,13 @@ where
     answer.map(tonic::Response::into_inner)
 }
 
-/// All that is in the etcd below `dapr/`.
+/// All pairs in etcd below `dapr/`.
 async fn stored(etcd: &Etcd) -> Vec<(String, Pair)> {
     let channel = Channel::from_shared(format!("http://{}", etcd.endpoint())).unwrap();
     stored_on(channel.connect().await.unwrap()).await
 }
 
-/// The same on a connection.
+/// Like `stored`, on a connection.
 pub(crate) async fn stored_on(channel: Channel) -> Vec<(String, Pair)> {
     let pairs: Pairs = call_on(channel, "/etcdserverpb.KV/Range", Range::all())
         .await
@@ -198,7 +198,8 @@ async fn stores_keys_like_dapr() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn continues_jobs_of_dapr() {
     let Some(etcd) = Etcd::start() else { return };
-    // The bytes that Dapr's scheduler 1.17 writes for a job with two ticks an hour apart, the first of which was done.
+    // The bytes that Dapr's scheduler 1.17 writes for a job with two hourly triggers, the first of which is
+    // done.
     let metadata = app("app").unwrap().encode_to_vec();
     let any = |of: &str, value: Vec<u8>| prost_types::Any {
         type_url: format!("type.googleapis.com/{of}"),
@@ -277,7 +278,7 @@ struct StoredCounter {
     last_trigger: Option<prost_types::Timestamp>,
 }
 
-/// Invariant: each job is triggered by one member and once; what one had that ends is triggered by the other.
+/// Invariant: each job is triggered once, by one member; when a member stops, the other triggers its jobs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_share_and_take_over_jobs() {
     let Some(etcd) = Etcd::start() else { return };
@@ -294,7 +295,7 @@ async fn members_share_and_take_over_jobs() {
     assert_eq!(hosts.are(2).await, both);
     assert_eq!(Hosts::of(second.addresses.grpc).await.are(2).await, both);
 
-    // A sidecar at each: triggers come from the owner, whoever took the call.
+    // A sidecar at each: triggers come from the job's owner, whichever member took the call.
     let at_first = served.serve(first.addresses.grpc).await;
     let at_second = App::default();
     let serving = at_second.serve(second.addresses.grpc).await;
@@ -316,7 +317,7 @@ async fn members_share_and_take_over_jobs() {
         );
     }
 
-    // What the second had when it ended becomes the first's.
+    // The second member's jobs pass to the first.
     for name in names("later-", 20) {
         client
             .schedule_job(schedule(&name, app("app"), due("2s")))
@@ -333,8 +334,8 @@ async fn members_share_and_take_over_jobs() {
     drop(at_first);
 }
 
-/// Invariant: no acknowledged job is lost or early when a member is killed and the etcd is away for a while; and what was answered
-/// does not come again, but for what was under way.
+/// Invariant: no acknowledged job is lost or early when a member is killed and etcd is unavailable for a
+/// while. Answered triggers are not repeated, except those in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn survives_member_kill_and_etcd_outage() {
     let Some(mut etcd) = Etcd::start() else { return };
@@ -349,11 +350,11 @@ async fn survives_member_kill_and_etcd_outage() {
         serving.push(served.serve(&process.address).await);
     }
     let mut client = crate::running::client(&processes[0].address).await;
-    // Some before the kill, some between it and the end of the lease, some after.
+    // Due before the kill, between it and the expiry of the lease, and after.
     let dues = schedule_in_turn(&mut client, 120).await;
     let [first, killed, third] = processes;
     drop(killed);
-    // The etcd is away for a while too, with jobs due.
+    // etcd is unavailable for a while, with jobs due.
     etcd.cut();
     served.misses(&dues, 8).await;
     etcd.restore();
@@ -363,8 +364,8 @@ async fn survives_member_kill_and_etcd_outage() {
         dues.iter().map(|(name, due)| (name, due)),
         "one of three killed, and their etcd away",
     );
-    // An app that answered is not asked again once that is stored: at most what was under way at the kill, or while the
-    // etcd was away, comes twice.
+    // An answered trigger is not repeated once the answer is stored: at most those in flight at the kill or
+    // during the outage arrive twice.
     let twice = dues
         .iter()
         .filter(|(name, _)| served.times(name).len() > 1)
@@ -380,7 +381,7 @@ async fn survives_member_kill_and_etcd_outage() {
     drop((first, third));
 }
 
-/// An etcd of the user behind TLS: the authorities of the system say whether it is the one.
+/// An external etcd with TLS, verified by the system's CAs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn verifies_etcd_tls() {
     let certificates = Certificates::new();
@@ -400,7 +401,7 @@ async fn verifies_etcd_tls() {
     let request = schedule("kept", app("app"), due("1h"));
     client.schedule_job(request).await.unwrap();
     drop(process);
-    // Nobody who does not know the authority becomes a member: its jobs are not told, and none are stored.
+    // A scheduler that does not trust the CA cannot join: it loads and stores no jobs.
     let output = tempfile::NamedTempFile::new().unwrap();
     let mut stranger = std::process::Command::new(env!("CARGO_BIN_EXE_scheduler"))
         .args(&arguments)

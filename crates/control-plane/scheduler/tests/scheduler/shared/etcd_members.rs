@@ -1,4 +1,4 @@
-//! What becomes of members of the etcd that schedulers run: the one that leads is killed, and one loses its disk.
+//! Faults of members of the schedulers' etcd: the leader is killed, and a member loses its disk.
 
 use std::cell::Cell;
 use std::fs;
@@ -63,7 +63,7 @@ struct AddMember {
     urls: Vec<String>,
 }
 
-/// Where the etcd of a scheduler with these flags answers clients.
+/// Client address of the etcd of a scheduler with these flags.
 pub(super) fn endpoint(flags: &[String]) -> String {
     let mut ports = flags
         .iter()
@@ -71,20 +71,20 @@ pub(super) fn endpoint(flags: &[String]) -> String {
     format!("127.0.0.1:{}", ports.next_back().unwrap())
 }
 
-/// The process of the etcd of the scheduler `at`; `None` while it does not run.
+/// The etcd process of scheduler `at`; `None` while it does not run.
 fn process(folder: &Path, at: usize) -> Option<u32> {
     let data = folder.join(format!("default-dapr-scheduler-server-{at}/dapr-0.1"));
     processes(&data.display().to_string()).first().copied()
 }
 
-/// Whether the etcd there leads, as it says itself.
+/// Whether that etcd reports to be the leader.
 async fn leads(endpoint: &str) -> bool {
     let path = "/etcdserverpb.Maintenance/Status";
     let status: Result<MemberStatus, _> = etcd_call(endpoint, path, Empty {}).await;
     status.is_ok_and(|status| status.header.is_some_and(|header| header.member == status.leader))
 }
 
-/// The one of these that leads, once one does.
+/// Waits for a leader among these; returns its index.
 pub(super) async fn leader(endpoints: &[String]) -> usize {
     let found = Cell::new(None);
     until("one leads", || async {
@@ -99,10 +99,10 @@ pub(super) async fn leader(endpoints: &[String]) -> usize {
     found.get().expect("it was found")
 }
 
-/// Jobs that were acknowledged, with their due times.
+/// Acknowledged jobs with their due times.
 type Acknowledged = Arc<Mutex<Vec<(String, Timestamp)>>>;
 
-/// Schedules jobs at a scheduler, one after the other, until told to stop.
+/// Schedules jobs at a scheduler one by one until stopped.
 async fn schedule_until(stop: CancellationToken, address: String, at: usize, acknowledged: Acknowledged) {
     let mut client = client(&address).await;
     let mut pace = tokio::time::interval(Duration::from_millis(20));
@@ -120,8 +120,8 @@ async fn schedule_until(stop: CancellationToken, address: String, at: usize, ack
     }
 }
 
-/// Invariant: no acknowledged job is lost or early while the etcd that leads is killed, again and again, under calls and
-/// triggers; and calls succeed again each time.
+/// Invariant: no acknowledged job is lost or early while the etcd leader is killed repeatedly under load, and
+/// calls recover each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn survives_etcd_leader_kill() {
     if !installed() {
@@ -182,7 +182,7 @@ async fn survives_etcd_leader_kill() {
     );
 }
 
-/// Regression: one that was killed while triggers were pending was not ready within 20 seconds of its next start.
+/// Regression: a member killed with pending triggers was not ready within 20 seconds of its restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_member_restarts_quickly() {
     if !installed() {
@@ -206,7 +206,7 @@ async fn killed_member_restarts_quickly() {
         let request = schedule(&format!("job-{at}"), app("app"), job);
         calls.schedule_job(request).await.unwrap();
     }
-    // They are pending: nothing answers them.
+    // They stay pending, because nothing answers them.
     for stream in &mut streams[..2] {
         stream.next().await;
     }
@@ -220,8 +220,8 @@ async fn killed_member_restarts_quickly() {
     }
 }
 
-/// Invariant: nothing is lost with the disk of one member of three. On an empty disk it does not take part, and disturbs
-/// nobody; it does, with all that is stored, when the cluster knows it as a new one.
+/// Invariant: the loss of one member's disk loses no jobs. With an empty disk the member cannot rejoin and
+/// does not disturb others; it rejoins with all data once the cluster knows it as a new member.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn member_rejoins_after_disk_loss() {
     const JOBS: usize = 30;
@@ -238,7 +238,7 @@ async fn member_rejoins_after_disk_loss() {
     let mut calls = client(&third.address).await;
     let mut jobs = Vec::new();
     for name in names() {
-        // No sidecar is there, so they are late: the member that had some of them is gone.
+        // Without a sidecar they are late: the member that owned some of them is gone.
         let time = Timestamp::now() + Duration::from_secs(1);
         let request = schedule(&name, app("app"), due(&time.to_string()));
         calls.schedule_job(request).await.unwrap();

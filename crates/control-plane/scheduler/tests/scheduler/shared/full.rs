@@ -1,4 +1,4 @@
-//! A store that has no room left, and what is told of it.
+//! Full stores and their error messages.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::cluster::installed;
 use crate::crash::Process;
 use crate::running::{app, arguments, client, due, schedule, start_with, until, until_within};
 
-/// Of an etcd that becomes full soon.
+/// Small, so that etcd is full soon.
 const QUOTA: u64 = 16 << 20;
 
 fn large() -> Job {
@@ -27,7 +27,7 @@ fn large() -> Job {
     }
 }
 
-/// Schedules jobs until one is refused: how that was told.
+/// Schedules jobs until one is refused; returns the error.
 async fn fill(client: &mut SchedulerClient<Channel>) -> Status {
     for at in 0..1000 {
         let name = format!("job-{at}");
@@ -47,7 +47,7 @@ async fn delete_all(client: &mut SchedulerClient<Channel>) {
     client.delete_by_name_prefix(request).await.unwrap();
 }
 
-/// Waits until the scheduler keeps jobs, and how it refuses one otherwise.
+/// Waits until the scheduler accepts jobs; checks the error until then.
 async fn until_it_serves(client: &SchedulerClient<Channel>) {
     until("it keeps jobs", || async {
         let mut client = client.clone();
@@ -59,14 +59,14 @@ async fn until_it_serves(client: &SchedulerClient<Channel>) {
     .await;
 }
 
-/// Invariant: deleting jobs is all that it takes for the etcd of a scheduler to store new ones again.
+/// Invariant: deleting jobs is enough for the scheduler's own etcd to accept new ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn own_full_etcd_recovers_after_deletions() {
     if !installed() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    // That of an etcd, as far as the scheduler looks.
+    // Looks like an etcd's folder to the scheduler.
     fs::create_dir_all(
         folder
             .path()
@@ -97,7 +97,7 @@ async fn own_full_etcd_recovers_after_deletions() {
     .await;
 }
 
-/// Invariant: the quota of somebody else's etcd is theirs: the remedy is told, and its alarm left alone.
+/// Invariant: for an external etcd at its quota, the error names the remedy and the alarm is left alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_etcd_error_names_remedy() {
     let Some(etcd) = Etcd::start_with_quota(QUOTA) else {
@@ -128,7 +128,7 @@ async fn full_postgres_error_names_remedy() {
     let running = start_with(&[format!("--postgres={}", server.text())]).await;
     let mut client = running.client().await;
     until_it_serves(&client).await;
-    // What the server answers then.
+    // The server's error for a full disk.
     let full = "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
                 RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$; \
                 CREATE TRIGGER full_disk BEFORE INSERT ON scheduler_pairs EXECUTE FUNCTION full_disk()";

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use crate::running::{Sidecar, TIMEOUT, app, client, due, schedule, until, until_within};
 use crate::tally::Tally;
 
-/// Schedules jobs of one tick each for the app, a quarter of a second apart from now on: their names, and when they are due.
+/// Schedules single-trigger jobs for the app, a quarter of a second apart; returns their names and due times.
 pub(crate) async fn schedule_in_turn(
     client: &mut SchedulerClient<Channel>,
     count: u64,
@@ -32,18 +32,18 @@ pub(crate) async fn schedule_in_turn(
     dues
 }
 
-/// What an app was told to do, by the names of jobs, and when.
+/// The triggers that an app received, by job name, with their times.
 #[derive(Clone, Default)]
 pub(crate) struct App(Arc<Mutex<HashMap<String, Vec<Timestamp>>>>);
 
 impl App {
-    /// Takes triggers of a scheduler until that ends, or what is returned is dropped. As a sidecar does, it opens
-    /// another stream where one ends.
+    /// Receives triggers of a scheduler until it stops or the result is dropped. Like a sidecar, it reopens a
+    /// stream that ends.
     pub(crate) async fn serve(&self, address: impl std::fmt::Display) -> AbortOnDropHandle<()> {
         self.serve_as("app", address).await
     }
 
-    /// The same under another app id.
+    /// Like `serve`, with another app id.
     pub(crate) async fn serve_as(&self, id: &str, address: impl std::fmt::Display) -> AbortOnDropHandle<()> {
         let mut client = client(address).await;
         let mut sidecar = Sidecar::connect(&mut client, id, &[]).await;
@@ -68,17 +68,17 @@ impl App {
         }))
     }
 
-    /// When a job was triggered.
+    /// The times at which a job was triggered.
     pub(crate) fn times(&self, name: &str) -> Vec<Timestamp> {
         self.0.lock().unwrap().get(name).cloned().unwrap_or_default()
     }
 
-    /// Prints what became of acknowledged jobs with one tick each, none of which may be lost or early.
+    /// Prints the fate of acknowledged single-trigger jobs, and fails if one is lost or early.
     pub(crate) fn tally<'a>(&self, jobs: impl IntoIterator<Item = (&'a String, &'a Timestamp)>, fault: &str) {
         Tally::of(jobs, |name| self.times(name)).report(fault);
     }
 
-    /// Waits until all of these were triggered; others may have to take them over first.
+    /// Waits until all of these were triggered, including takeovers.
     pub(crate) async fn has(&self, names: impl Iterator<Item = String> + Clone) {
         let mut missing: Vec<String> = names.collect();
         let waiting = until_within(TIMEOUT * 2, "all jobs are triggered", || {
@@ -88,7 +88,7 @@ impl App {
         waiting.await;
     }
 
-    /// Waits until so many of these became due from now on, and were not triggered.
+    /// Waits until this many of these became due, from now on, without being triggered.
     pub(crate) async fn misses(&self, jobs: &[(String, Timestamp)], count: usize) {
         let begun = Timestamp::now();
         until("jobs are late", || {
@@ -102,7 +102,7 @@ impl App {
     }
 }
 
-/// The hosts that a scheduler tells of, one list after the other.
+/// The lists of hosts that a scheduler announces.
 pub(crate) struct Hosts(Streaming<WatchHostsResponse>);
 
 impl Hosts {
@@ -112,7 +112,7 @@ impl Hosts {
         Self(lists.into_inner())
     }
 
-    /// Waits for a list of this many.
+    /// Waits for a list with this many hosts.
     pub(crate) async fn are(&mut self, count: usize) -> Vec<String> {
         let waiting = async {
             loop {

@@ -1,4 +1,4 @@
-//! All jobs from one store to the next, and back where they began.
+//! Copies all jobs from one store to the next, and back to the first.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use super::group::App;
 use crate::crash::Process;
 use crate::running::{app, arguments, client, due, schedule, until};
 
-/// What the command says, and whether it did it.
+/// The output of the command, and whether it succeeded.
 fn migrate(folder: &Path, from: &str, to: &str) -> (bool, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_scheduler"))
         .arg(format!("--etcd-data-dir={}", folder.display()))
@@ -82,7 +82,7 @@ async fn migrates_jobs_with_progress() {
         (listed.len(), listed.last().map(String::as_str)),
         (151, Some("twice"))
     );
-    // The first of two ticks was done in the first store: the second is due in an hour.
+    // The first of two triggers was done in the first store; the second is due in an hour.
     let _serving = served.serve(&running.address).await;
     let mut calls = client(&running.address).await;
     calls

@@ -1,4 +1,4 @@
-//! A member of a group that is cut off from the store. Its connections stay open, and its sidecars reach it.
+//! A group member partitioned from the store. Its connections stay open, and its sidecars reach it.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -16,11 +16,12 @@ use crate::running::{Running, TIMEOUT, app, client, due, schedule, start_with, u
 use crate::tally::Tally;
 
 const APPS: usize = 10;
-/// Jobs of an app: each member has some.
+/// Jobs per app, spread over the members.
 const EACH: usize = 6;
-/// Until the first of them are due: all are known to their members by then.
+/// Time until the first are due, by when all are loaded.
 const LEAD: Duration = Duration::from_secs(4);
-/// Between those of an app and of the next one. All together are longer than a member keeps its place without the store.
+/// Time between the jobs of one app and the next. All together exceed the time for which a member keeps its
+/// jobs without the store.
 const APART: Duration = Duration::from_secs(2);
 
 /// Two members, with a sidecar of each app at each of them.
@@ -53,7 +54,7 @@ impl Group {
         }
     }
 
-    /// Has a job of the app `number`, by the member that reaches the store.
+    /// Schedules a job of app `number`, through the member that reaches the store.
     async fn schedule(&self, number: usize, name: &str, job: Job) {
         let request = schedule(name, app(&id(number)), job);
         self.staying.client().await.schedule_job(request).await.unwrap();
@@ -64,7 +65,7 @@ impl Group {
     }
 }
 
-/// Schedules jobs of the app `load` at a scheduler, one after the other, until that fails.
+/// Schedules jobs of the app `load` one by one, until that fails.
 async fn load(address: SocketAddr, from: usize, acknowledged: Arc<Mutex<Vec<String>>>) {
     let mut client = client(address).await;
     for number in 0_u64.. {
@@ -81,8 +82,8 @@ fn id(number: usize) -> String {
     format!("app-{number}")
 }
 
-/// Invariants, whatever the store: no job is lost, none is early, and none comes again when it was stored that it was done.
-/// Who is cut off triggers nothing from then on that others take over, also not when the store answers it again.
+/// Invariants for any store: no job is lost or early, and none is repeated after its end was stored. The
+/// partitioned member triggers nothing that others take over, not even when the store is reachable again.
 async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Proxy) {
     let group = Group::start(staying, cut_off).await;
     let mut hosts = Hosts::of(group.staying.addresses.grpc).await;
@@ -93,7 +94,7 @@ async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Prox
         for at in 0..EACH {
             let due_at = first + APART * u32::try_from(number).unwrap();
             let name = format!("job-{number}-{at}");
-            // Half of them are not over with their first tick, and stay in the store.
+            // Half of them continue after their first trigger and stay in the store.
             let job = Job {
                 schedule: (at % 2 == 0).then(|| "@every 1h".to_owned()),
                 ..due(&due_at.to_string())
@@ -102,7 +103,7 @@ async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Prox
             jobs.push((name, due_at));
         }
     }
-    // It is cut off in the middle of writing.
+    // It is partitioned while it writes.
     let acknowledged = Arc::<Mutex<Vec<String>>>::default();
     let address = group.cut_off.addresses.grpc;
     let loads = [0, 1, 2, 3].map(|from| tokio::spawn(load(address, from, Arc::clone(&acknowledged))));
@@ -123,7 +124,7 @@ async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Prox
     }
     link.go_on();
     hosts.are(2).await;
-    // These come on the same streams, behind whatever came late.
+    // These arrive on the same streams, after any late ones.
     let mut later = Vec::new();
     for number in 0..APPS {
         for at in 0..EACH {
@@ -168,7 +169,7 @@ async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Prox
             all.iter().all(|time| *time >= due_at),
             "{name} was due at {due_at}: {all:?}"
         );
-        // What was due before may have been on its way.
+        // Triggers due before the partition may have been in flight.
         if *due_at > cut_at {
             assert!(
                 there.is_empty(),

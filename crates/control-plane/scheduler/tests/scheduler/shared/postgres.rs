@@ -1,4 +1,4 @@
-//! On PostgreSQL.
+//! Schedulers on PostgreSQL.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ async fn single_scheduler_triggers_its_jobs() {
             ]
     })
     .await;
-    // Another one in its place begins anew.
+    // A replaced job starts over.
     let mut again = schedule("now", app("app"), twice);
     again.overwrite = true;
     client.schedule_job(again).await.unwrap();
@@ -96,7 +96,7 @@ async fn single_scheduler_triggers_its_jobs() {
     assert_eq!(keys(&database).await, ["dapr/jobs/app||ns||app||later"]);
 }
 
-/// Invariant: each job is triggered by one member and once; what one had that ends is triggered by the other.
+/// Invariant: each job is triggered once, by one member; when a member stops, the other triggers its jobs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_share_and_take_over_jobs() {
     let Some(server) = Postgres::start() else { return };
@@ -142,8 +142,8 @@ async fn members_share_and_take_over_jobs() {
     served.has(names("later-", 20)).await;
 }
 
-/// Invariant: no acknowledged job is lost or early when a member is killed and the server crashes; and what was answered does not
-/// come again, but for what was under way.
+/// Invariant: no acknowledged job is lost or early when a member is killed and the server crashes. Answered
+/// triggers are not repeated, except those in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn survives_member_kill_and_postgres_crash() {
     let Some(mut server) = Postgres::start() else {
@@ -183,7 +183,7 @@ async fn survives_member_kill_and_postgres_crash() {
     .await;
 }
 
-/// Invariant: no job waits until the server's clock shows again what it showed when the lease of its member was kept last.
+/// Invariant: a server clock set back does not delay a takeover until it shows the old time again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn takeover_ignores_clock_set_back() {
     let Some(server) = Postgres::start() else { return };
@@ -208,7 +208,7 @@ async fn takeover_ignores_clock_set_back() {
         dues.push((name, due_at));
     }
     drop(killed);
-    // What a clock that is set back by an hour makes of them.
+    // The effect of setting the clock back by an hour.
     let database = sql(&server).await;
     database
         .batch_execute("UPDATE scheduler_leases SET ends = ends + interval '1 hour'")
@@ -221,7 +221,8 @@ async fn takeover_ignores_clock_set_back() {
     );
 }
 
-/// Invariant: members keep their places where the server's clock is set ahead: no job is lost, early or triggered twice.
+/// Invariant: members keep their shards when the server's clock is set ahead: no job is lost, early or
+/// triggered twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn triggers_once_with_clock_set_ahead() {
     let Some(server) = Postgres::start() else { return };
@@ -260,8 +261,7 @@ async fn triggers_once_with_clock_set_ahead() {
     );
 }
 
-/// Invariant: jobs are triggered that are stored after another server took the place of the one before, and lacks what that had
-/// stored last.
+/// Invariant: jobs stored after a failover to a server that lacks the latest changes are triggered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn triggers_after_revision_went_back() {
     let Some(server) = Postgres::start() else { return };
@@ -305,7 +305,7 @@ async fn refuses_newer_table_format() {
     assert!(error.message().contains("have format 99"), "{error}");
 }
 
-/// `docs/reference/scheduler.md` has these statements, in place of commands that need an etcd.
+/// `docs/reference/scheduler.md` has these statements, instead of the commands for etcd.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn documented_sql_manages_namespace_jobs() {
     let Some(server) = Postgres::start() else { return };

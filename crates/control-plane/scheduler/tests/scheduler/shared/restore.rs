@@ -1,4 +1,4 @@
-//! Copies of shared stores, put back as `docs/reference/scheduler.md` says.
+//! Backups of shared stores, restored as in `docs/reference/scheduler.md`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {output:?}");
 }
 
-/// The value of the last of these flags that is this one.
+/// The value of a flag; the last one wins.
 fn value<'a>(flags: &'a [String], flag: &str) -> &'a str {
     let prefix = format!("--{flag}=");
     let mut given = flags.iter().filter_map(|one| one.strip_prefix(&prefix));
     given.next_back().unwrap()
 }
 
-/// The folder of the etcd of a scheduler with these flags.
+/// The etcd data folder of a scheduler with these flags.
 fn data(flags: &[String]) -> PathBuf {
     let below = format!("default-{}/dapr-0.1", value(flags, "id"));
     Path::new(value(flags, "etcd-data-dir")).join(below)
@@ -39,7 +39,7 @@ async fn keep(address: &str, name: &str) {
     .await;
 }
 
-/// Copies the etcd of schedulers with these flags, starts it from the copy in new folders, and holds the jobs to that.
+/// Copies the etcd of schedulers with these flags, restores it into new folders, and checks its jobs.
 async fn is_put_back(flags: &[Vec<String>]) {
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("jobs.snap");
@@ -70,7 +70,7 @@ async fn is_put_back(flags: &[Vec<String>]) {
     let served = App::default();
     let mut serving = Vec::new();
     for process in &running {
-        // Entries of those that wrote the copy end first.
+        // The entries of the schedulers in the backup expire first.
         Hosts::of(&process.address).await.are(flags.len()).await;
         serving.push(served.serve(&process.address).await);
         until("it has the jobs of the copy", || async {
@@ -93,7 +93,7 @@ fn can_restore() -> bool {
     installed() && is_installed("etcdctl", "etcd-client")
 }
 
-/// Invariant: a scheduler with an etcd of its own has the jobs of a copy, and goes on from there.
+/// Invariant: a scheduler with its own etcd continues with the jobs of a backup.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restores_single_etcd() {
     if !can_restore() {
@@ -107,12 +107,12 @@ async fn restores_single_etcd() {
         "--etcd-initial-cluster=dapr-scheduler-server-0=http://127.0.0.1:{}",
         free_port()
     ));
-    // That of an etcd, as far as the scheduler looks.
+    // Looks like an etcd's folder to the scheduler.
     fs::create_dir_all(data(&flags).join("member")).unwrap();
     is_put_back(&[flags]).await;
 }
 
-/// Invariant: so do three that run one together.
+/// Invariant: so do three schedulers with a common etcd.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restores_etcd_of_three() {
     if !can_restore() {
@@ -122,7 +122,7 @@ async fn restores_etcd_of_three() {
     is_put_back(&members(folder.path())).await;
 }
 
-/// Invariant: so do schedulers on PostgreSQL whose tables are put back.
+/// Invariant: so do schedulers on PostgreSQL whose tables are restored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restores_postgres_tables() {
     let Some(server) = Postgres::start() else { return };

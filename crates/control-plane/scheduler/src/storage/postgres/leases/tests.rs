@@ -86,13 +86,13 @@ fn detects_clock_set_ahead() {
     let clock = ServerClock::default();
     let (begun, shown) = (Instant::now(), SystemTime::now());
     let ahead = |seconds| shown + Duration::from_secs(seconds);
-    assert_eq!(clock.looked(begun, ahead(7200)), None, "nothing is known of it");
-    assert_eq!(clock.looked(begun, ahead(7200)), None);
-    assert_eq!(clock.looked(begun, ahead(0)), None, "set back");
-    let gained = clock.looked(begun, ahead(3600)).unwrap();
+    assert_eq!(clock.record(begun, ahead(7200)), None, "nothing is known of it");
+    assert_eq!(clock.record(begun, ahead(7200)), None);
+    assert_eq!(clock.record(begun, ahead(0)), None, "set back");
+    let gained = clock.record(begun, ahead(3600)).unwrap();
     assert!((3590..=3600).contains(&gained.as_secs()), "{gained:?}");
     // A slow reading does not count as a change of the clock.
     let long_ago = begun.checked_sub(Duration::from_secs(60)).unwrap();
-    clock.looked(long_ago, ahead(3600));
-    assert_eq!(clock.looked(begun, ahead(3650)), None);
+    clock.record(long_ago, ahead(3600));
+    assert_eq!(clock.record(begun, ahead(3650)), None);
 }
