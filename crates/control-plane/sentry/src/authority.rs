@@ -199,8 +199,8 @@ impl AuthoritySource {
                 if config.algorithm != Algorithm::Rs256 {
                     tracing::warn!(
                         target: LOG,
-                        "the generated JWT key is for RS256, not {}: provide a key of your own or drop \
-                         --jwt-signing-algorithm, the next start fails otherwise",
+                        "the generated JWT key is for RS256, not {}: provide your own key or drop \
+                         --jwt-signing-algorithm; otherwise the next start fails",
                         config.algorithm
                     );
                 }
@@ -243,9 +243,9 @@ fn log_advance(advanced: &Advanced, settled: bool) {
     if advanced.step == Some(RotationStep::Renew) {
         tracing::warn!(
             target: LOG,
-            "the CA has expired, peers do not trust its certificates: another one signs from now on. Restart, with \
-             the new ca.crt, every process that did not get its root before; the old key is kept in \
-             {RECORD} for now, in case the clock of this machine is wrong. {status}"
+            "the CA has expired and peers reject its certificates: a new CA signs from now on. Restart, with the new \
+             ca.crt, every process that does not have its root yet. The old key is kept in {RECORD} in case this \
+             machine's clock is wrong. {status}"
         );
     } else if advanced.step.is_some() {
         tracing::info!(target: LOG, "rotation of the CA: {status}");
@@ -254,8 +254,8 @@ fn log_advance(advanced: &Advanced, settled: bool) {
     } else if advanced.left && !settled {
         tracing::warn!(
             target: LOG,
-            "the files of the CA do not match its rotation, and are used unchanged because of --ca-rotation=off: \
-             another mode would restore the next CA. To end this rotation for good, write {{}} into {RECORD}"
+            "the files of the CA do not match its rotation and are used unchanged because of --ca-rotation=off: \
+             another mode would restore the next CA. To end this rotation, write {{}} into {RECORD}"
         );
     }
 }

@@ -48,7 +48,8 @@ pub enum ClusterError {
     },
     /// The Secret or ConfigMap cannot be read or written.
     #[error(
-        "cannot {what} the {kind} {namespace}/dapr-trust-bundle: {cause}; the chart creates it, and gives sentry the right"
+        "cannot {what} the {kind} {namespace}/dapr-trust-bundle: {cause}; the chart creates it and grants sentry \
+         access"
     )]
     Bundle {
         /// `read` or `write`.
@@ -197,7 +198,7 @@ impl Bundle {
                     cause: ApiError::Conflict(_),
                     ..
                 }) if attempt < ATTEMPTS => {
-                    tracing::info!(target: LOG, "another sentry changed the trust bundle: reading it again");
+                    tracing::info!(target: LOG, "another sentry changed the trust bundle, reading it again");
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -244,7 +245,7 @@ impl Bundle {
             let names: Vec<_> = refilled.iter().map(|file| self.key(*file)).collect();
             tracing::warn!(
                 target: LOG,
-                "the Secret {}/{BUNDLE} lacks {}: writing those of the CA in use back",
+                "the Secret {}/{BUNDLE} lacks {}: restoring the CA in use",
                 self.namespace, names.join(", ")
             );
         }

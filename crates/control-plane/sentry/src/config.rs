@@ -194,7 +194,7 @@ fn cluster(reader: &mut Reader<'_>, has_namespace: bool) -> Option<Cluster> {
         return None;
     }
     if !has_namespace {
-        reader.problem("NAMESPACE is not set: in Kubernetes mode it names the namespace of sentry");
+        reader.problem("NAMESPACE is not set: in Kubernetes mode it must name sentry's namespace");
     }
     Some(Cluster {
         kubeconfig: reader.given("kubeconfig").map(PathBuf::from),

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_put_back_and_what_differs_stays() {
+    fn restores_only_missing_files() {
         use File::{Issuer, IssuerKey, Jwks, JwtKey, Root, Rotation};
         let in_use = contents(&[
             (Root, "r"),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_do_not_get_into_logs() {
+    fn omits_keys_from_debug_output() {
         let shown = format!("{:?}", contents(&[(File::IssuerKey, "secret")]));
         assert!(
             shown.contains("IssuerKey") && !shown.contains("secret") && !shown.contains("115"),

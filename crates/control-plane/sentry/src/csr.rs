@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn every_usual_algorithm_is_accepted() {
+    fn accepts_usual_algorithms() {
         for algorithm in [
             &rcgen::PKCS_ECDSA_P256_SHA256,
             &rcgen::PKCS_ECDSA_P384_SHA384,
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused() {
+    fn refuses_malformed_requests() {
         let (_, mut der) = csr(&rcgen::PKCS_ECDSA_P256_SHA256);
         assert_eq!(public_key(b"nonsense"), Err(CsrError::Pem));
         assert_eq!(
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_signed_by_another_key_is_refused() {
+    fn refuses_request_of_another_key() {
         let (_, one) = csr(&rcgen::PKCS_ED25519);
         let (_, two) = csr(&rcgen::PKCS_ED25519);
         // Both end with the 64 bytes of the signature.

@@ -21,11 +21,12 @@ pub(crate) async fn watch(authority: Arc<ArcSwap<Authority>>, drain: Cancellatio
         match notice(OffsetDateTime::now_utc(), end) {
             Some(Notice::Expired) => tracing::error!(
                 target: LOG,
-                "the issuer certificate expired at {end}: what it signs is refused everywhere. Replace it now"
+                "the issuer certificate expired at {end}: peers reject all certificates that it signs. Replace it now"
             ),
             Some(Notice::Near) => tracing::warn!(
                 target: LOG,
-                "the issuer certificate expires at {end}: replace it before, no certificate will be accepted after"
+                "the issuer certificate expires at {end}: replace it before, because peers will reject all \
+                 certificates afterwards"
             ),
             None => {}
         }
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_is_spoken_of_a_month_before() {
+    fn warns_a_month_before_expiry() {
         let now = OffsetDateTime::now_utc();
         let day = time::Duration::DAY;
         assert_eq!(notice(now, now + 31 * day), None);

@@ -155,7 +155,7 @@ pub enum MaterialError {
     },
     /// A file cannot be written.
     #[error(
-        "{title}: cannot write {}; the folder must exist and be writable, or hold your own CA material",
+        "{title}: cannot write {}; the folder must exist and be writable, or contain your own CA material",
         path.display()
     )]
     Write {
@@ -168,7 +168,7 @@ pub enum MaterialError {
     },
     /// Some files of a set are missing; generated ones would not match the rest.
     #[error(
-        "{} is missing while other files of the CA exist: replacing them would end the trust of everything that they \
+        "{} is missing while other files of the CA exist: replacing them would invalidate all certificates that they \
          signed. Either restore it from a backup, or move all of them away ({}) to start with a new CA",
         missing.display(), shown(found)
     )]
@@ -180,8 +180,7 @@ pub enum MaterialError {
     },
     /// Files that were loaded at start are missing now.
     #[error(
-        "{} no longer exist: restore them from a backup, or restart sentry to begin with a new CA, which no process \
-         trusts yet",
+        "{} no longer exist: restore them from a backup, or restart sentry with a new CA (no process trusts it yet)",
         shown(missing)
     )]
     Gone {

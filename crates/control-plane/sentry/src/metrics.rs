@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exposition_has_every_family() {
+    fn renders_every_metric() {
         let metrics = Metrics::default();
         metrics.request_received();
         metrics.request_received();

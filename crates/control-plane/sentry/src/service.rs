@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_control_plane_gets_dns_names() {
+    fn dns_names_are_for_control_plane() {
         let sentry: SpiffeId = "spiffe://td.example/ns/dapr/dapr-sentry".parse().unwrap();
         let names = |id: &str| dns_names(&sentry, "cluster.example", &id.parse().unwrap());
         assert_eq!(

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_gives_the_defaults() {
+    fn empty_file_has_defaults() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let settings = Settings::load(file.path(), |_| None).unwrap();
         assert_eq!(
@@ -180,13 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_named() {
+    fn names_missing_file() {
         let error = Settings::load(Path::new("/no/such/file.yaml"), |_| None).unwrap_err();
         assert!(error.to_string().contains("/no/such/file.yaml"), "{error}");
     }
 
     #[test]
-    fn jwks_options_have_defaults_and_floors() {
+    fn jwks_options_have_defaults_and_minimums() {
         let options: &[_] = &[
             ("source", "https://x/"),
             ("minRefreshInterval", "1s"),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_reported() {
+    fn reports_every_error() {
         let mut mtls = mtls(&[
             ("kubernetes", &[]),
             ("Insecure", &[]),

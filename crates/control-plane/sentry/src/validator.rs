@@ -144,8 +144,7 @@ impl Validators {
     fn check_own(&self, id: &SpiffeId) -> Result<(), String> {
         if id.app_id() == SENTRY_APP_ID && id.namespace() == self.namespace {
             return Err(format!(
-                "the identity of sentry itself (\"{SENTRY_APP_ID}\" in namespace \"{}\") is issued to nobody; \
-                 choose another app id",
+                "sentry's own identity (\"{SENTRY_APP_ID}\" in namespace \"{}\") is reserved; choose another app id",
                 self.namespace
             ));
         }
@@ -161,9 +160,7 @@ impl Validators {
         }
         let who = match self.control_plane {
             ControlPlane::SameUser if is_own_user => return Ok(()),
-            ControlPlane::SameUser => {
-                "to processes of sentry's own user, or of root, on its own machine only"
-            }
+            ControlPlane::SameUser => "only to local processes of sentry's user or of root",
             ControlPlane::Nobody => "to nobody (--insecure-control-plane=nobody)",
         };
         Err(format!(

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn writes_are_noticed_and_reads_are_not() {
+    async fn notices_writes_but_not_reads() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a");
         std::fs::write(&file, "1").unwrap();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_folder_is_named() {
+    fn names_missing_folder() {
         let error = FolderWatch::new(["/no/such/folder".into()]).unwrap_err();
         assert!(error.to_string().contains("/no/such/folder"), "{error}");
     }

@@ -31,7 +31,7 @@ fn source(folder: &std::path::Path, jwt: bool) -> AuthoritySource {
 }
 
 #[test]
-fn missing_material_is_generated_once_and_kept_private() {
+fn generates_private_material_once() {
     let folder = tempfile::tempdir().unwrap();
     let source = AuthoritySource {
         jwt: None,
@@ -65,7 +65,7 @@ fn missing_material_is_generated_once_and_kept_private() {
 }
 
 #[test]
-fn a_generated_token_key_uses_rs256_whatever_is_configured() {
+fn generated_token_key_always_uses_rs256() {
     let folder = tempfile::tempdir().unwrap();
     let source = source(folder.path(), true);
     let (authority, new) = source.load_or_generate().unwrap();
@@ -84,7 +84,7 @@ fn a_generated_token_key_uses_rs256_whatever_is_configured() {
 }
 
 #[test]
-fn what_exists_is_never_replaced() {
+fn never_replaces_existing_files() {
     let folder = tempfile::tempdir().unwrap();
     let source = AuthoritySource {
         jwt: Some(JwtConfig {
@@ -128,7 +128,7 @@ fn what_exists_is_never_replaced() {
 }
 
 #[test]
-fn a_ca_of_its_own_that_expired_while_it_was_stopped_is_replaced_at_the_start() {
+fn replaces_expired_own_ca_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let source = source(folder.path(), false);
     let long_ago = OffsetDateTime::now_utc() - time::Duration::days(500);
@@ -151,7 +151,7 @@ fn a_ca_of_its_own_that_expired_while_it_was_stopped_is_replaced_at_the_start() 
 }
 
 #[test]
-fn faults_name_the_file_and_the_remedy() {
+fn errors_name_file_and_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let source = source(folder.path(), false);
     source.load_or_generate().unwrap();
@@ -162,13 +162,13 @@ fn faults_name_the_file_and_the_remedy() {
         "{error}"
     );
     assert!(
-        error.ends_with("It must hold one or more PEM root certificates"),
+        error.ends_with("It must contain one or more PEM root certificates"),
         "{error}"
     );
 }
 
 #[test]
-fn a_missing_folder_is_named() {
+fn names_missing_folder() {
     let error = source(std::path::Path::new("/no/such/folder"), false)
         .load_or_generate()
         .unwrap_err();
@@ -176,7 +176,7 @@ fn a_missing_folder_is_named() {
 }
 
 #[test]
-fn files_that_vanish_while_it_runs_are_not_made_anew() {
+fn never_regenerates_vanished_files() {
     let folder = tempfile::tempdir().unwrap();
     let source = AuthoritySource {
         jwt: None,
@@ -196,7 +196,7 @@ fn files_that_vanish_while_it_runs_are_not_made_anew() {
 }
 
 #[test]
-fn a_first_start_that_was_killed_is_finished_by_the_next() {
+fn completes_interrupted_first_start() {
     let made = tempfile::tempdir().unwrap();
     source(made.path(), false).load_or_generate().unwrap();
     let files = [File::IssuerKey, File::Issuer, File::Rotation, File::Root];

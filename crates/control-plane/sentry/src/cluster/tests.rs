@@ -52,7 +52,7 @@ fn decoded(server: &Server, key: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_empty_bundle_is_filled_and_then_used() {
+async fn fills_empty_bundle() {
     let server = server().await;
     let (authority, new) = source(&server, false).load_or_generate().await.unwrap();
     assert!(new);
@@ -75,7 +75,7 @@ async fn an_empty_bundle_is_filled_and_then_used() {
 }
 
 #[tokio::test]
-async fn keys_of_tokens_are_kept_too() {
+async fn stores_token_keys() {
     let server = server().await;
     assert!(
         source(&server, true)
@@ -92,7 +92,7 @@ async fn keys_of_tokens_are_kept_too() {
 }
 
 #[tokio::test]
-async fn a_map_that_lacks_the_root_gets_it_and_the_authority_stays() {
+async fn restores_root_in_config_map() {
     let server = server().await;
     source(&server, false).load_or_generate().await.unwrap();
     let root = decoded(&server, "ca.crt");
@@ -106,7 +106,7 @@ async fn a_map_that_lacks_the_root_gets_it_and_the_authority_stays() {
 }
 
 #[tokio::test]
-async fn a_part_of_a_bundle_is_not_replaced() {
+async fn never_replaces_partial_bundle() {
     let server = server().await;
     source(&server, false).load_or_generate().await.unwrap();
     let mut secret = server.object(SECRET).unwrap();
@@ -121,7 +121,7 @@ async fn a_part_of_a_bundle_is_not_replaced() {
 }
 
 #[tokio::test]
-async fn sentries_that_start_together_agree_on_one_authority() {
+async fn concurrent_starts_agree_on_authority() {
     let server = server().await;
     let sources: Vec<_> = (0..4).map(|_| source(&server, false)).collect();
     let [one, two, three, four] = &sources[..] else {
@@ -144,7 +144,7 @@ async fn anchors_of(source: &Source) -> String {
 }
 
 #[tokio::test]
-async fn a_missing_secret_is_named() {
+async fn names_missing_secret() {
     let server = Server::start().await;
     let error = source(&server, false)
         .load_or_generate()
@@ -171,7 +171,7 @@ fn data(server: &Server) -> Value {
 }
 
 #[tokio::test]
-async fn a_bundle_that_becomes_empty_gets_the_authority_in_use_back() {
+async fn restores_emptied_bundle() {
     for jwt in [false, true] {
         let server = server().await;
         let source = source(&server, jwt);
@@ -194,7 +194,7 @@ async fn a_bundle_that_becomes_empty_gets_the_authority_in_use_back() {
 }
 
 #[tokio::test]
-async fn a_bundle_that_loses_a_part_gets_it_back() {
+async fn restores_lost_part_of_bundle() {
     let server = server().await;
     let source = source(&server, true);
     let in_use = loaded(&source).await;
@@ -210,7 +210,7 @@ async fn a_bundle_that_loses_a_part_gets_it_back() {
 }
 
 #[tokio::test]
-async fn a_part_of_another_authority_is_left_to_whoever_writes_it() {
+async fn leaves_partial_foreign_bundle() {
     let server = server().await;
     let source = source(&server, false);
     let in_use = loaded(&source).await;
@@ -223,7 +223,7 @@ async fn a_part_of_another_authority_is_left_to_whoever_writes_it() {
 }
 
 #[tokio::test]
-async fn another_bundle_that_is_whole_replaces_the_authority_in_use() {
+async fn loads_complete_foreign_bundle() {
     let (server, other) = (server().await, self::server().await);
     let source = source(&server, false);
     let in_use = loaded(&source).await;
@@ -240,7 +240,7 @@ async fn another_bundle_that_is_whole_replaces_the_authority_in_use() {
 }
 
 #[tokio::test]
-async fn replicas_that_put_the_authority_back_together_agree() {
+async fn concurrent_restores_agree() {
     let server = server().await;
     let (one, two) = (source(&server, false), source(&server, false));
     let in_use = loaded(&one).await;
@@ -310,7 +310,7 @@ async fn look(source: &Source, mut in_use: Arc<Authority>) -> Arc<Authority> {
 }
 
 #[tokio::test]
-async fn replicas_rotate_the_ca_of_a_cluster_together() {
+async fn replicas_share_rotation() {
     let server = aged().await;
     let (one, two) = (source(&server, false), source(&server, false));
     let issuer = decoded(&server, "issuer.crt");
@@ -337,7 +337,7 @@ async fn replicas_rotate_the_ca_of_a_cluster_together() {
 }
 
 #[tokio::test]
-async fn nothing_is_due_before_the_map_has_the_new_root() {
+async fn waits_for_root_in_config_map() {
     let server = aged().await;
     let source = source(&server, false);
     let in_use = loaded(&source).await;

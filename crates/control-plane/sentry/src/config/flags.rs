@@ -39,7 +39,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "listen-address",
         "",
-        "Address of the gRPC server, all addresses when empty",
+        "Address of the gRPC server; empty means all addresses",
     ),
     HEALTHZ_PORT,
     HEALTHZ_LISTEN_ADDRESS_IGNORED,
@@ -56,7 +56,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "kubeconfig",
         "",
-        "Path of a kubeconfig file, to run outside of a pod; for Kubernetes mode",
+        "Path of a kubeconfig file for Kubernetes mode outside of a pod",
     ),
     Flag::boolean("jwt-enabled", "false", "Issue JWTs in addition to certificates"),
     Flag::text(
@@ -95,15 +95,15 @@ pub const FLAGS: &[Flag] = &[
     Flag::boolean(
         "oidc-server-tls-enabled",
         "true",
-        "Insist on TLS files for the OIDC server",
+        "Require TLS files for the OIDC server",
     ),
     Flag::text("oidc-server-tls-cert-file", "", "Certificate of the OIDC server"),
     Flag::text("oidc-server-tls-key-file", "", "Private key of the OIDC server"),
-    Flag::text("oidc-jwks-uri", "", "URI of the JWK set as others reach it"),
+    Flag::text("oidc-jwks-uri", "", "Public URI of the JWK set"),
     Flag::text("oidc-path-prefix", "", "Path in front of the OIDC endpoints"),
     Flag::list(
         "oidc-allowed-hosts",
-        "Hosts OIDC requests may name, all when empty",
+        "Hosts that OIDC requests may name; empty means all",
     ),
     LOG_LEVEL,
     LOG_AS_JSON,
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_of_flags_has_them_all() {
+    fn flags_are_documented() {
         outrigger_testing::pages::Page::read("reference/flags.md")
             .check("sentry", &outrigger_flags::reference(FLAGS));
     }

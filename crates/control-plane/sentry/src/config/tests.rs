@@ -22,7 +22,7 @@ fn problems(args: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn defaults_are_those_of_the_contract() {
+fn has_dapr_defaults() {
     let config = config(&[]);
     assert_eq!(
         config.grpc,
@@ -45,7 +45,7 @@ fn defaults_are_those_of_the_contract() {
 }
 
 #[test]
-fn the_namespace_comes_from_the_environment() {
+fn reads_namespace_from_environment() {
     assert_eq!(
         config_with(&[], Some("dapr-system")).unwrap().namespace,
         "dapr-system"
@@ -54,7 +54,7 @@ fn the_namespace_comes_from_the_environment() {
 }
 
 #[test]
-fn credential_files_are_joined_to_their_folder() {
+fn joins_credential_files_to_folder() {
     let config = config(&[
         "-issuer-credentials=/c",
         "-issuer-ca-filename=/abs/root.pem",
@@ -76,7 +76,7 @@ fn credential_files_are_joined_to_their_folder() {
 }
 
 #[test]
-fn jwt_and_oidc_flags() {
+fn reads_jwt_and_oidc_flags() {
     let config = config(&[
         "-jwt-enabled=true",
         "-jwt-issuer=https://i",
@@ -110,7 +110,7 @@ fn jwt_and_oidc_flags() {
 }
 
 #[test]
-fn a_prefix_of_slashes_is_no_prefix() {
+fn ignores_prefix_of_slashes() {
     for prefix in ["", "/", "//"] {
         assert_eq!(path_prefix(prefix), "");
     }
@@ -118,7 +118,7 @@ fn a_prefix_of_slashes_is_no_prefix() {
 }
 
 #[test]
-fn kubernetes_mode_needs_a_namespace() {
+fn requires_namespace_in_kubernetes() {
     let problems = problems(&["--mode", "kubernetes"]);
     assert!(
         problems.len() == 1 && problems[0].contains("NAMESPACE is not set"),
@@ -131,7 +131,7 @@ fn kubernetes_mode_needs_a_namespace() {
 }
 
 #[test]
-fn all_mistakes_are_reported_together() {
+fn reports_all_errors_together() {
     let found = problems(&[
         "--trust-domain=Not Legal",
         "--port=70000",
@@ -162,7 +162,7 @@ fn all_mistakes_are_reported_together() {
 }
 
 #[test]
-fn which_ca_is_rotated() {
+fn reads_rotation_mode() {
     assert_eq!(config(&[]).rotation, RotationMode::Own);
     assert_eq!(config(&["--ca-rotation=adopt"]).rotation, RotationMode::Adopt);
     assert_eq!(config(&["--ca-rotation=off"]).rotation, RotationMode::Off);

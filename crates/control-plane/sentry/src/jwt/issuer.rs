@@ -88,14 +88,14 @@ impl JwtAuthority {
     /// Validates the files against each other and against the configuration.
     pub(crate) fn load(files: &JwtFiles, config: &JwtConfig, skew: Duration) -> Result<Self, Fault> {
         let key = pem::parse_private_key(&files.key)
-            .map_err(|error| File::JwtKey.fault(error, "It must hold a PEM private key"))?;
+            .map_err(|error| File::JwtKey.fault(error, "It must contain a PEM private key"))?;
         let public = public_half(&key).map_err(|error| File::JwtKey.fault(error, ""))?;
         check_key_set(&files.jwks, &public, config.key_id.as_deref())?;
         let kid = config.key_id.clone().unwrap_or_else(|| {
             let kid = thumbprint_kid(&public);
             tracing::info!(
                 target: "dapr.sentry.ca",
-                "Using JWT kid from thumbprint: {kid}, the JWKS should name the key so"
+                "Using JWT kid from thumbprint: {kid}; the JWKS should use the same kid"
             );
             kid
         });
@@ -162,7 +162,7 @@ fn check_key_set(jwks: &[u8], public: &PublicKey, key_id: Option<&str>) -> Resul
     let set = KeySet::parse(jwks).map_err(|error| {
         File::Jwks.fault(
             error,
-            "It must hold the JWK set with the public half of the JWT signing key",
+            "It must contain the JWK set with the public half of the JWT signing key",
         )
     })?;
     if set.len() == 0 {
@@ -182,7 +182,7 @@ fn check_key_set(jwks: &[u8], public: &PublicKey, key_id: Option<&str>) -> Resul
                 "the set has no key with the id \"{}\"",
                 key_id.unwrap_or_default()
             ),
-            "Name the key in the set as --jwt-key-id says",
+            "Set the key's kid in the set to the value of --jwt-key-id",
         ));
     }
     if named

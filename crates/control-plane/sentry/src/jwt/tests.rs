@@ -82,7 +82,7 @@ fn part(token: &str, index: usize) -> Value {
 }
 
 #[test]
-fn every_algorithm_signs_what_it_verifies() {
+fn signs_and_verifies_with_every_algorithm() {
     for name in [
         "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
     ] {
@@ -107,7 +107,7 @@ fn every_algorithm_signs_what_it_verifies() {
 }
 
 #[test]
-fn claims_are_those_of_the_contract() {
+fn issues_claims_of_contract() {
     let files = files(Algorithm::Es256, "it");
     let config = JwtConfig {
         issuer: Some("https://issuer".to_owned()),
@@ -134,7 +134,7 @@ fn claims_are_those_of_the_contract() {
 }
 
 #[test]
-fn a_generated_key_is_an_rsa_key_named_by_its_thumbprint() {
+fn generates_rsa_key_with_thumbprint_id() {
     let files = generate(None).unwrap();
     let authority = JwtAuthority::load(&files, &config(Algorithm::Rs256), Duration::ZERO).unwrap();
     let set: Value = serde_json::from_slice(&files.jwks).unwrap();
@@ -153,7 +153,7 @@ fn a_generated_key_is_an_rsa_key_named_by_its_thumbprint() {
 }
 
 #[test]
-fn thumbprints_follow_the_rfc() {
+fn computes_thumbprint_of_rfc() {
     // The example of RFC 7638, section 3.1.
     let jwk = json!({
         "kty": "RSA", "e": "AQAB", "alg": "RS256", "kid": "2011-04-29",
@@ -171,7 +171,7 @@ fn fault(files: &JwtFiles, config: &JwtConfig) -> Fault {
 }
 
 #[test]
-fn files_that_do_not_fit_each_other_are_refused() {
+fn refuses_mismatched_jwt_files() {
     let good = files(Algorithm::Es256, "it");
     let with_set = |jwks: &str| JwtFiles {
         jwks: jwks.as_bytes().to_vec(),
@@ -231,7 +231,7 @@ fn files_that_do_not_fit_each_other_are_refused() {
 }
 
 #[test]
-fn claims_that_do_not_fit_are_named() {
+fn names_invalid_claim() {
     let files = files(Algorithm::Es256, "it");
     let key = KeyPair::from_pem(std::str::from_utf8(&files.key).unwrap()).unwrap();
     let der = rustls_pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into());
@@ -272,7 +272,7 @@ fn claims_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn a_key_decides_how_it_is_used() {
+fn restricts_algorithm_to_key() {
     let files = files(Algorithm::Es256, "it");
     let authority = JwtAuthority::load(&files, &config(Algorithm::Es256), Duration::ZERO).unwrap();
     let token = issue(&authority);
@@ -303,7 +303,7 @@ fn a_key_decides_how_it_is_used() {
 }
 
 #[test]
-fn tokens_without_signature_are_refused() {
+fn refuses_unsigned_tokens() {
     let jwks = files(Algorithm::Es256, "it").jwks;
     let token = |header: Value| {
         format!(
@@ -323,7 +323,7 @@ fn tokens_without_signature_are_refused() {
         ),
         (
             json!({"alg": "ES256", "kid": "it"}),
-            Rejected::Signature("no key of this id made the signature"),
+            Rejected::Signature("the signature matches no key with this id"),
         ),
         (json!({"alg": "ES256"}), Rejected::NoKeyId),
         (
@@ -344,7 +344,7 @@ fn tokens_without_signature_are_refused() {
 }
 
 #[test]
-fn sets_may_hold_keys_of_other_types() {
+fn accepts_unsupported_keys_in_sets() {
     let set = json!({"keys": [{"kty": "oct", "k": "c2VjcmV0"}, {"kty": "EC", "crv": "secp256k1", "x": "", "y": ""}]});
     assert_eq!(KeySet::parse(set.to_string().as_bytes()).unwrap().len(), 2);
     let lone = json!({"kty": "OKP", "crv": "Ed25519", "x": encode_segment(&[7; 32])});

@@ -27,7 +27,7 @@ pub(crate) enum Rejected {
     Syntax,
     #[error("the token's header has no \"kid\"")]
     NoKeyId,
-    #[error("the token's header has extensions that must be understood (\"crit\"), and none is")]
+    #[error("the token's header has critical extensions (\"crit\"), which are not supported")]
     Critical,
     #[error("could not verify message using any of the signatures or keys: {0}")]
     Signature(&'static str),
@@ -74,7 +74,7 @@ fn check_signature(header: &Header, message: &[u8], signature: &[u8], keys: &Key
         .filter(|key| key.kid.as_deref() == Some(kid))
         .peekable();
     if named.peek().is_none() {
-        return Err(Rejected::Signature("the key set has no key of this id"));
+        return Err(Rejected::Signature("the key set has no key with this id"));
     }
     let algorithm: Algorithm = header
         .alg
@@ -83,7 +83,7 @@ fn check_signature(header: &Header, message: &[u8], signature: &[u8], keys: &Key
     if named.any(|key| key.accepts(algorithm, message, signature)) {
         Ok(())
     } else {
-        Err(Rejected::Signature("no key of this id made the signature"))
+        Err(Rejected::Signature("the signature matches no key with this id"))
     }
 }
 

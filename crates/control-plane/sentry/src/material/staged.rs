@@ -47,17 +47,17 @@ pub(super) fn recover(paths: &Paths) -> Result<(), MaterialError> {
     let places = File::ALL.iter().map(|file| paths.of(*file));
     for draft in places.chain([hidden.as_path()]).map(draft) {
         if remove(&draft)? {
-            tracing::warn!(target: LOG, "removed {}, left by a write that did not finish", draft.display());
+            tracing::warn!(target: LOG, "removed {}, left by an interrupted write", draft.display());
         }
     }
     if !hidden.exists() {
         return Ok(());
     }
     match place(paths)? {
-        true => tracing::warn!(target: LOG, "an earlier start did not finish: wrote the rest of its files"),
+        true => tracing::warn!(target: LOG, "completed the files of an interrupted start"),
         false => tracing::warn!(
             target: LOG,
-            "removed {}: an earlier start did not finish, and other files are in the place of its files",
+            "removed {} of an interrupted start: other files have taken the place of its files",
             hidden.display()
         ),
     }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_behind_any_file_is_made_up_for() {
+    fn recovers_after_kill_between_files() {
         for placed in 0..=FILES.len() {
             let folder = tempfile::tempdir().unwrap();
             let paths = paths(folder.path());
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_before_the_step_leaves_no_ca() {
+    fn kill_before_publication_leaves_no_ca() {
         let folder = tempfile::tempdir().unwrap();
         let paths = paths(folder.path());
         std::fs::write(draft(&path(&paths)), "half").unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_another_ca_stay_and_the_staged_ones_go() {
+    fn keeps_files_of_another_ca() {
         let folder = tempfile::tempdir().unwrap();
         let paths = paths(folder.path());
         stage(&paths, &FILES).unwrap();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_of_a_ca_that_is_gone_is_replaced() {
+    fn replaces_stale_record() {
         let folder = tempfile::tempdir().unwrap();
         let paths = paths(folder.path());
         std::fs::write(&paths.rotation, "stale").unwrap();

@@ -50,7 +50,7 @@ fn due(advanced: &Advanced) -> OffsetDateTime {
 }
 
 #[test]
-fn a_ca_of_a_year_is_announced_switched_and_retired_in_its_last_third() {
+fn rotates_in_last_third_of_lifetime() {
     let rotation = usual(RotationMode::Own);
     let mut contents = made(&rotation, start());
     let (before, mut now) = (contents.clone(), start());
@@ -86,7 +86,7 @@ fn a_ca_of_a_year_is_announced_switched_and_retired_in_its_last_third() {
 }
 
 #[test]
-fn nothing_is_due_before_what_it_waits_for_whatever_the_lifetimes() {
+fn steps_are_due_in_order() {
     for ttl in [1, 24, 24 * 7, 24 * 22] {
         for days in [1, 30, 365, 3650] {
             let terms = Terms::new(HOUR * ttl, HOUR / 4);
@@ -128,7 +128,7 @@ fn nothing_is_due_before_what_it_waits_for_whatever_the_lifetimes() {
 }
 
 #[test]
-fn a_late_start_keeps_the_overlaps_as_long_as_they_protect_anybody() {
+fn late_rotation_keeps_overlaps() {
     let (terms, life) = (
         Terms::new(HOUR * 24, HOUR),
         Life {
@@ -155,7 +155,7 @@ fn a_late_start_keeps_the_overlaps_as_long_as_they_protect_anybody() {
 }
 
 #[test]
-fn a_ca_that_others_made_is_left_alone() {
+fn leaves_foreign_ca_alone() {
     let rotation = usual(RotationMode::Own);
     let late = start() + 360.days();
     let mut theirs = made(&rotation, start());
@@ -186,7 +186,7 @@ fn a_ca_that_others_made_is_left_alone() {
 }
 
 #[test]
-fn somebody_elses_ca_ends_a_rotation_that_has_begun() {
+fn foreign_ca_ends_rotation() {
     let rotation = usual(RotationMode::Own);
     let mut contents = made(&rotation, start());
     let late = start() + 300.days();
@@ -203,7 +203,7 @@ fn somebody_elses_ca_ends_a_rotation_that_has_begun() {
 }
 
 #[test]
-fn roots_of_ones_own_stay_beside_those_that_rotate() {
+fn keeps_additional_roots() {
     let rotation = usual(RotationMode::Own);
     let mut contents = made(&rotation, start());
     let partner = made(&rotation, start());
@@ -227,7 +227,7 @@ fn roots_of_ones_own_stay_beside_those_that_rotate() {
 }
 
 #[test]
-fn a_root_that_somebody_took_out_is_announced_again_for_the_whole_overlap() {
+fn reannounces_removed_root() {
     let rotation = usual(RotationMode::Own);
     let mut contents = made(&rotation, start());
     let old = contents.get(File::Root).unwrap().to_vec();
@@ -246,7 +246,7 @@ fn a_root_that_somebody_took_out_is_announced_again_for_the_whole_overlap() {
 }
 
 #[test]
-fn nothing_is_confirmed_before_it_is_in_use_everywhere() {
+fn confirms_only_settled_files() {
     let rotation = usual(RotationMode::Own);
     let mut contents = made(&rotation, start());
     let now = start() + 300.days();
@@ -257,7 +257,7 @@ fn nothing_is_confirmed_before_it_is_in_use_everywhere() {
 }
 
 #[test]
-fn turned_off_it_only_finishes_what_a_crash_interrupted() {
+fn off_only_completes_interrupted_step() {
     let own = usual(RotationMode::Own);
     let off = usual(RotationMode::Off);
     let mut contents = made(&own, start());
@@ -285,7 +285,7 @@ fn turned_off_it_only_finishes_what_a_crash_interrupted() {
 }
 
 #[test]
-fn turned_off_it_leaves_an_issuer_alone_that_somebody_put_back() {
+fn off_keeps_restored_issuer() {
     let (own, off) = (usual(RotationMode::Own), usual(RotationMode::Off));
     let mut contents = made(&own, start());
     let old = contents.clone();
@@ -317,7 +317,7 @@ fn turned_off_it_leaves_an_issuer_alone_that_somebody_put_back() {
 }
 
 #[test]
-fn the_root_of_an_issuer_that_was_put_back_is_not_dropped() {
+fn keeps_root_of_restored_issuer() {
     let rotation = usual(RotationMode::Own);
     let mut contents = made(&rotation, start());
     let old = contents.clone();
@@ -337,7 +337,7 @@ fn the_root_of_an_issuer_that_was_put_back_is_not_dropped() {
 }
 
 #[test]
-fn a_ca_that_expired_makes_way_for_the_announced_one_or_else_for_a_new_one() {
+fn replaces_expired_ca() {
     let rotation = usual(RotationMode::Own);
     let first = made(&rotation, start());
     let mut announced = first.clone();
@@ -387,7 +387,7 @@ fn a_ca_that_expired_makes_way_for_the_announced_one_or_else_for_a_new_one() {
 }
 
 #[test]
-fn certificates_that_live_too_long_are_said_to() {
+fn reports_too_long_lifetimes() {
     let long = rotation(RotationMode::Own, Terms::new(HOUR * 24 * 30, HOUR));
     let mut contents = made(&long, start());
     let advanced = long.advance(&mut contents, start() + 364.days(), true).unwrap();
@@ -396,7 +396,7 @@ fn certificates_that_live_too_long_are_said_to() {
 }
 
 #[test]
-fn the_status_names_what_comes_next_and_when() {
+fn status_names_next_step() {
     let rotation = usual(RotationMode::Own);
     let mut contents = made(&rotation, start());
     let mut now = start();

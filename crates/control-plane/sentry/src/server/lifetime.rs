@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_that_are_refused_gain_no_time() {
+    async fn refused_requests_extend_no_lifetime() {
         let (lifetime, _client) = lifetime(Some("10.0.0.1")).await;
         tokio::time::pause();
         let begun = Instant::now();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_with_a_certificate_stays_while_it_asks() {
+    async fn active_authenticated_peer_stays() {
         let (lifetime, _client) = lifetime(Some("10.0.0.1")).await;
         tokio::time::pause();
         lifetime.authenticated();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn processes_of_this_user_are_known() {
+    async fn recognizes_processes_of_own_user() {
         let (own, _client) = lifetime(None).await;
         assert!(own.is_own_user().await);
         for elsewhere in ["10.0.0.1", "127.0.0.9", "::1"] {

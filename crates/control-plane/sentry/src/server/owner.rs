@@ -10,7 +10,7 @@ pub(crate) fn is_own(peer: SocketAddr, local: SocketAddr) -> bool {
         Ok(Some(owner)) => owner == 0 || owner == rustix::process::geteuid().as_raw(),
         Ok(None) => false,
         Err(error) => {
-            tracing::warn!(target: "dapr.sentry", "cannot find out whose connection {peer} is: {error}");
+            tracing::warn!(target: "dapr.sentry", "cannot determine the owner of the connection from {peer}: {error}");
             false
         }
     }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_this_user_are_known() {
+    fn finds_connections_of_own_user() {
         for (listens, dials) in [
             ("127.0.0.1:0", "127.0.0.1"),
             ("[::1]:0", "::1"),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_other_users_are_told_apart() {
+    fn distinguishes_other_users() {
         if let Ok(port) = std::env::var(PORT) {
             let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
             let _until_the_end = std::io::Read::read(&mut stream, &mut [0]);
@@ -139,10 +139,7 @@ mod tests {
         let binary = folder.path().join("test");
         std::fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
         let mut other = Command::new(&binary)
-            .args([
-                "--exact",
-                "server::owner::tests::connections_of_other_users_are_told_apart",
-            ])
+            .args(["--exact", "server::owner::tests::distinguishes_other_users"])
             .env(PORT, listener.local_addr().unwrap().port().to_string())
             .uid(65_534)
             .current_dir("/")

@@ -99,7 +99,7 @@ impl KubernetesValidator {
         let pod_name = pod_of(&request.token)?;
         let turn = tokio::time::timeout(TURN, self.turns.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
-            return Err("too many certificates are requested at the same time: try again soon".to_owned());
+            return Err("too many concurrent certificate requests: retry later".to_owned());
         };
         let (namespace, account) = self.review(&request.token).await?;
         let pod: Pod = self
@@ -173,7 +173,7 @@ impl KubernetesValidator {
     ) -> Result<String, String> {
         if namespace != self.sentry.namespace() {
             return Err(format!(
-                "the annotation {CONTROL_PLANE} is for pods of the namespace {} only",
+                "the annotation {CONTROL_PLANE} is allowed only for pods of the namespace {}",
                 self.sentry.namespace()
             ));
         }

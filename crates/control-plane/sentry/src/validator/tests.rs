@@ -20,7 +20,7 @@ fn refusal(change: impl FnOnce(&mut SignCertificateRequest)) -> String {
 }
 
 #[test]
-fn without_validators_every_caller_is_believed() {
+fn accepts_all_callers_without_validators() {
     let validators = validators();
     for asked in [TokenValidator::Unknown, TokenValidator::Insecure] {
         let mut request = request();
@@ -39,7 +39,7 @@ fn without_validators_every_caller_is_believed() {
 }
 
 #[test]
-fn validators_that_are_not_enabled_are_refused() {
+fn refuses_disabled_validators() {
     for asked in [
         TokenValidator::Kubernetes as i32,
         TokenValidator::Jwks as i32,
@@ -52,7 +52,7 @@ fn validators_that_are_not_enabled_are_refused() {
 }
 
 #[test]
-fn all_faults_of_a_request_are_reported() {
+fn reports_all_request_errors() {
     let reason = refusal(|request| *request = SignCertificateRequest::default());
     assert_eq!(
         reason,
@@ -67,7 +67,7 @@ fn all_faults_of_a_request_are_reported() {
 }
 
 #[test]
-fn identities_of_the_control_plane_are_not_for_everybody() {
+fn restricts_control_plane_identities() {
     let validators = validators();
     let outcome = |id: &str, namespace: &str, trust_domain: &str, is_own_user: bool| {
         let request = SignCertificateRequest {
@@ -112,7 +112,7 @@ fn identities_of_the_control_plane_are_not_for_everybody() {
         }
         for is_own_user in [true, false] {
             let refusal = outcome("dapr-sentry", "dapr-system", trust_domain, is_own_user).unwrap_err();
-            assert!(refusal.contains("identity of sentry itself"), "{refusal}");
+            assert!(refusal.contains("sentry's own identity"), "{refusal}");
         }
     }
 }

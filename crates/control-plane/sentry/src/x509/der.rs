@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_take_as_many_bytes_as_needed() {
+    fn encodes_lengths_minimally() {
         assert_eq!(value(OCTET_STRING, &[&[7; 3]])[..2], [4, 3]);
         assert_eq!(value(OCTET_STRING, &[&[7; 127]])[..2], [4, 127]);
         assert_eq!(value(OCTET_STRING, &[&[7; 128]])[..3], [4, 0x81, 128]);
@@ -87,14 +87,14 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_minimal_and_never_negative() {
+    fn encodes_integers_minimally() {
         assert_eq!(unsigned(&[0, 0, 5]), [2, 1, 5]);
         assert_eq!(unsigned(&[0x80]), [2, 2, 0, 0x80]);
         assert_eq!(unsigned(&[0, 0]), [2, 1, 0]);
     }
 
     #[test]
-    fn times_change_form_in_2050() {
+    fn switches_time_format_in_2050() {
         let last = time::OffsetDateTime::from_unix_timestamp(2_524_607_999).unwrap();
         assert_eq!(&time(last)[2..], b"491231235959Z");
         let next = last + time::Duration::SECOND;

@@ -22,13 +22,13 @@ pub(crate) fn load_at(pem: &Pem, now: OffsetDateTime) -> Result<X509Authority, F
     let key = pem::parse_private_key(&pem.key).map_err(|error| {
         File::IssuerKey.fault(
             error,
-            "It must hold the PEM private key of the first issuer certificate",
+            "It must contain the PEM private key of the first issuer certificate",
         )
     })?;
     if !pem::key_matches(&key, &chain[0]).map_err(|error| File::IssuerKey.fault(error, ""))? {
         return Err(File::IssuerKey.fault(
             "the key is not the private half of the first issuer certificate",
-            "Provide the key the issuer certificate was made for",
+            "Provide the private key of the issuer certificate",
         ));
     }
     let signer = Signer::new(key).map_err(|error| File::IssuerKey.fault(error, ""))?;
@@ -49,12 +49,12 @@ pub(crate) fn load_at(pem: &Pem, now: OffsetDateTime) -> Result<X509Authority, F
 
 fn load_anchors(root: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let anchors = pem::parse_certificates(root)
-        .map_err(|error| File::Root.fault(error, "It must hold one or more PEM root certificates"))?;
+        .map_err(|error| File::Root.fault(error, "It must contain one or more PEM root certificates"))?;
     match anchors.iter().position(|anchor| !pem::is_self_signed(anchor)) {
         None => Ok(anchors),
         Some(index) => Err(File::Root.fault(
             format!("certificate {index} is not self-signed"),
-            "Put root certificates only in this file, and intermediate ones in the issuer certificate file",
+            "Put only root certificates in this file, and intermediate ones in the issuer certificate file",
         )),
     }
 }
@@ -63,7 +63,7 @@ fn load_chain(issuer: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let mut chain = pem::parse_chain(issuer).map_err(|error| {
         File::Issuer.fault(
             error,
-            "It must hold the issuer certificate, then each certificate's signer in turn",
+            "It must contain the issuer certificate, then each certificate's signer in turn",
         )
     })?;
     if chain.len() > 1 && chain.last().is_some_and(pem::is_self_signed) {
@@ -107,7 +107,7 @@ fn verify_chain(
         {
             return Err(File::Issuer.fault(
                 format!(
-                    "certificate {index} allows {longest} CA certificates below it, the chain has {index}"
+                    "certificate {index} allows {longest} CA certificates below it, but the chain has {index}"
                 ),
                 "Reissue it with a longer path length",
             ));
@@ -117,7 +117,7 @@ fn verify_chain(
         if pair[0].issuer().as_raw() != pair[1].subject().as_raw() {
             return Err(File::Issuer.fault(
                 format!(
-                    "certificate {index} names \"{}\" as its issuer, the next is \"{}\"",
+                    "certificate {index} names \"{}\" as its issuer, but the next one is \"{}\"",
                     pair[0].issuer(),
                     pair[1].subject()
                 ),

@@ -70,7 +70,7 @@ impl Signer {
     pub(super) fn sign(&self, message: &[u8]) -> Result<Vec<u8>, SigningError> {
         self.key
             .choose_scheme(&[self.scheme])
-            .ok_or_else(|| SigningError::Sign("the key lost its scheme".to_owned()))?
+            .ok_or_else(|| SigningError::Sign("the key no longer supports its signature scheme".to_owned()))?
             .sign(message)
             .map_err(|error| SigningError::Sign(error.to_string()))
     }

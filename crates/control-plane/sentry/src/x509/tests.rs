@@ -47,7 +47,7 @@ fn lifetime(certificate: &X509Certificate<'_>) -> i64 {
 }
 
 #[test]
-fn a_generated_authority_has_the_shape_of_the_contract() {
+fn generated_authority_matches_contract() {
     let generated = generate(&sentry(), SKEW, OffsetDateTime::now_utc()).unwrap();
     let [root] = &pem::parse_certificates(&generated.root).unwrap()[..] else {
         panic!("one root")
@@ -84,7 +84,7 @@ fn a_generated_authority_has_the_shape_of_the_contract() {
 }
 
 #[test]
-fn a_workload_certificate_has_the_shape_of_the_contract() {
+fn workload_certificate_matches_contract() {
     let authority = load(&generate(&sentry(), SKEW, OffsetDateTime::now_utc()).unwrap()).unwrap();
     let issued = sign(&authority, &["a.svc".to_owned(), "b.svc".to_owned()]);
     assert_eq!(issued.chain.len(), 2, "leaf and issuer");
@@ -118,7 +118,7 @@ fn a_workload_certificate_has_the_shape_of_the_contract() {
 }
 
 #[test]
-fn every_certificate_has_its_own_serial_number() {
+fn serial_numbers_are_unique() {
     let authority = load(&generate(&sentry(), SKEW, OffsetDateTime::now_utc()).unwrap()).unwrap();
     let serial = |issued: Issued| parse(&issued.chain[0]).unwrap().raw_serial().to_vec();
     assert_ne!(serial(sign(&authority, &[])), serial(sign(&authority, &[])));
@@ -181,7 +181,7 @@ fn fault(pem: &Pem) -> Fault {
 }
 
 #[test]
-fn issuers_of_every_algorithm_sign() {
+fn signs_with_every_issuer_algorithm() {
     for algorithm in [
         &rcgen::PKCS_ECDSA_P256_SHA256,
         &rcgen::PKCS_ECDSA_P384_SHA384,
@@ -199,7 +199,7 @@ fn issuers_of_every_algorithm_sign() {
 }
 
 #[test]
-fn comments_and_a_root_at_the_end_of_the_chain_are_dropped() {
+fn drops_comments_and_trailing_root() {
     let own = Own::new(&rcgen::PKCS_ECDSA_P256_SHA256, |_| {});
     let mut material = own.pem();
     material.root = format!("# our root\n{0}\n# the same again\n{0}", own.root.pem()).into();
@@ -211,7 +211,7 @@ fn comments_and_a_root_at_the_end_of_the_chain_are_dropped() {
 }
 
 #[test]
-fn the_name_of_the_issuer_is_repeated_byte_for_byte() {
+fn copies_issuer_name_verbatim() {
     // A name with two attributes of one type, as in directories: DC=com, DC=example.
     let name = hex(
         "302e 31133011060a0992268993f22c6401191603636f6d 31173015060a0992268993f22c64011916076578616d706c65",
@@ -243,7 +243,7 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_root_that_is_not_self_signed_is_refused() {
+fn refuses_root_not_self_signed() {
     let own = Own::new(&rcgen::PKCS_ECDSA_P256_SHA256, |_| {});
     let found = fault(&Pem {
         root: own.issuer.pem().into(),
@@ -254,7 +254,7 @@ fn a_root_that_is_not_self_signed_is_refused() {
 }
 
 #[test]
-fn material_that_is_no_pem_is_refused() {
+fn refuses_material_without_pem() {
     let own = Own::new(&rcgen::PKCS_ECDSA_P256_SHA256, |_| {});
     let empty = Vec::new;
     assert_eq!(
@@ -292,7 +292,7 @@ fn material_that_is_no_pem_is_refused() {
 }
 
 #[test]
-fn a_chain_of_another_root_is_refused() {
+fn refuses_chain_of_another_root() {
     let own = Own::new(&rcgen::PKCS_ECDSA_P256_SHA256, |_| {});
     // The same name with another key.
     let other = Own::new(&rcgen::PKCS_ECDSA_P256_SHA256, |_| {});
@@ -307,7 +307,7 @@ fn a_chain_of_another_root_is_refused() {
 }
 
 #[test]
-fn a_chain_in_the_wrong_order_is_refused() {
+fn refuses_misordered_chain() {
     let own = Own::new(&rcgen::PKCS_ECDSA_P256_SHA256, |_| {});
     let found = fault(&Pem {
         issuer: format!("{}{}", own.root.pem(), own.issuer.pem()).into(),
@@ -317,7 +317,7 @@ fn a_chain_in_the_wrong_order_is_refused() {
 }
 
 #[test]
-fn a_key_of_another_certificate_is_refused() {
+fn refuses_key_of_another_certificate() {
     let own = Own::new(&rcgen::PKCS_ECDSA_P256_SHA256, |_| {});
     let found = fault(&Pem {
         key: own.root_key.serialize_pem().into(),
@@ -330,7 +330,7 @@ fn a_key_of_another_certificate_is_refused() {
 }
 
 #[test]
-fn expired_certificates_are_refused() {
+fn refuses_expired_certificates() {
     let own = Own::new(&rcgen::PKCS_ECDSA_P256_SHA256, |params| {
         params.not_after = OffsetDateTime::now_utc() - StdDuration::from_secs(1);
     });
@@ -342,7 +342,7 @@ fn expired_certificates_are_refused() {
 }
 
 #[test]
-fn an_issuer_that_may_not_sign_is_refused() {
+fn refuses_issuer_without_sign_usage() {
     let own = Own::new(&rcgen::PKCS_ECDSA_P256_SHA256, |params| {
         params.is_ca = IsCa::NoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -355,7 +355,7 @@ fn an_issuer_that_may_not_sign_is_refused() {
 }
 
 #[test]
-fn path_lengths_count_the_whole_chain() {
+fn checks_path_length_of_chain() {
     let root_key = KeyPair::generate().unwrap();
     let root_params = ca("root");
     let root = root_params.self_signed(&root_key).unwrap();
@@ -381,7 +381,7 @@ fn path_lengths_count_the_whole_chain() {
 }
 
 #[test]
-fn a_root_may_issue_by_itself() {
+fn root_may_issue_directly() {
     let own = Own::new(&rcgen::PKCS_ECDSA_P256_SHA256, |_| {});
     let authority = load(&Pem {
         issuer: own.root.pem().into(),

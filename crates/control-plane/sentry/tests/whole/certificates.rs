@@ -1,4 +1,4 @@
-//! Requests for certificates: what is answered, and how they are refused.
+//! Certificate requests: their responses and refusals.
 
 use outrigger_identity::pem;
 use outrigger_wire::sentry::v1::SignCertificateRequest;
@@ -9,7 +9,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use crate::running::{TIMEOUT, chain, request, start};
 
 #[tokio::test]
-async fn a_workload_gets_its_certificate() {
+async fn issues_workload_certificate() {
     let sentry = start(&[]).await;
     let response = sentry.sign(request()).await.unwrap();
     let chain = chain(&response);
@@ -46,7 +46,7 @@ async fn a_workload_gets_its_certificate() {
 }
 
 #[tokio::test]
-async fn lifetimes_come_from_the_configuration() {
+async fn uses_lifetimes_of_configuration() {
     let sentry = crate::running::prepare(&[]);
     sentry.configure("{workloadCertTTL: 1h, allowedClockSkew: 1m}");
     let sentry = sentry.start().await;
@@ -59,7 +59,7 @@ async fn lifetimes_come_from_the_configuration() {
 }
 
 #[tokio::test]
-async fn the_control_plane_gets_dns_names() {
+async fn issues_dns_names_to_control_plane() {
     let sentry = start(&[]).await;
     let request = SignCertificateRequest {
         id: "dapr-injector".into(),
@@ -82,7 +82,7 @@ async fn the_control_plane_gets_dns_names() {
 }
 
 #[tokio::test]
-async fn refusals_have_their_codes_and_texts() {
+async fn refusals_have_dapr_codes_and_texts() {
     let sentry = start(&[]).await;
     let good = request();
     let cases = [
@@ -140,7 +140,7 @@ async fn refusals_have_their_codes_and_texts() {
 }
 
 #[tokio::test]
-async fn requests_are_bounded() {
+async fn limits_request_size() {
     let sentry = start(&[]).await;
     let request = SignCertificateRequest {
         token: "a".repeat(1 << 20),
@@ -151,7 +151,7 @@ async fn requests_are_bounded() {
 }
 
 #[tokio::test]
-async fn peers_without_tls_are_turned_away() {
+async fn refuses_peers_without_tls() {
     let sentry = start(&[]).await;
     let mut stream = TcpStream::connect(sentry.addresses.grpc).await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut stream, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
@@ -161,12 +161,12 @@ async fn peers_without_tls_are_turned_away() {
     let ended = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer))
         .await
         .expect("still open");
-    // A TLS alert may come first.
+    // A TLS alert may precede it.
     assert!(ended.is_err() || answer.len() < 16, "{answer:?}");
 }
 
 #[tokio::test]
-async fn idle_connections_do_not_hold_up_the_end() {
+async fn idle_connections_do_not_delay_shutdown() {
     let sentry = start(&[]).await;
     let mut client = sentry.client();
     client.sign_certificate(request()).await.unwrap();

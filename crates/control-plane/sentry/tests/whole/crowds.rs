@@ -1,4 +1,4 @@
-//! Sentry among many connections of peers that never get a certificate.
+//! Sentry with many connections of peers that never get a certificate.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -25,7 +25,7 @@ async fn start(connections: usize, per_source: usize) -> Running {
     prepared.start().await
 }
 
-/// One connection from an address of this machine; it never dials again.
+/// A single connection from a local address, without reconnects.
 async fn connect(sentry: &Running, from: [u8; 4]) -> CaClient<Channel> {
     let anchors = TrustAnchors::new(TrustBundle::from_pem(&sentry.root()).unwrap());
     let tls = anonymous_client_config(anchors, Expect::Exact(SENTRY.parse().unwrap()));
@@ -53,7 +53,7 @@ async fn refused(client: &mut CaClient<Channel>) -> Code {
 }
 
 #[tokio::test]
-async fn issuing_goes_on_while_anonymous_connections_are_kept_open() {
+async fn issues_despite_anonymous_connections() {
     let sentry = start(16, 16).await;
     let mut crowd = Vec::new();
     for _ in 0..48 {
@@ -73,7 +73,7 @@ async fn issuing_goes_on_while_anonymous_connections_are_kept_open() {
 }
 
 #[tokio::test]
-async fn one_source_does_not_push_others_out() {
+async fn one_source_displaces_no_other() {
     let sentry = start(16, 4).await;
     let mut quiet = connect(&sentry, [127, 0, 0, 1]).await;
     assert_eq!(refused(&mut quiet).await, Code::PermissionDenied);
@@ -89,7 +89,7 @@ async fn one_source_does_not_push_others_out() {
 }
 
 #[tokio::test]
-async fn silent_connections_keep_nobody_from_health_and_metrics() {
+async fn silent_connections_block_no_health_checks() {
     let sentry = prepare(&[]).start().await;
     let addresses = [
         (sentry.addresses.healthz, "healthz"),

@@ -1,4 +1,4 @@
-//! The jwks validator. Tokens come from a second sentry, whose OIDC server publishes its keys.
+//! The JWKS validator. Tokens come from a second sentry, whose OIDC server publishes its keys.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use outrigger_wire::sentry::v1::{SignCertificateRequest, sign_certificate_request::TokenValidator};
@@ -46,7 +46,7 @@ async fn accepts(sentry: &Running, token: String) -> bool {
 }
 
 #[tokio::test]
-async fn tokens_are_checked_against_every_kind_of_source() {
+async fn verifies_tokens_of_every_source() {
     let issuer = issuer().await;
     let set = set_of(&issuer);
     let sources = [
@@ -67,7 +67,7 @@ async fn tokens_are_checked_against_every_kind_of_source() {
 }
 
 #[tokio::test]
-async fn https_sources_may_have_their_own_ca() {
+async fn https_source_uses_custom_ca() {
     let tls = TlsFiles::new();
     let issuer = start(&[
         "-jwt-enabled",
@@ -95,12 +95,12 @@ async fn https_sources_may_have_their_own_ca() {
 }
 
 #[tokio::test]
-async fn refusals_say_what_is_wrong_with_a_token() {
+async fn refusals_name_token_error() {
     let issuer = issuer().await;
     let sentry = with_source(&set_of(&issuer), "").start().await;
     let elsewhere = start(&["-jwt-enabled"]).await;
     let mut forged = token(&issuer).await;
-    // What remains of the 342 characters is still base64.
+    // The remaining characters are still valid base64.
     forged.truncate(forged.len() - 6);
     for (token, wanted) in [
         (String::new(), "the request does not contain a token"),
@@ -129,7 +129,7 @@ async fn refusals_say_what_is_wrong_with_a_token() {
 }
 
 #[tokio::test]
-async fn the_insecure_validator_is_off_and_none_is_the_default() {
+async fn requires_validator_name() {
     let issuer = issuer().await;
     let sentry = with_source(&set_of(&issuer), "").start().await;
     for (validator, wanted) in [
@@ -153,7 +153,7 @@ async fn the_insecure_validator_is_off_and_none_is_the_default() {
 }
 
 #[tokio::test]
-async fn a_file_is_read_again_when_it_changes() {
+async fn reloads_changed_key_set_file() {
     let (old, new) = (issuer().await, issuer().await);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("set.json");
@@ -175,14 +175,14 @@ async fn a_file_is_read_again_when_it_changes() {
 }
 
 #[tokio::test]
-async fn a_url_is_fetched_again_after_the_interval() {
+async fn refetches_url_after_interval() {
     let issuer = issuer().await;
     let source = format!("http://{}/jwks.json", local(issuer.addresses.oidc.unwrap()));
     let sentry = with_source(&source, ", minRefreshInterval: 1001ms").start().await;
     let other = start(&["-jwt-enabled"]).await;
     let fresh = token(&other).await;
     assert!(!accepts(&sentry, fresh.clone()).await);
-    // The issuer takes over the keys of the other one, and publishes them.
+    // The issuer adopts the other one's keys and publishes them.
     for name in ["jwt.key", "jwks.json"] {
         std::fs::copy(
             other.credentials.path().join(name),
@@ -194,7 +194,7 @@ async fn a_url_is_fetched_again_after_the_interval() {
 }
 
 #[tokio::test]
-async fn sources_that_cannot_be_used_end_the_start() {
+async fn unusable_source_fails_start() {
     for (source, more, wanted) in [
         (
             "/no/such/file",

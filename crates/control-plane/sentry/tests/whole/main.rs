@@ -1,4 +1,4 @@
-//! Whole sentries in this process, on ports the system chooses.
+//! Whole sentries in this process, on ports chosen by the system.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! An organisation's own CA, and what happens when its files change.
+//! A provided CA, and changes of its files.
 
 use std::{path::Path, time::Duration};
 
@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsage
 
 use crate::running::{Running, chain, eventually, prepare, request};
 
-/// Writes a root, an issuer and its key, all new.
+/// Writes a new root, issuer and key.
 fn write_ca(folder: &Path) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -22,13 +22,13 @@ fn write_ca(folder: &Path) {
     std::fs::write(folder.join("ca.crt"), root.pem()).unwrap();
 }
 
-/// The issuer that signs at the moment.
+/// The issuer that signs now.
 async fn issuer(sentry: &Running) -> Vec<u8> {
     chain(&sentry.sign(request()).await.unwrap())[1].to_vec()
 }
 
 #[tokio::test]
-async fn a_ca_of_ones_own_is_used_as_it_is() {
+async fn uses_provided_ca_unchanged() {
     let sentry = prepare(&[]);
     write_ca(sentry.credentials.path());
     let before = std::fs::read(sentry.credentials.path().join("issuer.crt")).unwrap();
@@ -43,7 +43,7 @@ async fn a_ca_of_ones_own_is_used_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_ca_that_does_not_fit_together_ends_the_start() {
+async fn mismatched_ca_fails_start() {
     let sentry = prepare(&[]);
     write_ca(sentry.credentials.path());
     let other = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ async fn a_ca_that_does_not_fit_together_ends_the_start() {
 }
 
 #[tokio::test]
-async fn new_files_replace_the_ca_without_a_pause() {
+async fn reloads_ca_without_interruption() {
     let sentry = prepare(&[]);
     write_ca(sentry.credentials.path());
     let sentry = sentry.start().await;
@@ -69,7 +69,7 @@ async fn new_files_replace_the_ca_without_a_pause() {
     connected.sign_certificate(request()).await.unwrap();
     let first = issuer(&sentry).await;
 
-    // Broken material is not taken over.
+    // Broken material is not loaded.
     std::fs::write(sentry.credentials.path().join("issuer.key"), "broken").unwrap();
     eventually(async || sentry.metric("dapr_sentry_issuercert_changed_total").await == 1.0).await;
     let old_root = sentry.root();
@@ -93,7 +93,7 @@ async fn new_files_replace_the_ca_without_a_pause() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_issuers_validity_is_a_metric() {
+async fn exports_issuer_expiry() {
     let sentry = prepare(&[]).start().await;
     let expiry = sentry.metric("dapr_sentry_issuercert_expiry_timestamp").await;
     let year = Duration::from_secs(365 * 24 * 3600);
@@ -104,7 +104,7 @@ async fn the_end_of_the_issuers_validity_is_a_metric() {
 }
 
 #[tokio::test]
-async fn a_missing_configuration_ends_the_start() {
+async fn missing_configuration_fails_start() {
     let sentry = prepare(&[]);
     std::fs::remove_file(sentry.configuration_file()).unwrap();
     assert!(sentry.refusal().await.contains("sentry.yaml"));
@@ -113,7 +113,7 @@ async fn a_missing_configuration_ends_the_start() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_ends_the_start() {
+async fn port_in_use_fails_start() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();
     let refusal = prepare(&[&format!("-port={port}")]).refusal().await;
@@ -122,7 +122,7 @@ async fn a_port_in_use_ends_the_start() {
 }
 
 #[tokio::test]
-async fn a_pipe_in_the_place_of_a_file_ends_the_start_with_a_reason() {
+async fn pipe_as_file_fails_start() {
     for name in ["ca.crt", "issuer.key"] {
         let sentry = prepare(&[]);
         write_ca(sentry.credentials.path());
@@ -155,7 +155,7 @@ async fn a_pipe_in_the_place_of_a_file_ends_the_start_with_a_reason() {
 }
 
 #[tokio::test]
-async fn an_incomplete_ca_ends_the_start_and_stays_as_it_is() {
+async fn incomplete_ca_fails_start_unchanged() {
     for name in ["ca.crt", "issuer.crt", "issuer.key"] {
         let sentry = prepare(&[]);
         write_ca(sentry.credentials.path());
@@ -171,7 +171,7 @@ async fn an_incomplete_ca_ends_the_start_and_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn files_that_vanish_leave_the_ca_in_use() {
+async fn vanished_files_keep_ca_in_use() {
     let sentry = prepare(&[]).start().await;
     let mut connected = sentry.client();
     let first = chain(&connected.sign_certificate(request()).await.unwrap().into_inner())[1].to_vec();
@@ -179,7 +179,7 @@ async fn files_that_vanish_leave_the_ca_in_use() {
     for name in names {
         std::fs::remove_file(sentry.credentials.path().join(name)).unwrap();
     }
-    // Making it was the first change. The reload of the second is over when the third begins.
+    // Its creation was the first change. The reload of the second is over when the third begins.
     eventually(async || sentry.metric("dapr_sentry_issuercert_changed_total").await >= 2.0).await;
     std::fs::write(sentry.credentials.path().join("something"), "").unwrap();
     eventually(async || sentry.metric("dapr_sentry_issuercert_changed_total").await >= 3.0).await;

@@ -9,7 +9,7 @@ use tokio::{io::AsyncReadExt, net::TcpStream};
 
 use crate::running::{eventually, get, get_trusting, local, prepare, request, start};
 
-/// A certificate for `localhost` and its key, on disk.
+/// A certificate for `localhost` and its key on disk.
 pub(crate) struct TlsFiles {
     folder: TempDir,
 }
@@ -52,7 +52,7 @@ impl TlsFiles {
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
 #[tokio::test]
-async fn discovery_leads_to_the_keys() {
+async fn discovery_refers_to_keys() {
     let sentry = start(&[
         "-jwt-enabled=true",
         "-oidc-enabled=true",
@@ -74,14 +74,14 @@ async fn discovery_leads_to_the_keys() {
 }
 
 #[tokio::test]
-async fn without_tokens_there_is_no_oidc_server() {
+async fn oidc_requires_tokens() {
     let sentry = start(&["-oidc-enabled=true", "-oidc-server-tls-enabled=false"]).await;
     assert_eq!(sentry.addresses.oidc, None);
     assert_eq!(sentry.sign(request()).await.unwrap().jwt, None);
 }
 
 #[tokio::test]
-async fn the_tls_certificate_follows_its_files() {
+async fn reloads_oidc_certificate() {
     let tls = TlsFiles::new();
     let certificate = format!("-oidc-server-tls-cert-file={}", tls.certificate_path());
     let key = format!("-oidc-server-tls-key-file={}", tls.key_path());
@@ -100,7 +100,7 @@ async fn the_tls_certificate_follows_its_files() {
     assert_eq!(get_trusting(&url, &[tls.certificate()]).await.0, 200);
 }
 
-/// The certificate a server presents.
+/// The certificate that a server presents.
 async fn presented(
     address: std::net::SocketAddr,
     roots: &[CertificateDer<'static>],
@@ -125,7 +125,7 @@ async fn presented(
 }
 
 #[tokio::test]
-async fn sentry_is_not_healthy_before_the_tls_files_exist() {
+async fn unhealthy_until_tls_files_exist() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let sentry = prepare(&[
@@ -145,7 +145,7 @@ async fn sentry_is_not_healthy_before_the_tls_files_exist() {
 }
 
 #[tokio::test]
-async fn slow_clients_are_cut_off() {
+async fn disconnects_slow_clients() {
     let sentry = start(&[
         "-jwt-enabled=true",
         "-oidc-enabled=true",

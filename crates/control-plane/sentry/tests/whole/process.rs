@@ -1,4 +1,4 @@
-//! The binary: its exit statuses, and how it ends.
+//! The binary: exit statuses and shutdown.
 
 use std::{
     io::{BufRead, BufReader},
@@ -22,7 +22,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn flags_that_are_not_understood_end_with_status_2() {
+fn unknown_flags_exit_with_2() {
     let (code, text) = run(&["--no-such-flag"]);
     let expected = "unknown flag: --no-such-flag (run with --help for all flags)\nall flags: sentry --help\n";
     assert!(code == Some(2) && text.starts_with(expected), "{text}");
@@ -31,7 +31,7 @@ fn flags_that_are_not_understood_end_with_status_2() {
 }
 
 #[test]
-fn help_is_no_failure() {
+fn help_exits_with_0() {
     for flag in ["--help", "-help", "-h"] {
         let (code, text) = run(&[flag]);
         assert_eq!(code, Some(0));
@@ -41,7 +41,7 @@ fn help_is_no_failure() {
 }
 
 #[test]
-fn what_cannot_be_done_ends_with_status_1_and_a_reason() {
+fn failures_exit_with_1_and_reason() {
     let (code, text) = run(&["--mode=kubernetes"]);
     assert!(code == Some(1) && text.contains("NAMESPACE is not set"), "{text}");
     let prepared = prepare(&["--trust-domain=Not.Legal"]);
@@ -59,7 +59,7 @@ fn what_cannot_be_done_ends_with_status_1_and_a_reason() {
 }
 
 #[test]
-fn sigterm_and_sigint_end_it_gracefully() {
+fn signals_shut_down_gracefully() {
     for signal in ["TERM", "INT"] {
         let prepared = prepare(&[]);
         let mut child = Command::new(env!("CARGO_BIN_EXE_sentry"))

@@ -1,4 +1,5 @@
-//! The CA is rotated under a small fleet that goes on talking: lifetimes are seconds, everything else is as it is.
+//! A rotation of the CA with a small communicating fleet. Lifetimes are seconds; everything else is as in
+//! production.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::running::{Running, TIMEOUT, eventually, prepare};
 
-/// How long the CA lives from the start of the test on, in seconds.
+/// Remaining lifetime of the CA in seconds at the start of the test.
 const LEFT: i64 = 24;
 
-/// A CA that ends soon, with the record that sentry made it. Returns its root.
+/// Writes a CA that expires soon, with the record that sentry generated it; returns its root.
 fn write_old_ca(folder: &Path) -> String {
     let now = OffsetDateTime::now_utc();
     let mut params = CertificateParams::default();
@@ -44,7 +45,7 @@ fn write_old_ca(folder: &Path) -> String {
     root.pem()
 }
 
-/// A sidecar that knows this root when it starts, and renews its certificate from then on.
+/// A sidecar that starts with this root and renews its certificate.
 async fn sidecar(sentry: &Running, name: &str, root: &str, stop: &CancellationToken) -> Identity {
     let config = SecurityConfig {
         ca: CaConfig {
@@ -67,7 +68,7 @@ async fn sidecar(sentry: &Running, name: &str, root: &str, stop: &CancellationTo
     identity
 }
 
-/// A handshake in which each has to believe the other.
+/// A handshake in which both sides verify each other.
 async fn meet(client: &Identity, server: &Identity) -> Result<(), std::io::Error> {
     let (near, far) = tokio::io::duplex(1 << 16);
     let connector = TlsConnector::from(client.client_config(Expect::Any));
@@ -76,7 +77,7 @@ async fn meet(client: &Identity, server: &Identity) -> Result<(), std::io::Error
         connector.connect(server_name("localhost"), near),
         acceptor.accept(far)
     )?;
-    // In TLS 1.3 a client learns only later that it was refused.
+    // In TLS 1.3 a client learns of a refusal only after the handshake.
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     accepted.write_all(b"x").await?;
     accepted.flush().await?;
@@ -87,7 +88,7 @@ fn ends(identity: &Identity) -> SystemTime {
     SystemTime::from(identity.svid().not_after())
 }
 
-/// Whoever has a certificate that is valid is believed.
+/// Every valid certificate must be trusted.
 async fn all_meet(fleet: &[&Identity]) {
     for client in fleet {
         for server in fleet {
@@ -105,7 +106,7 @@ async fn all_meet(fleet: &[&Identity]) {
 }
 
 #[tokio::test]
-async fn a_fleet_goes_on_talking_while_its_ca_is_replaced() {
+async fn fleet_stays_connected_during_rotation() {
     let prepared = prepare(&[]);
     prepared.configure("{workloadCertTTL: 2s, allowedClockSkew: 0s}");
     let root = write_old_ca(prepared.credentials.path());
@@ -127,7 +128,7 @@ async fn a_fleet_goes_on_talking_while_its_ca_is_replaced() {
         }
         all_meet(&[&one, &two]).await;
         if phase == 3.0 && late.is_none() {
-            // Started again with what it was given long ago.
+            // Restarted with its original root.
             late = Some(sidecar(&sentry, "late", &root, &stop).await);
         }
         if phase == 1.0 {

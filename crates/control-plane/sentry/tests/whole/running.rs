@@ -1,4 +1,4 @@
-//! A sentry that runs for the length of a test, and ways to talk to it.
+//! A sentry that runs for the length of a test, and ways to call it.
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -21,14 +21,14 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-/// The identity of the sentries here.
+/// The identity of sentries in these tests.
 pub(crate) const SENTRY: &str = "spiffe://localhost/ns/default/dapr-sentry";
-/// Longest wait for something that happens in the background.
+/// Deadline for background events.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A sentry, before it starts.
+/// A sentry before its start.
 pub(crate) struct Prepared {
-    /// Holds the CA's files.
+    /// Folder of the CA's files.
     pub(crate) credentials: TempDir,
     /// Replaces the limits of the gRPC server.
     pub(crate) connections: Option<Limits>,
@@ -36,7 +36,7 @@ pub(crate) struct Prepared {
     flags: Vec<String>,
 }
 
-/// A sentry that serves.
+/// A serving sentry.
 pub(crate) struct Running {
     pub(crate) credentials: TempDir,
     pub(crate) addresses: Addresses,
@@ -45,7 +45,7 @@ pub(crate) struct Running {
     _configuration: TempDir,
 }
 
-/// A sentry with these flags, on its own folder and ports.
+/// A sentry with these flags, in a temporary folder on free ports.
 pub(crate) fn prepare(flags: &[&str]) -> Prepared {
     let prepared = Prepared {
         credentials: tempfile::tempdir().unwrap(),
@@ -62,7 +62,7 @@ impl Prepared {
         self.configuration.path().join("sentry.yaml")
     }
 
-    /// Writes the `mtls` settings, as YAML.
+    /// Writes the `mtls` settings as YAML.
     pub(crate) fn configure(&self, mtls: &str) {
         let text = if mtls.is_empty() {
             String::new()
@@ -100,7 +100,7 @@ impl Prepared {
         Sentry::build(config, |_| None, drain.clone()).await
     }
 
-    /// The reason this sentry does not start.
+    /// The error with which this sentry fails to start.
     pub(crate) async fn refusal(&self) -> String {
         match self.build(&CancellationToken::new()).await {
             Ok(_) => panic!("sentry started"),
@@ -108,7 +108,7 @@ impl Prepared {
         }
     }
 
-    /// Starts, and waits until it reports to be healthy.
+    /// Starts it and waits until it is healthy.
     pub(crate) async fn start(self) -> Running {
         let drain = CancellationToken::new();
         let sentry = self.build(&drain).await.unwrap();
@@ -132,7 +132,7 @@ pub(crate) async fn start(flags: &[&str]) -> Running {
 }
 
 impl Running {
-    /// Shuts down and returns how the sentry ended.
+    /// Shuts it down; returns the result.
     pub(crate) async fn stop(self) -> Result<(), SentryError> {
         self.drain.cancel();
         tokio::time::timeout(TIMEOUT, self.task)
@@ -145,7 +145,7 @@ impl Running {
         std::fs::read(self.credentials.path().join("ca.crt")).unwrap()
     }
 
-    /// A client that accepts no server but this sentry.
+    /// A client that accepts only this sentry as a server.
     pub(crate) fn client(&self) -> CaClient<Channel> {
         let anchors = TrustAnchors::new(TrustBundle::from_pem(&self.root()).unwrap());
         let tls = anonymous_client_config(anchors, Expect::Exact(SENTRY.parse().unwrap()));
@@ -189,12 +189,12 @@ impl Running {
     }
 }
 
-/// Servers on all addresses are reached on this one.
+/// The loopback address of a server on all addresses.
 pub(crate) fn local(address: SocketAddr) -> SocketAddr {
     ([127, 0, 0, 1], address.port()).into()
 }
 
-/// A correct request for `default/myapp`.
+/// A valid request for `default/myapp`.
 pub(crate) fn request() -> SignCertificateRequest {
     let key = rcgen::KeyPair::generate().unwrap();
     let csr = rcgen::CertificateParams::default()
@@ -208,7 +208,7 @@ pub(crate) fn request() -> SignCertificateRequest {
     }
 }
 
-/// The same, with a token.
+/// Like `request`, with a token.
 pub(crate) fn request_with(token: String) -> SignCertificateRequest {
     SignCertificateRequest {
         token,
@@ -242,7 +242,7 @@ pub(crate) async fn get_trusting(url: &str, roots: &[CertificateDer<'static>]) -
     (response.status().as_u16(), response.text().await.unwrap())
 }
 
-/// Waits until something becomes true.
+/// Waits until a condition holds.
 pub(crate) async fn eventually(mut condition: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !condition().await {

@@ -47,7 +47,7 @@ async fn body(response: Response<Full<Bytes>>) -> Value {
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
 #[tokio::test]
-async fn discovery_follows_the_host_unless_configured() {
+async fn discovery_uses_request_host_by_default() {
     let jwt = jwt();
     let found = body(Endpoints::new(&oidc(), None).respond(&asked(DISCOVERY, "h:1"), Some(&jwt))).await;
     assert_eq!(found["issuer"], "http://h:1");
@@ -90,14 +90,14 @@ async fn discovery_follows_the_host_unless_configured() {
 }
 
 #[tokio::test]
-async fn the_key_set_is_served_as_it_is() {
+async fn serves_key_set_verbatim() {
     let jwt = jwt();
     let found = body(Endpoints::new(&oidc(), None).respond(&asked("/jwks.json", "h"), Some(&jwt))).await;
     assert_eq!(found, serde_json::from_slice::<Value>(&jwt.jwks()).unwrap());
 }
 
 #[test]
-fn other_paths_and_methods_are_refused() {
+fn refuses_other_paths_and_methods() {
     let (jwt, endpoints) = (jwt(), Endpoints::new(&oidc(), None));
     for path in ["/", "/invalid", "/.well-known/invalid", "/jwks.json/"] {
         assert_eq!(
@@ -123,7 +123,7 @@ fn other_paths_and_methods_are_refused() {
 }
 
 #[tokio::test]
-async fn hosts_are_checked_against_the_list() {
+async fn checks_allowed_hosts() {
     let jwt = jwt();
     let hosts = |hosts: &[&str]| {
         let allowed_hosts = hosts.iter().map(|&host| host.to_owned()).collect();

@@ -398,7 +398,7 @@ impl World {
 }
 
 #[test]
-fn every_valid_certificate_is_believed_at_every_moment() {
+fn every_valid_certificate_is_always_trusted() {
     for seed in 0..18 {
         let (replicas, files) = [(1, true), (2, false), (3, false)][seed as usize % 3];
         let mut world = World::new(seed, replicas, files);

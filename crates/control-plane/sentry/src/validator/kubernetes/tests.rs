@@ -49,7 +49,7 @@ impl Cluster {
 }
 
 #[tokio::test]
-async fn a_pod_gets_the_identity_of_its_annotation() {
+async fn issues_identity_of_pod_annotation() {
     let cluster = Cluster::start(json!({"dapr.io/app-id": "cart"})).await;
     assert_eq!(
         cluster.ask("ns", "cart", TOKEN).await.unwrap(),
@@ -76,7 +76,7 @@ async fn a_pod_gets_the_identity_of_its_annotation() {
 }
 
 #[tokio::test]
-async fn the_trust_domain_is_that_of_the_configuration() {
+async fn uses_trust_domain_of_configuration() {
     let cluster = Cluster::start(json!({"dapr.io/app-id": "cart", "dapr.io/config": "c"})).await;
     let error = cluster.ask("ns", "cart", TOKEN).await.unwrap_err();
     assert_eq!(error, "failed to get configuration");
@@ -101,7 +101,7 @@ async fn the_trust_domain_is_that_of_the_configuration() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_the_pod_is_refused() {
+async fn refuses_identity_of_other_pods() {
     let cluster = Cluster::start(json!({"dapr.io/app-id": "cart"})).await;
     for (namespace, id, token, text) in [
         (
@@ -144,7 +144,7 @@ async fn what_does_not_fit_the_pod_is_refused() {
 }
 
 #[tokio::test]
-async fn what_the_cluster_does_not_vouch_for_is_refused() {
+async fn refuses_unreviewed_tokens() {
     let cluster = Cluster::start(json!({"dapr.io/app-id": "cart"})).await;
     for (status, text) in [
         (
@@ -173,7 +173,7 @@ async fn what_the_cluster_does_not_vouch_for_is_refused() {
 }
 
 #[tokio::test]
-async fn the_control_plane_is_known_by_its_annotation_and_namespace() {
+async fn recognizes_control_plane_pods() {
     let cluster = Cluster::start(json!({})).await;
     let system = || {
         cluster.reviewed(json!({"authenticated": true,
