@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn internal_types_belong_to_the_app_that_they_name() {
+    fn internal_types_name_their_app() {
         for own in [
             "dapr.internal.ns.app.workflow",
             "dapr.internal.ns.app.activity",

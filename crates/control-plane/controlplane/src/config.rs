@@ -200,7 +200,7 @@ pub const TLS_ENABLED: Flag = Flag::boolean("tls-enabled", "false", "mTLS with c
 pub const TRUST_ANCHORS_FILE: Flag = Flag::text(
     "trust-anchors-file",
     "/var/run/secrets/dapr.io/tls/ca.crt",
-    "File of the root certificates; unless given, they are those of the variable DAPR_TRUST_ANCHORS",
+    "File of the root certificates; defaults to the variable DAPR_TRUST_ANCHORS",
 );
 /// `--sentry-address`.
 pub const SENTRY_ADDRESS: Flag = Flag::text(
@@ -214,7 +214,7 @@ pub const HEALTHZ_PORT: Flag = Flag::int("healthz-port", "8080", "Port of the he
 pub const HEALTHZ_LISTEN_ADDRESS: Flag = Flag::text(
     "healthz-listen-address",
     "",
-    "Address of the health server, all addresses when empty",
+    "Address of the health server; empty means all addresses",
 );
 /// `--healthz-listen-address` without effect.
 pub const HEALTHZ_LISTEN_ADDRESS_IGNORED: Flag = Flag::text(

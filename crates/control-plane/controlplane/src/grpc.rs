@@ -94,7 +94,7 @@ where
         drain,
     } = accepted;
     if !says_something(&stream, &drain).await {
-        tracing::debug!(target: LOG, "closed the connection of {peer}: it sent nothing");
+        tracing::debug!(target: LOG, "closed the silent connection of {peer}");
         return;
     }
     let end = async move { drain.cancelled().await };

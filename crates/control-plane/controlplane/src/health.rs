@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn health_is_told_by_status_only() {
+    fn reports_health_by_status() {
         let mut health = Health::default();
         let part = health.part("part");
         let status = |health: &Health, path| respond(health, path).status();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_when_every_part_is() {
+    fn ready_when_all_parts_are() {
         let mut health = Health::default();
         assert!(!health.is_ready(), "nothing to be ready");
         let (one, two) = (health.part("one"), health.part("two"));

@@ -231,7 +231,7 @@ mod tests {
     ];
 
     #[test]
-    fn flags_and_values_that_are_wrong_are_told_at_once() {
+    fn reports_flag_and_value_errors_together() {
         let arguments = ["--prot=1", "--port=one", "--mode=kubernets", "--log-level=inof"];
         let (parsed, wrong) = parse_every(FLAGS, arguments.map(str::to_owned));
         let Parsed::Run(flags) = parsed else {

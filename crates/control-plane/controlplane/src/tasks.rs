@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_stop_during_the_start_is_no_failure() {
+    async fn stop_during_start_succeeds() {
         let run = async |built: i32| Err::<(), _>(if built == 1 { "ran" } else { "other" });
         let stop = CancellationToken::new();
         assert_eq!(

@@ -53,7 +53,7 @@ type Refusal = (StatusCode, &'static str);
 
 const BUSY: Refusal = (
     StatusCode::SERVICE_UNAVAILABLE,
-    "too many bodies are in flight; try again",
+    "too many bodies are in flight; retry later",
 );
 
 /// Serves `handle` until stopped.
@@ -137,7 +137,7 @@ where
             tokio::select! {
                 () = drain.cancelled() => {}
                 () = unread.late() => {
-                    tracing::debug!(target: LOG, "closed a connection whose client does not read its answer");
+                    tracing::debug!(target: LOG, "closed a connection with an unread response");
                 }
             }
         };

@@ -112,7 +112,7 @@ impl FromStr for Prefixes {
             if matches!((&namespace, &name), (Part::Begins(one), Part::Begins(two)) if one.is_empty() && two.is_empty())
             {
                 return Err(
-                    "*:* would let everybody create pods with sidecars: name a namespace or an account"
+                    "*:* would let every account create pods with sidecars: name a namespace or an account"
                         .to_owned(),
                 );
             }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn uids_groups_and_names_decide() {
+    fn authorizes_by_uid_group_and_name() {
         let callers = Callers {
             uids: HashSet::from(["u1".to_owned()]),
             prefixes: "ci:*, team-*:deploy-*,exact:one".parse().unwrap(),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_are_none_are_refused() {
+    fn refuses_invalid_patterns() {
         for bad in ["*:*", "a", "a*b:c", ":x", "a:"] {
             assert!(bad.parse::<Prefixes>().is_err(), "{bad}");
         }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_uids_of_controllers_and_given_accounts_are_known() {
+    async fn finds_uids_of_accounts() {
         let server = Server::start().await;
         for (namespace, name, uid) in [
             ("kube-system", "replicaset-controller", "u1"),

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exposition_has_every_family() {
+    fn renders_every_metric() {
         let metrics = Metrics::default();
         metrics.requested();
         metrics.requested();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn apps_beyond_the_limit_are_counted_together() {
+    fn limits_number_of_app_labels() {
         let metrics = Metrics::default();
         for number in 0..MAX_APPS + 5 {
             metrics.succeeded(&format!("app{number}"));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_too_long_for_an_app_id_the_beginning_is_kept() {
+    fn truncates_long_app_ids() {
         let metrics = Metrics::default();
         metrics.failed(&"a".repeat(1 << 20), Reason::Patch);
         let ids = metrics.outcomes().keys().map(|(id, _)| id.len()).max();

@@ -66,7 +66,8 @@ impl Mtls {
         };
         tracing::warn!(
             target: LOG,
-            "cannot read the Configuration {name} in {namespace}: {cause}; sidecars of new pods have mTLS {} until it can be read",
+            "cannot read the Configuration {name} in {namespace}: {cause}; sidecars of new pods have mTLS {} until \
+             then",
             if last { "on" } else { "off" }
         );
         last
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_pods_at_once_cost_one_call_of_the_api() {
+    async fn concurrent_pods_share_api_call() {
         let server = Server::start().await;
         says(&server, false);
         let mtls = Mtls::new(server.client(), "system", "mine");
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_counts_soon_and_none_means_on() {
+    async fn applies_changes_and_defaults_to_on() {
         let server = Server::start().await;
         let mtls = Mtls::new(server.client(), "system", "mine");
         assert!(mtls.is_on().await, "there is none");
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_is_soon_said_to_be_as_it_was_and_on_at_first() {
+    async fn keeps_last_setting_on_failure() {
         let server = Server::start().await;
         says(&server, false);
         let told = Mtls::new(server.client(), "system", "mine");

@@ -128,7 +128,7 @@ impl Pod {
         let containers = self.containers().len();
         if bytes > MAX_ANNOTATIONS {
             return Err(format!(
-                "its annotations have {bytes} bytes, and API servers take no more than {MAX_ANNOTATIONS}"
+                "its annotations have {bytes} bytes; API servers accept at most {MAX_ANNOTATIONS}"
             ));
         }
         if containers > MAX_CONTAINERS {
@@ -213,7 +213,7 @@ pub fn operations(pod: &Pod, settings: &Settings, context: &PatchContext) -> Res
     if pod.is_for_windows() && container::own_image(annotations).is_none() {
         let image = known::IMAGE;
         return Err(format!(
-            "there is no sidecar image for Windows: name one in the annotation {image}"
+            "no sidecar image exists for Windows: name one in the annotation {image}"
         ));
     }
     let plan = volumes::Plan::new(pod, settings, context);

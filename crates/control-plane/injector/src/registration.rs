@@ -38,14 +38,14 @@ pub(crate) async fn keep(client: Client, anchors: TrustAnchors, ready: Part, sto
                 Err(error) if registered.as_ref() == Some(&bundle) && !error.is_not_found() => {
                     tracing::warn!(
                         target: "dapr.injector",
-                        "cannot renew the webhook {NAME}: {error}; the next attempt is in {} s", RENEWAL_INTERVAL.as_secs()
+                        "cannot renew the webhook {NAME}, retrying in {} s: {error}", RENEWAL_INTERVAL.as_secs()
                     );
                 }
                 Err(error) => {
                     registered = None;
                     tracing::error!(
                         target: "dapr.injector",
-                        "cannot register the trust anchors with the webhook {NAME}: {error}; pods get no sidecar until then"
+                        "cannot register the trust anchors with the webhook {NAME}, so pods get no sidecar: {error}"
                     );
                     tokio::time::sleep(RETRY).await;
                     continue;
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_registration_names_the_trust_anchors() {
+    async fn registers_trust_anchors() {
         let server = Server::start().await;
         assert!(register(&server.client(), "x").await.unwrap_err().is_not_found());
         made(&server);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_registration_that_is_made_anew_names_the_trust_anchors_again() {
+    async fn registers_again_after_recreation() {
         let server = Server::start().await;
         made(&server);
         let pem = Authority::new("td", Algorithm::P256).root_pem();

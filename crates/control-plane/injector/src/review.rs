@@ -31,7 +31,8 @@ const JSON: &str = "application/json";
 const VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
 
-/// Timeout of the list of components. The API server waits 10 s for a review, of which reading the Configuration takes a part, and this error must still reach the creator of the pod.
+/// Timeout of the list of components. The API server waits 10 s for a review, of which reading the
+/// Configuration takes a part, and this error must still reach the creator of the pod.
 const COMPONENTS_TIMEOUT: Duration = Duration::from_secs(6);
 /// Maximum number of concurrent reviews that list components or hold such a list, because reviews may come
 /// from other clients than the API server.
@@ -305,15 +306,13 @@ impl Reviewer {
         let turn = timeout_at(deadline, Arc::clone(&self.lists.0).acquire_owned()).await;
         // The semaphore is never closed.
         let Ok(Ok(turn)) = turn else {
-            return Err(late(
-                "too many pods that want them are reviewed at once, this one had no turn",
-            ));
+            return Err(late("too many concurrent reviews list components"));
         };
         let listed = self.client.all(Kind::COMPONENTS, Some(namespace), "");
         match timeout_at(deadline, listed).await {
             Ok(Ok(components)) => Ok((components, Some(turn))),
             Ok(Err(error)) => Err(format!("error when fetching components: {error}")),
-            Err(_) => Err(late("the Kubernetes API did not list them")),
+            Err(_) => Err(late("the Kubernetes API did not respond")),
         }
     }
 }

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callers_see_their_own_namespace_only() {
+    fn refuses_other_namespaces() {
         let mut extensions = Extensions::default();
         let denied = app_id(&extensions, "ns").unwrap_err();
         assert_eq!(denied.message(), "failed to determine identity");

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_dapr_s() {
+    fn has_dapr_defaults() {
         let config = config(&[]).unwrap();
         assert_eq!((config.grpc.port, config.healthz.port), (6500, 8080));
         assert_eq!(config.metrics.unwrap().port, 9090);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watchdog_is_off_once_or_now_and_then() {
+    fn reads_watchdog_interval() {
         for off in ["0", "false", "F", "no", "off"] {
             assert_eq!(
                 config(&["--watch-interval", off]).unwrap().watchdog,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_switches_the_webhook_off() {
+    fn environment_disables_webhook() {
         assert!(
             with_env(&[], &[("ENABLE_WEBHOOKS", "false")])
                 .unwrap()
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn rejects_invalid_settings() {
         for (arg, text) in [
             ("--watch-interval=500ms", "at least 1s"),
             ("--watch-interval=often", "--watch-interval: "),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_named_at_once() {
+    fn reports_all_errors_together() {
         let ConfigError(problems) =
             config(&["--log-level=loud", "--port=70000", "--watch-interval=often"]).unwrap_err();
         assert_eq!(problems.len(), 3, "{problems:?}");

@@ -155,9 +155,7 @@ fn convert(request: &ConversionRequest<'_>, out: &mut Vec<u8>) -> Result<(), Fai
     let wanted = request.wanted.as_deref().unwrap_or_default();
     let objects = request.objects.filter(|objects| objects.get().starts_with('['));
     let Some(objects) = objects else {
-        return Err(Failed::Refused(
-            "the objects of the request are missing".to_owned(),
-        ));
+        return Err(Failed::Refused("the request has no objects".to_owned()));
     };
     let (mut failed, mut first) = (None, true);
     let mut reader = serde_json::Deserializer::from_str(objects.get());
@@ -314,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_route_becomes_the_default_route_and_back() {
+    async fn converts_route_both_ways() {
         let (one, two) = (
             subscription(V1, &json!({"route": "/r"})),
             subscription(V2, &json!({"routes": {"default": "/r"}})),
@@ -325,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rules_are_lost_towards_version_1() {
+    async fn version_1_drops_rules() {
         let routes = json!({"routes": {"default": "/r", "rules": [{"match": "x", "path": "/x"}]}});
         let answer = converted(subscription(V2, &routes), V1).await;
         assert_eq!(
@@ -335,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_converted_is_said() {
+    async fn names_unconvertible_objects() {
         let unknown = converted(subscription("dapr.io/v9", &json!({})), V2).await;
         assert_eq!(unknown["result"]["status"], "Failure");
         assert!(
@@ -354,7 +352,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_show_no_more_than_a_name_of_an_object() {
+    async fn limits_length_of_messages() {
         let mut long = subscription(V1, &json!({}));
         for (field, value) in [("kind", "k"), ("apiVersion", "v")] {
             long[field] = value.repeat(100_000).into();
@@ -365,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_objects_are_converted_and_a_huge_one_is_refused() {
+    async fn converts_many_but_no_huge_objects() {
         // Together as many as no single object may have.
         let object = subscription(V1, &json!({"route": "/r"}));
         let objects = vec![object; MAX_VALUES / 20];
@@ -385,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_only_passes_through_stays_as_it_was_written() {
+    async fn keeps_unconverted_parts_verbatim() {
         let object = r#"{"kind": "Subscription", "apiVersion": "dapr.io/v2alpha1", "spec": {"n": 1.50e0}}"#;
         let body =
             format!(r#"{{"request": {{"desiredAPIVersion": "{V2}", "objects": [{object}, {object}]}}}}"#);

@@ -63,7 +63,7 @@ impl<T: Watched> Copy<T> {
         match tokio::time::timeout(WAIT, waiting).await {
             Ok(Ok(progress)) => Ok(*progress),
             _ => Err(Status::unavailable(format!(
-                "the operator has not listed the {} of the cluster yet: try again soon",
+                "the operator has not listed the {} of the cluster yet: retry later",
                 T::KIND.plural
             ))),
         }

@@ -31,13 +31,13 @@ enum DefinitionError {
     #[error(transparent)]
     Api(ApiError),
     #[error(
-        "{0}; give the operator's service account get, list, watch and patch of customresourcedefinitions \
-         subscriptions.dapr.io, or, where its rights are limited to a namespace, switch the webhook off with \
+        "{0}; grant the operator's service account get, list, watch and patch on customresourcedefinitions \
+         subscriptions.dapr.io, or, if its rights are limited to a namespace, disable the webhook with \
          ENABLE_WEBHOOKS=false"
     )]
     Forbidden(ApiError),
     #[error(
-        "it has no webhook for conversions (spec.conversion.webhook.clientConfig): install the definitions of the chart"
+        "it has no conversion webhook (spec.conversion.webhook.clientConfig): install the definitions of the chart"
     )]
     NoWebhook,
 }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_definition_that_is_installed_again_is_corrected_again() {
+    async fn corrects_reinstalled_definition() {
         let server = Server::start().await;
         server.put(ADDRESS, definition());
         let anchors = TrustAnchors::new(Authority::new("td", Algorithm::P256).bundle());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_definition_is_corrected_once() {
+    async fn corrects_definition_once() {
         let server = Server::start().await;
         server.put(ADDRESS, definition());
         let client = server.client();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_changes_it_back_is_answered_ever_later() {
+    fn backs_off_on_competing_corrections() {
         let (mut dispute, begun) = (CorrectionBackoff::default(), Instant::now());
         assert_eq!(dispute.changed(begun), None, "nobody changed it back");
         let second = dispute.changed(begun + RETRY).unwrap();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_may_not_change_it_is_told_what_to_do() {
+    async fn missing_right_names_remedy() {
         let server = Server::start().await;
         server.fix(ADDRESS, 403_u16.try_into().unwrap(), json!({"kind": "Status"}));
         let error = correct(&server.client(), "dapr-system", "anchors")
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_without_a_webhook_is_an_error() {
+    fn refuses_definition_without_webhook() {
         let error = patch(&json!({"spec": {"conversion": {"strategy": "None"}}}), "ns", "x").unwrap_err();
         assert!(error.to_string().contains("clientConfig"), "{error}");
         let bare = json!({"spec": {"conversion": {"webhook": {"clientConfig": {}}}}});

@@ -109,19 +109,19 @@ impl Metrics {
             (
                 "leading",
                 "gauge",
-                "Whether this replica makes services and looks for pods without their sidecar.",
+                "Whether this replica is the leader, which creates services and finds pods without a sidecar.",
                 u64::from(self.leading.load(Relaxed)),
             ),
             (
                 "watchdog_deleted_pods_total",
                 "counter",
-                "Pods that were deleted because they had no sidecar.",
+                "Pods deleted because they had no sidecar.",
                 self.deleted_pods.load(Relaxed),
             ),
             (
                 "secret_read_failures_total",
                 "counter",
-                "Secrets that a resource refers to and that could not be read.",
+                "Referenced secrets that could not be read.",
                 self.unread_secrets.load(Relaxed),
             ),
         ] {
@@ -130,8 +130,7 @@ impl Metrics {
             let _ = writeln!(out, "{name} {value}");
         }
         let name = "dapr_operator_update_streams";
-        let help =
-            "Streams of changes to sidecars that are open: one of each sidecar and kind that it follows.";
+        let help = "Open streams of changes to sidecars, one per sidecar and kind.";
         family(&mut out, name, "gauge", help);
         for (resource, open) in locked(&self.streams).iter() {
             let _ = writeln!(out, "{name}{{resource=\"{resource}\"}} {open}");
@@ -143,7 +142,7 @@ impl Metrics {
     fn render_watches(&self, out: &mut String) {
         let watches: Vec<_> = locked(&self.watches).iter().filter_map(Weak::upgrade).collect();
         let name = "dapr_operator_watch_in_sync";
-        let help = "Whether a collection of the API server was listed, and is watched since.";
+        let help = "Whether a collection of the API server is listed and watched.";
         family(out, name, "gauge", help);
         for watch in &watches {
             let (resource, in_sync) = (watch.resource(), u8::from(watch.in_sync()));
@@ -154,7 +153,7 @@ impl Metrics {
             out,
             name,
             "counter",
-            "Lists and watches of the API server that failed.",
+            "Failed lists and watches of the API server.",
         );
         for watch in &watches {
             let (resource, failures) = (watch.resource(), watch.failures());
@@ -190,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exposition_has_every_family() {
+    fn renders_every_metric() {
         let metrics = Metrics::default();
         metrics.service("a", ServiceChange::Created);
         metrics.service("a", ServiceChange::Updated);
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn apps_beyond_the_limit_are_counted_together() {
+    fn limits_number_of_app_labels() {
         let metrics = Metrics::default();
         for number in 0..MAX_APPS + 5 {
             metrics.service(&format!("app{number}"), ServiceChange::Created);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn manifests_are_handed_on_as_they_are() {
+    fn passes_manifests_unchanged() {
         let object = json!({"metadata": {"name": "a", "creationTimestamp": null, "labels": {"x": "y"}},
             "spec": {"unknown": [1, {"b": null}], "metadata": []}, "auth": {"secretStore": ""}});
         let read = component(object.clone());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_and_managers_of_fields_are_no_change() {
+    fn ignores_version_and_field_managers() {
         let of = |version: &str, value: &str| {
             component(
                 json!({"metadata": {"name": "a", "resourceVersion": version, "managedFields": [version]},
@@ -136,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn scopes_say_for_whom_it_is() {
+    fn applies_scopes() {
         let of = |scopes: Value| component(json!({"metadata": {"name": "a"}, "scopes": scopes}));
         assert!(of(Value::Null).is_for("a") && of(json!([])).is_for("a"));
         assert!(of(json!(["b", "a"])).is_for("a") && !of(json!(["b"])).is_for("a"));
     }
 
     #[test]
-    fn its_size_is_that_of_what_is_kept() {
+    fn size_counts_stored_bytes() {
         let long = "x".repeat(5000);
         let plain = component(json!({"metadata": {"name": "a"}}));
         let data = component(json!({"metadata": {"name": "a"}, "spec": {"a": long}}));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn refuses_non_objects() {
         let meta = Meta::of(&Value::Null);
         assert!(Resource::<Component>::read(&meta, json!([])).is_err());
         assert!(Resource::<Component>::read(&meta, json!({})).is_err());

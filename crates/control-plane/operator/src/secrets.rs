@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn only_references_to_the_cluster_s_store_count() {
+    fn resolves_only_cluster_secrets() {
         let items = json!([{"name": "p", "secretKeyRef": {"name": "s", "key": "k"}}]);
         assert!(needed(COMPONENT, &with(items.clone())));
         for (store, expected) in [("", true), ("kubernetes", true), ("vault", false)] {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn values_are_put_in_as_base64() {
+    async fn inserts_values_as_base64() {
         let server = server().await;
         let secrets = Secrets::new(server.client(), Arc::default());
         let object = with(json!([
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_too_old_for_a_change_is_read_again_once() {
+    async fn rereads_stale_secret_once() {
         let server = server().await;
         let secrets = Secrets::new(server.client(), Arc::default());
         let object = with(json!([{"name": "p", "secretKeyRef": {"name": "s", "key": "k"}}]));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_of_the_moment_is_told_from_what_has_to_be_mended() {
+    async fn distinguishes_temporary_failures() {
         let server = Server::start().await;
         let secrets = Secrets::new(server.client(), Arc::default());
         let object = with(json!([{"name": "p", "secretKeyRef": {"name": "s", "key": "k"}}]));
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_is_everybody_s_for_a_moment() {
+    async fn caches_failures_briefly() {
         let server = Server::start().await;
         let secrets = Secrets::new(server.client(), Arc::default());
         let object = with(json!([{"name": "p", "secretKeyRef": {"name": "s", "key": "k"}}]));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn endpoints_have_secrets_in_headers_and_tls() {
+    async fn resolves_endpoint_headers_and_tls() {
         let server = server().await;
         let reference = json!({"secretKeyRef": {"name": "s", "key": "k"}});
         let object = json!({"metadata": {"name": "e"}, "spec": {"headers": [reference],
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn headers_of_traces_are_plain_and_need_a_key() {
+    async fn resolves_trace_headers_in_plain_text() {
         let server = server().await;
         let secrets = Secrets::new(server.client(), Arc::default());
         let with = |key: &str| {
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_absent_secret_is_named_and_looked_for_again() {
+    async fn names_and_rereads_missing_secret() {
         let server = server().await;
         let secrets = Secrets::new(server.client(), Arc::default());
         let object = with(json!([{"name": "p", "secretKeyRef": {"name": "later", "key": "k"}}]));

@@ -293,7 +293,7 @@ impl Services {
         if error.is_invalid() {
             tracing::error!(
                 target: LOG,
-                "cannot create the service {} of {} {}/{}: {error}; {}; the next attempt is when the workload changes",
+                "cannot create the service {} of {} {}/{}: {error}; {}; retrying when the workload changes",
                 workload.service, Workload::<K>::KIND.plural, meta.namespace, meta.name, reasons(workload)
             );
             return (meta, None);
@@ -303,7 +303,7 @@ impl Services {
         if job.failures == LOGGED_AFTER || (job.failures == 1 && error.is_forbidden()) {
             tracing::error!(
                 target: LOG,
-                "cannot create the service {} of {} {}/{}: {error}; trying again, at least every {} s",
+                "cannot create the service {} of {} {}/{}: {error}; retrying at least every {} s",
                 workload.service, Workload::<K>::KIND.plural, meta.namespace, meta.name, FULL_PAUSE.as_secs()
             );
         } else {

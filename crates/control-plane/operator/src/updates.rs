@@ -125,7 +125,7 @@ impl<K: ResourceKind> Follower<K> {
                 }
                 error if error.is_passing() => {
                     return Some(Err(Status::unavailable(format!(
-                        "a change of {} is not known: {error}; connect again and list them",
+                        "a change of {} cannot be read: {error}; reconnect and list them",
                         K::KIND.plural
                     ))));
                 }
@@ -181,7 +181,7 @@ impl<K: ResourceKind> Follower<K> {
                 }
                 Err(RecvError::Closed) => Err(None),
                 Err(RecvError::Lagged(missed)) => Err(Some(Status::unavailable(format!(
-                    "the stream is {missed} changes of {} behind: connect again and list them",
+                    "the stream is {missed} changes of {} behind: reconnect and list them",
                     K::KIND.plural
                 )))),
             },
@@ -193,12 +193,12 @@ impl<K: ResourceKind> Follower<K> {
     fn retry_later(&mut self, mut pending_change: PendingChange<K>, error: &SecretError) {
         let (plural, namespace, name) = (K::KIND.plural, &self.namespace, &pending_change.name);
         if pending_change.missed {
-            tracing::debug!(target: LOG, "a change of {plural} {namespace}/{name} still waits: {error}");
+            tracing::debug!(target: LOG, "a change of {plural} {namespace}/{name} is still delayed: {error}");
         } else {
             tracing::warn!(
                 target: LOG,
-                "a change of {plural} {namespace}/{name} is not sent to sidecars yet: {error}; create the secret, it is \
-                 looked for at least every {} s",
+                "a change of {plural} {namespace}/{name} is delayed: {error}; create the secret (it is read again at \
+                 least every {} s)",
                 RETRY_PAUSES.1.as_secs()
             );
         }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_waits_for_its_secret() {
+    async fn delays_change_until_secret_exists() {
         let server = Server::start().await;
         let (_changes, mut follower) = following(server.client(), reference());
         let making = async {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_that_waits_makes_room_for_the_next_one() {
+    async fn newer_change_replaces_delayed_one() {
         let server = Server::start().await;
         let (changes, mut follower) = following(server.client(), reference());
         let plain = || json!({"name": "p", "value": "x"});
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_secret_that_cannot_be_read_has_the_sidecar_list_again() {
+    async fn unreadable_secret_ends_stream() {
         let server = Server::start().await;
         let refused = json!({"kind": "Status", "message": "away"});
         server.fix(SECRET, http::StatusCode::INTERNAL_SERVER_ERROR, refused);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_ends_with_the_operator_while_a_secret_is_read() {
+    async fn shutdown_ends_stream_during_read() {
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = Client::plain(silent.local_addr().unwrap()).unwrap();
         let (_changes, mut follower) = following(client, reference());
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn scopes_make_changes_appear_and_disappear() {
+    fn scopes_add_and_remove_resources() {
         let (mine, others, all) = (
             || with(json!(["app"])),
             || with(json!(["b"])),
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_that_is_different_for_others_ends_no_stream() {
+    async fn relist_of_others_keeps_stream() {
         let server = Server::start().await;
         let put = |namespace: &str, name: &str| {
             let address = format!("/apis/dapr.io/v1alpha1/namespaces/{namespace}/components/{name}");

@@ -108,12 +108,12 @@ impl Watchdog {
                 match self.look(&mut limit).await {
                     Ok(true) => {}
                     Ok(false) => {
-                        tracing::debug!(target: LOG, "the injector is not ready: pods are checked when it is");
+                        tracing::debug!(target: LOG, "the injector is not ready: delaying the check of pods");
                         tokio::time::sleep(INJECTOR).await;
                         continue;
                     }
                     Err(error) => {
-                        tracing::warn!(target: LOG, "cannot look for pods without a sidecar: {error}");
+                        tracing::warn!(target: LOG, "cannot check pods for their sidecar: {error}");
                         tokio::time::sleep(INJECTOR).await;
                         continue;
                     }
@@ -184,7 +184,7 @@ impl Watchdog {
                     let place = namespace.unwrap_or_default();
                     tracing::warn!(
                         target: LOG,
-                        "the pod {place}/{name} has no sidecar: it is deleted so that it is created again"
+                        "the pod {place}/{name} has no sidecar: deleting it so that it is recreated"
                     );
                     let deleted = self.client.delete(Kind::PODS, namespace, &name, &uid).await;
                     if deleted.is_ok() {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts() {
+    fn chooses_action_per_pod() {
         let verdict = |pod: Value| super::verdict(&serde_json::from_value(pod).unwrap());
         assert_eq!(verdict(pod("a", "true", &["app"])), Verdict::Delete);
         assert_eq!(verdict(pod("a", "true", &["app", "daprd"])), Verdict::Mark);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pods_are_deleted_once_the_injector_is_ready() {
+    async fn deletes_pods_once_injector_is_ready() {
         let server = Server::start().await;
         for (name, enabled, containers) in [
             ("lacks", "true", &["app"][..]),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_pods_are_deleted_once_the_injector_is_away() {
+    async fn stops_deleting_without_injector() {
         let server = Server::start().await;
         let injector = |ready: u32| json!({"metadata": {"name": "i", "namespace": "s"}, "status": {"readyReplicas": ready}});
         let address = "/apis/apps/v1/namespaces/s/deployments/i";
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_that_took_the_name_of_another_stays() {
+    async fn keeps_pod_with_reused_name() {
         let server = Server::start().await;
         server.put(&at("lacks"), pod("lacks", "true", &["app", "daprd"]));
         let delete = server
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn deletions_keep_to_the_limit() {
+    async fn limits_deletion_rate() {
         let (mut limit, begun) = (Limit::new(Some(20)), Instant::now());
         for _ in 0..5 {
             limit.wait().await;

@@ -120,9 +120,9 @@ where
 pub(super) enum CloseReason {
     #[error("without a call")]
     NoCall,
-    #[error("that has had no calls for too long")]
+    #[error("that was idle for too long")]
     Idle,
-    #[error("whose client reads none of its answers")]
+    #[error("whose client does not read its responses")]
     Unread,
 }
 
@@ -201,7 +201,8 @@ impl State {
         self.open_streams.count(open);
     }
 
-    /// Aborts the calls whose clients do not read their responses. Returns false if the connection must be closed instead: it has no other calls, or a call cannot be aborted.
+    /// Aborts the calls whose clients do not read their responses. Returns false if the connection must be
+    /// closed instead: it has no other calls, or a call cannot be aborted.
     fn give_up(&mut self, now: Instant) -> bool {
         let is_read = |waiting: &Waiting| now.duration_since(waiting.since) < UNREAD;
         let unread = self.waiting.values().filter(|waiting| !is_read(waiting)).count();
@@ -220,7 +221,7 @@ impl State {
             keep
         });
         if unread > 0 {
-            tracing::debug!(target: LOG, "gave up {unread} calls whose client does not read the answer");
+            tracing::debug!(target: LOG, "aborted {unread} calls with unread responses");
         }
         all_given_up
     }

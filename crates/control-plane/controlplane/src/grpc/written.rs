@@ -83,7 +83,9 @@ fn instead<T>(placeholder: T, frames: impl Stream<Item = Frame<Bytes>> + Send + 
 
 fn prefix(length: usize) -> Result<[u8; PREFIX], Status> {
     Prefix::write(length).ok_or_else(|| {
-        Status::out_of_range(format!("the answer has {length} bytes, more than gRPC can send"))
+        Status::out_of_range(format!(
+            "the response has {length} bytes, more than a gRPC message can have"
+        ))
     })
 }
 
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lists_are_the_messages_that_they_stand_for() {
+    async fn list_equals_encoded_message() {
         for sizes in [
             &[][..],
             &[0],
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_list_one_piece_exists_at_a_time() {
+    async fn list_holds_one_piece() {
         let item = Bytes::from(vec![b'x'; 1400]);
         let mut body = sent(list::<Listed>(vec![item; 1000]).unwrap());
         let mut pieces = 0;
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn streams_take_what_their_messages_take_and_end_with_an_error() {
+    async fn stream_buffers_have_exact_size() {
         let one = Listed {
             items: vec![Bytes::from_static(b"one")],
         };
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_nobody_wrote_stay_as_they_are() {
+    fn passes_other_responses_unchanged() {
         let answer = written(http::Response::builder().status(204).body(Body::empty()).unwrap());
         assert_eq!(answer.status(), 204);
     }

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_answer_keeps_the_room_that_it_takes_until_it_is_sent() {
+    async fn response_holds_budget_until_sent() {
         let budget = Arc::new(Semaphore::new(10));
         let bytes = |more: usize| Bytes::from(vec![b'x'; FREE + more]);
         let smaller = Answer::new(bytes(2), take(&budget, 6), &budget).unwrap();

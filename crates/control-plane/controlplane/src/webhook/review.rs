@@ -14,7 +14,7 @@ pub const MAX_SHOWN: usize = 1000;
 /// For the sender, if it has more.
 pub fn check_values(json: &[u8]) -> Result<(), String> {
     match has_more_values(json, MAX_VALUES) {
-        true => Err(format!("more than {MAX_VALUES} values and names of members")),
+        true => Err(format!("more than {MAX_VALUES} values and member names")),
         false => Ok(()),
     }
 }
@@ -35,13 +35,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_cut_between_characters() {
+    fn truncates_at_character_boundary() {
         assert_eq!((cut("äöü", 2), cut("äöü", 3), cut("", 1)), ("äö", "äöü", ""));
         assert_eq!(shown(&"ä".repeat(2 * MAX_SHOWN)), "ä".repeat(MAX_SHOWN));
     }
 
     #[test]
-    fn values_have_a_limit_and_the_size_of_strings_has_none() {
+    fn limits_number_of_values_only() {
         let list = |values: usize| format!("[0{}]", ",0".repeat(values - 2));
         assert!(check_values(list(MAX_VALUES).as_bytes()).is_ok());
         assert!(check_values(list(MAX_VALUES + 1).as_bytes()).is_err());

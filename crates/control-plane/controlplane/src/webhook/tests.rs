@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use super::*;
 
 #[tokio::test]
-async fn bodies_in_flight_have_so_much_room_together() {
+async fn limits_bytes_of_bodies_in_flight() {
     let budget = Arc::new(Semaphore::new(10));
     let body = |more: usize| Full::new(Bytes::from(vec![b'x'; FREE + more]));
     let limit = FREE + 8;
@@ -89,7 +89,7 @@ fn client(answer: usize) -> (DuplexStream, Arc<Semaphore>) {
 const ASKED: &[u8] = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_read_too_slowly_gives_its_room_back() {
+async fn slow_reader_releases_budget() {
     let (mut client, budget) = client(1 << 20);
     client.write_all(ASKED).await.unwrap();
     let begun = tokio::time::Instant::now();
@@ -109,7 +109,7 @@ async fn an_answer_that_is_read_too_slowly_gives_its_room_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_nobody_reads_gives_its_room_back() {
+async fn unread_response_releases_budget() {
     let (mut client, budget) = client(1 << 20);
     client.write_all(ASKED).await.unwrap();
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -119,7 +119,7 @@ async fn an_answer_that_nobody_reads_gives_its_room_back() {
 }
 
 #[tokio::test]
-async fn a_large_answer_arrives_whole() {
+async fn delivers_large_response() {
     let (mut client, budget) = client(1 << 20);
     client.write_all(ASKED).await.unwrap();
     client.shutdown().await.unwrap();

@@ -12,7 +12,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "listen-address",
         "",
-        "Address of the webhook, all addresses when empty",
+        "Address of the webhook; empty means all addresses",
     ),
     HEALTHZ_PORT,
     HEALTHZ_LISTEN_ADDRESS,
@@ -24,7 +24,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "kubeconfig",
         "",
-        "Path of a kubeconfig file, to run outside of a pod",
+        "Path of a kubeconfig file, for use outside of a pod",
     ),
     LOG_LEVEL,
     LOG_AS_JSON,
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_of_flags_has_them_all() {
+    fn flags_are_documented() {
         outrigger_testing::pages::Page::read("reference/flags.md")
             .check("injector", &outrigger_flags::reference(FLAGS));
     }

@@ -21,7 +21,7 @@ fn with_env(args: &[&str], env: &[(&str, &str)]) -> Result<Config, ConfigError> 
 }
 
 #[test]
-fn defaults_are_dapr_s() {
+fn has_dapr_defaults() {
     let config = config(&[], &[("KUBE_CLUSTER_DOMAIN", "corp")]).unwrap();
     assert_eq!(
         (
@@ -57,7 +57,7 @@ fn defaults_are_dapr_s() {
 }
 
 #[test]
-fn the_environment_decides() {
+fn reads_settings_from_environment() {
     let config = config(
         &["--scheduler-enabled=false"],
         &[
@@ -86,7 +86,7 @@ fn the_environment_decides() {
 }
 
 #[test]
-fn actors_and_reminders_can_be_off() {
+fn disables_actors_and_reminders() {
     let off = config(
         &[],
         &[
@@ -101,7 +101,7 @@ fn actors_and_reminders_can_be_off() {
 }
 
 #[test]
-fn what_cannot_be_used_is_named() {
+fn rejects_invalid_settings() {
     let problems = with_env(&[], &[]).unwrap_err().to_string();
     assert!(
         problems.contains("SIDECAR_IMAGE is required") && problems.contains("NAMESPACE is required"),

@@ -56,8 +56,8 @@ pub(super) fn wanted<'a>(pod: &'a Pod, context: &'a PatchContext) -> impl Iterat
             _ => {
                 tracing::warn!(
                     target: "dapr.injector",
-                    "the annotation {CONTAINER} of the component {name} is not a valid container object: it is \
-                     ignored; correct its JSON"
+                    "the annotation {CONTAINER} of the component {name} is ignored, because it is not a valid \
+                     container object; correct its JSON"
                 );
                 return None;
             }

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commas_end_values_only_before_a_name() {
+    fn splits_values_before_names() {
         assert_eq!(pairs("A=1,B=2"), [("A", "1"), ("B", "2")]);
         assert_eq!(pairs("A=1,2,3, B_C=x=y,z"), [("A", "1,2,3"), ("B_C", "x=y,z")]);
         assert_eq!(pairs("HTTP=http://a/?x=1,y"), [("HTTP", "http://a/?x=1,y")]);
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn secrets_have_a_key_or_their_own_name() {
+    fn parses_secret_references() {
         let expected = [("A", "one", "one"), ("B", "two", "k")];
         assert_eq!(secrets("A=one, B=two:k,C=three:k:x,D"), expected);
         assert!(secrets("").is_empty());
     }
 
     #[test]
-    fn names_and_keys_are_those_of_kubernetes() {
+    fn accepts_kubernetes_names_and_keys() {
         assert!(is_name("A b-C.1") && !is_name("N\u{c4}ME") && !is_name("A\t") && !is_name("A=B"));
         for good in ["a", "A_1-b.c", ".a", &"k".repeat(KEY_LENGTH)] {
             assert!(is_key(good), "{good}");

@@ -105,9 +105,7 @@ pub(crate) fn warnings(annotations: &BTreeMap<String, String>) -> Vec<String> {
         .take(MAX_WARNINGS)
         .collect();
     all.extend(late_probe(annotations).then(|| {
-        format!(
-            "annotation {PREFIX}{PROBE_TIMEOUT} is ignored: it is longer than {PREFIX}{PROBE_INTERVAL}; give at most that"
-        )
+        format!("annotation {PREFIX}{PROBE_TIMEOUT} is ignored: it is longer than {PREFIX}{PROBE_INTERVAL}")
     }));
     all.extend(shared_port(annotations));
     all.extend(no_debugger(annotations));
@@ -145,8 +143,8 @@ pub(super) fn counting(annotations: &BTreeMap<String, String>) -> Result<BTreeMa
     }
     for what in beyond_limit(annotations) {
         refused.push(format!(
-            "annotation {PREFIX}sidecar-{what}-request is more than {PREFIX}sidecar-{what}-limit, and the API \
-             server rejects such a container: give at most the limit"
+            "annotation {PREFIX}sidecar-{what}-request is more than {PREFIX}sidecar-{what}-limit, and the API server \
+             rejects such a container: use at most the limit"
         ));
     }
     if late_probe(annotations) {
@@ -204,8 +202,8 @@ fn no_debugger(annotations: &BTreeMap<String, String>) -> Option<String> {
     let own = annotations.text(IMAGE).is_some_and(|image| !image.is_empty());
     (annotations.boolean(ENABLE_DEBUG, false) && !own).then(|| {
         format!(
-            "annotation {ENABLE_DEBUG}: the sidecar does not start, as its image has no {DEBUGGER}; remove it, or name an image \
-             with that debugger in {IMAGE}"
+            "annotation {ENABLE_DEBUG}: the sidecar does not start, because its image has no {DEBUGGER}; remove it, \
+             or name an image with that debugger in {IMAGE}"
         )
     })
 }
@@ -236,7 +234,7 @@ fn shared_port(annotations: &BTreeMap<String, String>) -> Option<String> {
         .flat_map(|(index, one)| ports[index + 1..].iter().map(move |other| (one, other)));
     let ((one, port), (other, _)) = pairs.find(|((_, one), (_, other))| one == other)?;
     Some(format!(
-        "{other} is {port}, as is {one}: only one can listen there, and the sidecar or the app does not start; give each a port of its own"
+        "{other} is {port}, the same as {one}: the sidecar or the app will not start; use separate ports"
     ))
 }
 
@@ -295,7 +293,7 @@ fn wrong(name: &str, value: &str) -> Option<(AnnotationKind, Problem)> {
 }
 
 /// The effect of a list with invalid entries.
-const PARTLY: &str = "entries of another form are ignored";
+const PARTLY: &str = "malformed entries are ignored";
 
 #[cfg(test)]
 mod tests;

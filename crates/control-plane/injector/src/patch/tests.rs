@@ -102,7 +102,7 @@ fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a Value> {
 }
 
 #[test]
-fn the_arguments_of_a_plain_pod() {
+fn builds_default_arguments() {
     let sidecar = sidecar(&json!({"app-port": "8080"}));
     let expected = "/daprd --dapr-http-port 3500 --dapr-grpc-port 50001 --dapr-internal-grpc-port 50002 \
         --dapr-listen-addresses [::1],127.0.0.1 --dapr-public-port 3501 --app-id cart --app-protocol http \
@@ -116,7 +116,7 @@ fn the_arguments_of_a_plain_pod() {
 }
 
 #[test]
-fn each_annotation_has_its_arguments() {
+fn maps_annotations_to_arguments() {
     for (annotations, expected) in [
         (json!({"app-protocol": "grpc"}), "--app-protocol grpc"),
         (json!({"log-level": "debug"}), "--log-level debug"),
@@ -203,7 +203,7 @@ fn each_annotation_has_its_arguments() {
 }
 
 #[test]
-fn what_is_off_or_no_number_is_left_out() {
+fn omits_disabled_and_invalid_values() {
     for (annotations, absent) in [
         (json!({"enable-metrics": "false"}), "metrics"),
         (json!({"app-port": "0"}), "--app-port"),
@@ -233,7 +233,7 @@ fn what_is_off_or_no_number_is_left_out() {
 }
 
 #[test]
-fn other_services_of_actors_and_reminders() {
+fn uses_custom_actor_and_reminder_services() {
     let mut settings = settings();
     settings.scheduler = false;
     settings.reminders = Some(Service {
@@ -280,7 +280,7 @@ fn other_services_of_actors_and_reminders() {
 }
 
 #[test]
-fn the_debugger_runs_the_sidecar() {
+fn runs_sidecar_under_debugger() {
     let sidecar = sidecar(&json!({"enable-debug": "true", "debug-port": "4444"}));
     let text = args(&sidecar).join(" ");
     let expected = "/dlv --listen :4444 --accept-multiclient --headless=true --log --api-version=2 exec /daprd -- --dapr-http-port";
@@ -292,7 +292,7 @@ fn the_debugger_runs_the_sidecar() {
 }
 
 #[test]
-fn the_container_has_probes_ports_security_and_resources() {
+fn builds_sidecar_container() {
     let plain = sidecar(&json!({}));
     assert_eq!(
         (&plain["image"], &plain["imagePullPolicy"]),
@@ -331,7 +331,7 @@ fn the_container_has_probes_ports_security_and_resources() {
 }
 
 #[test]
-fn settings_of_the_security_context() {
+fn applies_security_context_settings() {
     let mut settings = settings();
     settings.run_as_user = Some(1000);
     settings.run_as_group = Some(2000);
@@ -354,7 +354,7 @@ fn settings_of_the_security_context() {
 }
 
 #[test]
-fn the_environment_of_the_sidecar() {
+fn builds_sidecar_environment() {
     let mut settings = settings();
     settings.downward = true;
     let annotations = json!({"env": "A=1,2,B=3", "env-from-secret": "S=s,T=t:k", "api-token-secret": "api",
@@ -396,7 +396,7 @@ fn the_environment_of_the_sidecar() {
 }
 
 #[test]
-fn apps_are_told_of_their_sidecar() {
+fn adds_sidecar_variables_to_apps() {
     for (annotations, protocol) in [
         (json!({}), Some("http")),
         (json!({"app-protocol": "GRPC"}), Some("grpc")),
@@ -425,7 +425,7 @@ fn apps_are_told_of_their_sidecar() {
 }
 
 #[test]
-fn labels_say_what_was_done() {
+fn adds_labels() {
     let mut bare = pod(&json!({"enable-metrics": "no"}));
     bare["metadata"].as_object_mut().unwrap().remove("labels");
     let patched = patched_in(bare, &settings(), &context());
@@ -437,7 +437,7 @@ fn labels_say_what_was_done() {
 }
 
 #[test]
-fn the_command_stands_alone_where_entry_points_are_ignored() {
+fn sets_command_for_tolerations() {
     let mut settings = settings();
     settings.tolerations = vec![json!({"key": "eci", "operator": "Exists", "effect": "NoSchedule"})];
     let mut with = pod(&json!({}));
@@ -451,7 +451,7 @@ fn the_command_stands_alone_where_entry_points_are_ignored() {
 }
 
 #[test]
-fn a_pod_that_was_patched_stays_as_it_is() {
+fn patches_pod_only_once() {
     let once = patched(&json!({"unix-domain-socket-path": "/sockets"}));
     assert_eq!(operations_of(&once, &settings(), &context()), Vec::<Value>::new());
     let mut off = pod(&json!({}));
@@ -460,7 +460,7 @@ fn a_pod_that_was_patched_stays_as_it_is() {
 }
 
 #[test]
-fn app_ids_default_to_the_name_and_have_to_be_labels() {
+fn validates_app_id() {
     let of = |metadata: Value| {
         let pod = json!({"metadata": metadata, "spec": {"containers": []}});
         operations(&serde_json::from_value(pod).unwrap(), &settings(), &context())

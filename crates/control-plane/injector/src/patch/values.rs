@@ -132,7 +132,7 @@ pub(super) fn problem(want: AnnotationKind, value: &str) -> Option<Problem> {
         AnnotationKind::Image => unless(value.trim() == value, Refused),
         AnnotationKind::Secrets => unless(
             value.is_empty() || value.split(',').all(is_secret),
-            Counts("entries of another form are ignored"),
+            Counts("malformed entries are ignored"),
         ),
     }
 }
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_those_of_kubernetes() {
+    fn parses_kubernetes_quantities() {
         for good in ["1", "100m", "1.5", "64Mi", "2Gi", ".5", "1e3", "1E-2", "4k", "+1"] {
             assert!(is_quantity(good), "{good}");
         }

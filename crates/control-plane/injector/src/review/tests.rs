@@ -112,7 +112,7 @@ fn patched(response: &Value, mut pod: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_pod_gets_its_sidecar_with_the_current_anchors() {
+async fn injects_sidecar_with_current_anchors() {
     let webhook = Webhook::start().await;
     let response = webhook.review("u1", "Pod", &enabled()).await;
     let pod = patched(&response, enabled());
@@ -156,7 +156,7 @@ async fn a_pod_gets_its_sidecar_with_the_current_anchors() {
 }
 
 #[tokio::test]
-async fn pods_of_others_and_other_kinds_stay_as_they_are() {
+async fn leaves_other_pods_unchanged() {
     let webhook = Webhook::start().await;
     for (uid, kind, pod) in [
         ("u2", "Pod", enabled()),
@@ -177,7 +177,7 @@ async fn pods_of_others_and_other_kinds_stay_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_pod_that_cannot_have_its_sidecar_is_refused_with_the_reason() {
+async fn refuses_pod_with_reason() {
     let webhook = Webhook::start().await;
     let wrong = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "Cart!"}));
     let response = webhook.review("u1", "Pod", &wrong).await;
@@ -214,7 +214,7 @@ async fn a_pod_that_cannot_have_its_sidecar_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_pod_whose_components_are_not_listed_is_refused_before_the_api_server_gives_up() {
+async fn refuses_pod_on_component_list_timeout() {
     let webhook = Webhook::start().await;
     let components = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart",
         "dapr.io/inject-pluggable-components": "true"}));
@@ -232,12 +232,12 @@ async fn a_pod_whose_components_are_not_listed_is_refused_before_the_api_server_
     let message = response["status"]["message"].as_str().unwrap();
     assert_eq!(
         message,
-        "error when fetching components: the Kubernetes API did not list them within 6 s"
+        "error when fetching components: the Kubernetes API did not respond within 6 s"
     );
 }
 
 #[tokio::test]
-async fn wrong_annotations_are_warned_of() {
+async fn warns_of_wrong_annotations() {
     let webhook = Webhook::start().await;
     let wrong = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart", "dapr.io/app-port": "http"}));
     let response = webhook.review("u1", "Pod", &wrong).await;
@@ -252,7 +252,7 @@ async fn wrong_annotations_are_warned_of() {
 }
 
 #[tokio::test]
-async fn what_is_no_review_is_answered_as_dapr_does() {
+async fn answers_invalid_reviews_like_dapr() {
     let webhook = Webhook::start().await;
     assert_eq!(webhook.send(JSON, "").await.0, StatusCode::BAD_REQUEST);
     assert_eq!(
@@ -268,7 +268,7 @@ async fn what_is_no_review_is_answered_as_dapr_does() {
 }
 
 #[tokio::test]
-async fn reviews_of_other_kinds_and_versions_are_refused() {
+async fn refuses_other_kinds_and_versions() {
     let webhook = Webhook::start().await;
     for (version, kind) in [
         ("admission.k8s.io/v1beta1", "AdmissionReview"),
@@ -286,7 +286,7 @@ async fn reviews_of_other_kinds_and_versions_are_refused() {
 }
 
 #[tokio::test]
-async fn of_many_reviews_that_want_components_few_list_them_at_once() {
+async fn limits_concurrent_component_lists() {
     let webhook = Webhook::start().await;
     let components = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart",
         "dapr.io/inject-pluggable-components": "true"}));
@@ -319,7 +319,7 @@ async fn of_many_reviews_that_want_components_few_list_them_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_logged_of_a_review_is_cut() {
+async fn truncates_logged_review_texts() {
     let webhook = Webhook::start().await;
     let lines = Lines::new();
     let long = "x".repeat(50_000);
@@ -351,7 +351,7 @@ async fn what_is_logged_of_a_review_is_cut() {
 }
 
 #[tokio::test]
-async fn what_no_pod_can_be_is_refused_before_it_is_decoded_or_patched() {
+async fn refuses_oversized_pods_early() {
     let webhook = Webhook::start().await;
     let mut huge = enabled();
     huge["spec"]["tolerations"] = vec![json!({"": 0}); MAX_VALUES / 3].into();

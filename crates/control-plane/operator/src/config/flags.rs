@@ -16,7 +16,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "kubeconfig",
         "",
-        "Path of a kubeconfig file, to run outside of a pod",
+        "Path of a kubeconfig file, for use outside of a pod",
     ),
     Flag::text(
         "watch-interval",
@@ -31,7 +31,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::int(
         "max-pod-restarts-per-minute",
         "20",
-        "Most pods without a sidecar that are deleted in a minute; 0 for no limit",
+        "Maximum number of pods without a sidecar deleted per minute; 0 for no limit",
     ),
     Flag::boolean(
         "disable-leader-election",
@@ -46,9 +46,13 @@ pub const FLAGS: &[Flag] = &[
     Flag::boolean(
         "enable-argo-rollout-service-reconciler",
         "false",
-        "Create services for rollouts of Argo too",
+        "Create services for Argo rollouts too",
     ),
-    Flag::text("watch-namespace", "", "Watch this namespace only; all when empty"),
+    Flag::text(
+        "watch-namespace",
+        "",
+        "Watch this namespace only; empty means all",
+    ),
     Flag::text(
         "trust-anchors-file",
         "/var/run/secrets/dapr.io/tls/ca.crt",
@@ -58,7 +62,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "listen-address",
         "",
-        "Address of the gRPC server, all addresses when empty",
+        "Address of the gRPC server; empty means all addresses",
     ),
     HEALTHZ_PORT,
     HEALTHZ_LISTEN_ADDRESS,
@@ -70,7 +74,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "webhook-server-listen-address",
         "",
-        "Address of the webhook, all addresses when empty",
+        "Address of the webhook; empty means all addresses",
     ),
     LOG_LEVEL,
     LOG_AS_JSON,
@@ -85,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_of_flags_has_them_all() {
+    fn flags_are_documented() {
         outrigger_testing::pages::Page::read("reference/flags.md")
             .check("operator", &outrigger_flags::reference(FLAGS));
     }

@@ -95,10 +95,10 @@ pub(super) fn reasons<K>(workload: &Workload<K>) -> String {
     let mut reasons = Vec::new();
     for (index, (name, port)) in ports.iter().enumerate() {
         if !(1..=65535).contains(port) {
-            reasons.push(format!("{name} is {port}, which is no port (1 to 65535)"));
+            reasons.push(format!("{name} is {port}, not a port (1 to 65535)"));
         }
         if let Some((other, _)) = ports[..index].iter().find(|(_, other)| other == port) {
-            reasons.push(format!("{name} is {port}, as is {other}"));
+            reasons.push(format!("{name} is {port}, the same as {other}"));
         }
     }
     if reasons.is_empty() {

@@ -24,7 +24,7 @@ fn wanted(annotations: &Value) -> Option<Value> {
 }
 
 #[test]
-fn the_service_follows_the_annotations() {
+fn builds_service_from_annotations() {
     let service = wanted(
         &json!({"dapr.io/enabled": "yes", "dapr.io/app-id": "cart", "dapr.io/metrics-port": "9191",
         "dapr.io/internal-grpc-port": "6000", "dapr.io/sidecar-svc-annotations": "a=b,prometheus.io/port=1"}),
@@ -47,7 +47,7 @@ fn the_service_follows_the_annotations() {
 }
 
 #[test]
-fn without_metrics_nobody_is_told_to_scrape() {
+fn omits_scrape_annotations_without_metrics() {
     let service =
         wanted(&json!({"dapr.io/enabled": "1", "dapr.io/app-id": "cart", "dapr.io/enable-metrics": "no"}));
     assert_eq!(
@@ -57,7 +57,7 @@ fn without_metrics_nobody_is_told_to_scrape() {
 }
 
 #[test]
-fn metrics_that_are_off_leave_their_port_to_others() {
+fn disabled_metrics_free_their_port() {
     let ports = |annotations: Value| {
         let mut all = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
         for (name, value) in annotations.as_object().unwrap() {
@@ -81,7 +81,7 @@ fn metrics_that_are_off_leave_their_port_to_others() {
 }
 
 #[test]
-fn workloads_without_a_sidecar_or_a_usable_id_get_none() {
+fn creates_no_service_without_sidecar() {
     for annotations in [
         json!({}),
         json!({"dapr.io/enabled": "false", "dapr.io/app-id": "cart"}),
@@ -100,7 +100,7 @@ fn workloads_without_a_sidecar_or_a_usable_id_get_none() {
 }
 
 #[tokio::test]
-async fn services_are_made_corrected_and_otherwise_left_alone() {
+async fn creates_and_corrects_services() {
     let server = Server::start().await;
     let metrics = Arc::new(Metrics::default());
     let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
@@ -141,7 +141,7 @@ async fn services_are_made_corrected_and_otherwise_left_alone() {
 }
 
 #[test]
-fn what_others_added_to_a_service_stays() {
+fn keeps_additions_by_others() {
     let wanted = wanted(&json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"})).unwrap();
     let mut found = wanted.clone();
     found["metadata"]["annotations"]["mine"] = "x".into();
@@ -163,7 +163,7 @@ fn what_others_added_to_a_service_stays() {
 }
 
 #[test]
-fn annotations_that_a_workload_no_longer_asks_for_go() {
+fn removes_dropped_annotations() {
     let annotations = |more: Value| {
         let mut all = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
         let (all_fields, more) = (all.as_object_mut().unwrap(), more.as_object().unwrap());
@@ -204,7 +204,7 @@ fn annotations_that_a_workload_no_longer_asks_for_go() {
 }
 
 #[tokio::test]
-async fn what_a_workload_was_is_not_tried_again_once_it_has_changed() {
+async fn retries_only_latest_workload() {
     let server = Server::start().await;
     let refused = json!({"kind": "Status", "message": "away"});
     server.fix(
@@ -242,7 +242,7 @@ async fn what_a_workload_was_is_not_tried_again_once_it_has_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_can_never_be_made_waits_for_another_workload_and_is_told_at_once() {
+async fn permanent_failure_waits_for_change() {
     let (server, lines) = (Server::start().await, Lines::new());
     let refused = json!({"kind": "Status", "message": "Duplicate value"});
     server.fix(
@@ -258,13 +258,13 @@ async fn a_service_that_can_never_be_made_waits_for_another_workload_and_is_told
             1,
             "grpc-port",
             "80",
-            "dapr.io/grpc-port is 80, as is the HTTP API's",
+            "dapr.io/grpc-port is 80, the same as the HTTP API's",
         ),
         (
             2,
             "metrics-port",
             "70000",
-            "dapr.io/metrics-port is 70000, which is no port",
+            "dapr.io/metrics-port is 70000, not a port",
         ),
     ] {
         annotations[format!("dapr.io/{name}")] = value.into();
@@ -284,14 +284,14 @@ async fn a_service_that_can_never_be_made_waits_for_another_workload_and_is_told
 }
 
 #[test]
-fn attempts_go_on_at_the_longest_pause() {
+fn retries_at_maximum_pause() {
     let pauses: Vec<_> = (1..=8).map(|failures| pause(failures).as_millis()).collect();
     assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
     assert_eq!(pause(u32::MAX), FULL_PAUSE);
 }
 
 #[test]
-fn a_service_that_somebody_else_writes_too_is_made_again_less_and_less_often() {
+fn backs_off_on_competing_writer() {
     let (mut conflicts, mut now) = (Conflicts::default(), Instant::now());
     let meta = Meta {
         namespace: "ns".to_owned(),
@@ -336,7 +336,7 @@ fn with_rollouts(server: &Server) -> Services {
 }
 
 #[tokio::test]
-async fn rollouts_get_services_where_that_is_asked_for() {
+async fn creates_services_for_rollouts_on_request() {
     let server = Server::start().await;
     let address = "/apis/argoproj.io/v1alpha1/namespaces/ns/rollouts/cart";
     let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
@@ -360,7 +360,7 @@ async fn rollouts_get_services_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_rollout_of_a_deployment_has_no_template_and_gets_no_service() {
+fn skips_rollouts_of_deployments() {
     let mut rollout = rollout(&json!({}));
     rollout["spec"] = json!({"workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "cart"}});
     let read = Workload::<Rollout>::read(&Meta::of(&rollout), rollout);
@@ -368,7 +368,7 @@ fn a_rollout_of_a_deployment_has_no_template_and_gets_no_service() {
 }
 
 #[tokio::test]
-async fn rollouts_are_not_looked_at_where_nobody_asked() {
+async fn ignores_rollouts_by_default() {
     let server = Server::start().await;
     let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
     server.put(DEPLOYMENT, deployment(&annotations));
@@ -383,7 +383,7 @@ async fn rollouts_are_not_looked_at_where_nobody_asked() {
 }
 
 #[tokio::test]
-async fn without_the_definition_of_rollouts_all_else_gets_services_and_rollouts_once_it_is_there() {
+async fn tolerates_missing_rollout_definition() {
     let server = Server::start().await;
     let absent = json!({"kind": "Status", "reason": "NotFound"});
     server.fix(ROLLOUTS, http::StatusCode::NOT_FOUND, absent);
@@ -405,7 +405,7 @@ async fn without_the_definition_of_rollouts_all_else_gets_services_and_rollouts_
 }
 
 #[tokio::test]
-async fn services_that_others_delete_or_edit_are_made_again() {
+async fn recreates_deleted_or_edited_services() {
     let server = Server::start().await;
     let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
     server.put(DEPLOYMENT, deployment(&annotations));
@@ -463,7 +463,7 @@ async fn services_that_others_delete_or_edit_are_made_again() {
 }
 
 #[test]
-fn of_two_workloads_with_one_app_id_only_the_owner_of_the_service_mends_it() {
+fn only_owner_recreates_shared_service() {
     let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
     let mut second = deployment(&annotations);
     second["metadata"]["name"] = "second".into();
@@ -488,7 +488,7 @@ async fn asked(server: &Server, method: &str, address: &str, times: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_workloads_with_one_app_id_the_service_is_left_to_its_owner_and_when_that_is_gone_to_another() {
+async fn shared_service_passes_to_next_workload() {
     let server = Server::start().await;
     let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
     let named = |name: &str, uid: &str| {

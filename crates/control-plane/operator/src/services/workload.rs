@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn annotations_of_the_service_are_pairs() {
+    fn parses_service_annotations() {
         let expected = [("a", "1"), ("b", "x=y")].map(|(key, value)| (key.to_owned(), value.to_owned()));
         assert_eq!(pairs(" a = 1 ,b=x=y, none,=x,"), expected);
         assert!(pairs("").is_empty());

@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 use crate::running::{DEFINITION, start};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_api_server_can_convert_subscriptions_as_the_definition_says() {
+async fn converts_subscriptions_for_api_server() {
     let running = start(&["--disable-leader-election"]).await;
     let definition = running.api.object(DEFINITION).unwrap();
     let config = &definition["spec"]["conversion"]["webhook"]["clientConfig"];

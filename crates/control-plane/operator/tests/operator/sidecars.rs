@@ -27,7 +27,7 @@ async fn next(stream: &mut Streaming<wire::ComponentUpdateEvent>) -> (i32, Strin
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sidecar_is_given_what_its_namespace_and_app_may_see() {
+async fn serves_resources_of_namespace_and_app() {
     let running = start(&["--disable-leader-election"]).await;
     let reference = json!([{"name": "password", "secretKeyRef": {"name": "s", "key": "k"}}]);
     running.api.put(
@@ -86,7 +86,7 @@ async fn a_sidecar_is_given_what_its_namespace_and_app_may_see() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_absent_secret_is_an_error_that_names_it() {
+async fn missing_secret_is_named() {
     let running = start(&["--disable-leader-election"]).await;
     let mut cart = running.sidecar("shop", "cart").await;
     let reference = json!([{"name": "password", "secretKeyRef": {"name": "gone", "key": "k"}}]);
@@ -105,7 +105,7 @@ async fn an_absent_secret_is_an_error_that_names_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn configurations_and_policies_are_found_by_name() {
+async fn finds_configurations_by_name() {
     let running = start(&["--disable-leader-election"]).await;
     let manifest = |name: &str| json!({"metadata": {"name": name, "namespace": "shop"}, "spec": {}});
     for (plural, name) in [("configurations", "c"), ("resiliencies", "r")] {
@@ -146,7 +146,7 @@ async fn configurations_and_policies_are_found_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sidecars_are_served_while_the_api_is_away_and_told_what_they_missed() {
+async fn serves_sidecars_during_api_outage() {
     let running = start(&["--disable-leader-election"]).await;
     running.component("before", &[], json!([]));
     let mut cart = running.sidecar("shop", "cart").await;
@@ -190,7 +190,7 @@ async fn sidecars_are_served_while_the_api_is_away_and_told_what_they_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_replica_that_leads_makes_the_services_of_apps() {
+async fn leader_creates_services() {
     let running = start(&[]).await;
     let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
     running.api.put(
@@ -222,7 +222,7 @@ async fn the_replica_that_leads_makes_the_services_of_apps() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_that_looks_for_rollouts_works_where_there_are_none() {
+async fn works_without_rollouts() {
     let absent = json!({"kind": "Status", "reason": "NotFound", "message": "the server could not find it"});
     let (api, rollouts) = (Server::start().await, "/apis/argoproj.io/v1alpha1/rollouts");
     api.fix(rollouts, 404_u16.try_into().unwrap(), absent);

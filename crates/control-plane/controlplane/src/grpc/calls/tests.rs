@@ -87,7 +87,7 @@ async fn status(sender: &mut SendRequest<Pieces>, path: &str, body: Pieces) -> S
 }
 
 #[tokio::test]
-async fn a_message_with_too_many_fields_is_refused() {
+async fn refuses_message_with_too_many_fields() {
     let (mut sender, _served) = connect().await;
     let many = [0x1a, 0].repeat(MAX_FIELDS + 1);
     let flat = [&[0, 0, 4, 0, 2][..], &many].concat();
@@ -109,7 +109,7 @@ async fn a_message_with_too_many_fields_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_message_is_given_up_though_pings_are_answered() {
+async fn aborts_stalled_message_despite_pings() {
     let (mut sender, _served) = connect().await;
     for path in [ONE, CLIENT_STREAMING[0], CLIENT_STREAMING[1]] {
         let begun = Instant::now();
@@ -122,7 +122,7 @@ async fn half_a_message_is_given_up_though_pings_are_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_may_be_silent_between_messages_and_keeps_its_connection() {
+async fn silent_stream_keeps_connection() {
     let (mut sender, served) = connect().await;
     for path in CLIENT_STREAMING {
         let whole = silent(b"\0\0\0\0\x04full");
@@ -133,7 +133,7 @@ async fn a_stream_may_be_silent_between_messages_and_keeps_its_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_without_a_call_ends_in_order() {
+async fn closes_idle_connection_gracefully() {
     let (_sender, served) = connect().await;
     let begun = Instant::now();
     served.await.unwrap();
@@ -148,7 +148,7 @@ async fn a_connection_without_a_call_ends_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_nobody_reads_ends_the_connection_without_another_call() {
+async fn unread_response_closes_connection() {
     let (mut sender, served) = connect().await;
     let response = sender.send_request(call("/large", nothing())).await.unwrap();
     let begun = Instant::now();
@@ -169,7 +169,7 @@ async fn an_answer_that_nobody_reads_ends_the_connection_without_another_call() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_nobody_reads_ends_its_call_and_none_beside_it() {
+async fn unread_response_aborts_only_its_call() {
     let (mut sender, served) = connect().await;
     let mut beside = sender.clone();
     let watching = beside.send_request(call(CLIENT_STREAMING[1], silent(b"\0\0\0\0\x04full")));
@@ -191,7 +191,7 @@ async fn an_answer_that_nobody_reads_ends_its_call_and_none_beside_it() {
 }
 
 #[tokio::test]
-async fn what_a_connection_has_begun_is_bounded() {
+async fn limits_incomplete_requests() {
     let (sender, _served) = connect().await;
     // Messages of 16 MiB, each lacking one byte.
     let most = UNFINISHED / (16 << 20);
@@ -208,7 +208,7 @@ async fn what_a_connection_has_begun_is_bounded() {
 }
 
 #[test]
-fn the_methods_that_take_streams_are_those_of_the_contract() {
+fn knows_client_streaming_methods() {
     let proto = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../proto/dapr/proto");
     let mut streaming = Vec::new();
     for service in ["operator", "placement", "scheduler", "sentry"] {
@@ -232,7 +232,7 @@ fn the_methods_that_take_streams_are_those_of_the_contract() {
 /// Invariant: connections with few calls are served, however many streams others keep open. A connection
 /// above its share is refused until some of its calls end.
 #[tokio::test]
-async fn only_connections_with_many_calls_are_refused() {
+async fn refuses_only_busy_connections() {
     const LIMIT: usize = 16;
     let limit: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(LIMIT)));
     let open = |sender: &mut SendRequest<Pieces>| {

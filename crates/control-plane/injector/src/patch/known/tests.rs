@@ -5,7 +5,7 @@ fn of(name: &str, value: &str) -> Vec<String> {
 }
 
 #[test]
-fn wrong_annotations_are_named() {
+fn names_wrong_annotations() {
     for (name, value, text) in [
         ("dapr.io/app-port", "http", "\"http\" is not a whole number"),
         ("dapr.io/enable-metrics", "perhaps", "is not true or false"),
@@ -24,11 +24,11 @@ fn wrong_annotations_are_named() {
         ),
         ("dapr.io/block-shutdown-duration", "5", "a duration such as 5s"),
         ("dapr.io/config", "My Config", "the sidecar does not start"),
-        ("dapr.io/app-port", "9090", "give each a port of its own"),
+        ("dapr.io/app-port", "9090", "use separate ports"),
         (
             "dapr.io/grpc-port",
             "3500",
-            "dapr.io/grpc-port is 3500, as is the sidecar's HTTP API",
+            "dapr.io/grpc-port is 3500, the same as the sidecar's HTTP API",
         ),
         (
             "dapr.io/app-health-probe-timeout",
@@ -44,7 +44,7 @@ fn wrong_annotations_are_named() {
 }
 
 #[test]
-fn right_ones_and_those_of_others_are_not() {
+fn accepts_valid_and_foreign_annotations() {
     for (name, value) in [
         ("dapr.io/app-port", "80"),
         ("dapr.io/app-port", "0"),
@@ -61,7 +61,7 @@ fn right_ones_and_those_of_others_are_not() {
 }
 
 #[test]
-fn what_the_api_server_would_not_take_is_refused_by_name() {
+fn refuses_annotations_invalid_for_api_server() {
     for (name, value, text) in [
         ("metrics-port", "99999", "\"99999\" is not a port (1 to 65535)"),
         ("grpc-port", "0", "dapr.io/grpc-port: \"0\""),
@@ -90,7 +90,7 @@ fn given<const N: usize>(all: [(&str, &str); N]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_request_beyond_its_limit_is_refused_and_one_that_is_as_much_is_not() {
+fn refuses_request_above_limit() {
     let cpu = |request, limit| given([("sidecar-cpu-request", request), ("sidecar-cpu-limit", limit)]);
     for (request, limit) in [
         ("700m", "0.7"),
@@ -104,14 +104,14 @@ fn a_request_beyond_its_limit_is_refused_and_one_that_is_as_much_is_not() {
     for (request, limit) in [("2", "500m"), ("701m", "0.7"), ("0.700000001", "700m")] {
         let refused = counting(&cpu(request, limit)).unwrap_err();
         assert!(
-            refused.contains("give at most the limit"),
+            refused.contains("use at most the limit"),
             "{request} {limit}: {refused}"
         );
     }
 }
 
 #[test]
-fn amounts_that_no_container_is_given_are_not_judged() {
+fn ignores_unused_amounts() {
     let mut all = given([
         ("sidecar-cpu-request", "2"),
         ("sidecar-cpu-limit", "1"),
@@ -125,7 +125,7 @@ fn amounts_that_no_container_is_given_are_not_judged() {
 }
 
 #[test]
-fn the_port_of_a_debugger_is_judged_where_there_is_one() {
+fn checks_debugger_port_if_enabled() {
     for port in ["-1", "0", "99999", "port"] {
         let off = given([("debug-port", port), ("enable-debug", "false")]);
         for all in [&given([("debug-port", port)]), &off] {
@@ -141,7 +141,7 @@ fn the_port_of_a_debugger_is_judged_where_there_is_one() {
 }
 
 #[test]
-fn a_debugger_is_in_images_of_others() {
+fn custom_image_may_have_debugger() {
     let debug = ("enable-debug", "true");
     let warned = warnings(&given([debug]));
     assert!(
@@ -154,7 +154,7 @@ fn a_debugger_is_in_images_of_others() {
 }
 
 #[test]
-fn what_no_sidecar_would_take_does_not_count_and_what_protects_does() {
+fn keeps_only_protective_invalid_annotations() {
     let all = [
         ("app-protocol", "soap", false),
         ("log-level", "loud", false),
@@ -180,7 +180,7 @@ fn what_no_sidecar_would_take_does_not_count_and_what_protects_does() {
 }
 
 #[test]
-fn warnings_are_bounded() {
+fn limits_warnings() {
     let many = (0..100)
         .map(|number| (format!("dapr.io/x{number}"), "1".to_owned()))
         .collect();

@@ -8,7 +8,7 @@ fn native_of(pod: &Value) -> &Value {
 }
 
 #[test]
-fn a_native_sidecar_starts_before_the_app_and_ends_after_it() {
+fn native_sidecar_outlives_app() {
     let patched = patched(
         &json!({"enable-native-sidecar": "true", "block-shutdown-duration": "9s",
         "unix-domain-socket-path": "/sockets", "app-port": "80"}),
@@ -46,7 +46,7 @@ fn a_native_sidecar_starts_before_the_app_and_ends_after_it() {
 }
 
 #[test]
-fn a_native_sidecar_comes_after_the_pod_s_own_init_containers() {
+fn native_sidecar_follows_init_containers() {
     let mut own = pod(&json!({"enable-native-sidecar": "true"}));
     own["spec"]["initContainers"] = json!([{"name": "prepares"}]);
     let patched = patched_in(own, &settings(), &context());
@@ -59,7 +59,7 @@ fn a_native_sidecar_comes_after_the_pod_s_own_init_containers() {
 }
 
 #[test]
-fn the_setting_decides_where_no_annotation_does() {
+fn setting_is_default_for_native() {
     let mut settings = settings();
     settings.native = true;
     let by_setting = patched_in(pod(&json!({})), &settings, &context());
@@ -74,7 +74,7 @@ fn the_setting_decides_where_no_annotation_does() {
 }
 
 #[test]
-fn a_sidecar_of_either_kind_is_enough() {
+fn recognizes_both_kinds_of_sidecar() {
     for (ours, annotation) in [("containers", "true"), ("initContainers", "false")] {
         let mut has = pod(&json!({"enable-native-sidecar": annotation}));
         let mut list = has["spec"][ours].as_array().cloned().unwrap_or_default();
@@ -95,7 +95,7 @@ fn a_sidecar_of_either_kind_is_enough() {
 }
 
 #[test]
-fn with_pluggable_components_the_sidecar_is_an_ordinary_one() {
+fn pluggable_components_prevent_native_sidecar() {
     let mut with_components = pod(&json!({"enable-native-sidecar": "true", "pluggable-components": "store"}));
     let containers = with_components["spec"]["containers"].as_array_mut().unwrap();
     containers.push(json!({"name": "store"}));
@@ -111,7 +111,7 @@ fn with_pluggable_components_the_sidecar_is_an_ordinary_one() {
 }
 
 #[test]
-fn whoever_asks_a_native_sidecar_to_wait_is_told() {
+fn warns_of_block_shutdown_on_native() {
     for (annotations, count) in [
         (
             json!({"enable-native-sidecar": "true", "block-shutdown-duration": "9s"}),

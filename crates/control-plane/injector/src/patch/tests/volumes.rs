@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 
 #[test]
-fn tokens_and_sockets_have_volumes() {
+fn adds_volumes_for_tokens_and_sockets() {
     let annotations = json!({"unix-domain-socket-path": "/sockets", "volume-mounts": "data:/ro,none:/x",
         "volume-mounts-rw": "data:/rw"});
     let mut with = pod(&annotations);
@@ -40,7 +40,7 @@ fn tokens_and_sockets_have_volumes() {
 }
 
 #[test]
-fn components_of_the_pod_share_sockets() {
+fn mounts_sockets_in_components() {
     let mut with =
         pod(&json!({"pluggable-components": "store", "pluggable-components-sockets-folder": "/s"}));
     let store =
@@ -72,7 +72,7 @@ fn components_of_the_pod_share_sockets() {
 }
 
 #[test]
-fn containers_of_the_namespace_s_components_are_added() {
+fn adds_component_containers() {
     let component = |name: &str, container: &str, scopes: Value| json!({"metadata": {"name": name, "annotations": {"dapr.io/component-container": container}}, "scopes": scopes});
     let mut context = context();
     context.components = vec![

@@ -9,7 +9,7 @@ fn pod_for(system: &str, annotations: &Value) -> Value {
 }
 
 #[test]
-fn a_sidecar_on_windows_has_nothing_that_the_api_server_refuses_there() {
+fn omits_fields_invalid_on_windows() {
     let mut settings = settings();
     settings.run_as_user = Some(1000);
     settings.run_as_group = Some(2000);
@@ -36,7 +36,7 @@ fn a_sidecar_on_windows_has_nothing_that_the_api_server_refuses_there() {
 }
 
 #[test]
-fn a_pod_for_windows_has_to_name_an_image() {
+fn windows_pod_requires_image() {
     for annotations in [json!({}), json!({"sidecar-image": ""})] {
         let pod: Pod = serde_json::from_value(pod_for("windows", &annotations)).unwrap();
         let error = operations(&pod, &settings(), &context()).unwrap_err();

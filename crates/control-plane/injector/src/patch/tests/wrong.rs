@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn values_that_no_sidecar_takes_are_left_out_of_its_arguments() {
+fn omits_invalid_values_from_arguments() {
     let plain = args(&sidecar(&json!({}))).join(" ");
     let wrong = json!({"app-protocol": "soap", "log-level": "loud", "app-port": "70000", "max-body-size": "lots",
         "block-shutdown-duration": "long", "disable-init-endpoints": "all"});
@@ -17,7 +17,7 @@ fn values_that_no_sidecar_takes_are_left_out_of_its_arguments() {
 }
 
 #[test]
-fn what_the_api_server_would_not_take_of_volumes_variables_and_images_is_refused_by_its_annotation() {
+fn refuses_invalid_volumes_variables_and_images() {
     let token = "/var/run/secrets/dapr.io/sentrytoken";
     for (annotations, told) in [
         (
