@@ -46,7 +46,7 @@ pub enum OperatorError {
     },
     /// The operator did not answer, or refused the request.
     #[error(
-        "failed to {what} from the operator at {address}: {cause}; check that it runs, and that this pod may reach it"
+        "failed to {what} from the operator at {address}: {cause}; check that it runs and that this pod can reach it"
     )]
     Call {
         /// The failed operation.
@@ -204,7 +204,7 @@ impl Operator {
             if !is_transient(&status) || Instant::now() > given_up {
                 return Err(failed);
             }
-            tracing::warn!(target: LOG, "{failed}; trying again");
+            tracing::warn!(target: LOG, "{failed}; retrying");
             sleep(pauses.next()).await;
         }
     }

@@ -273,7 +273,7 @@ async fn drain(config: &Config, mut lifecycle: Lifecycle) -> Result<(), SidecarE
         Some(grace) => {
             if tokio::time::timeout(grace, all).await.is_err() {
                 let unfinished = lifecycle.unfinished().join(", ");
-                tracing::warn!(target: LOG, "the grace period is over before these have ended: {unfinished}");
+                tracing::warn!(target: LOG, "the grace period ended before: {unfinished}");
                 return Err(SidecarError::GraceExceeded);
             }
         }

@@ -75,7 +75,7 @@ fn other_actors(given: &Values) -> Option<String> {
     let other = !service.is_empty() && !service.starts_with("placement:");
     (other && given.text("placement-host-address").is_empty()).then(|| {
         format!(
-            "Flag --actors-service: {service:?} is not placement:<address>, so there are no actors; give \
+            "Flag --actors-service: {service:?} is not placement:<address>, so actors are disabled; set \
              --placement-host-address"
         )
     })

@@ -32,7 +32,7 @@ fn decode(item: &mut NameValue, resource: &str) {
         Ok(text) => item.value = Some(text),
         Err(error) => tracing::error!(
             target: LOG,
-            "{resource}: the secret from the operator for {} cannot be decoded, so it stays without value: {error}",
+            "{resource}: the secret from the operator for {} cannot be decoded and is left empty: {error}",
             item.name
         ),
     }

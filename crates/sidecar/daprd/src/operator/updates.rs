@@ -98,13 +98,13 @@ impl Updates {
         match status {
             Some(status) => tracing::warn!(
                 target: LOG,
-                "lost the stream of changes of {what} from the operator: {}; connecting again in {pause:?}",
+                "lost the stream of changes of {what} from the operator: {}; reconnecting in {pause:?}",
                 described(status)
             ),
             None => {
                 tracing::debug!(
                     target: LOG,
-                    "the operator ended the stream of changes of {what}; connecting again in {pause:?}"
+                    "the operator ended the stream of changes of {what}; reconnecting in {pause:?}"
                 )
             }
         }

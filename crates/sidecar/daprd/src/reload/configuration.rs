@@ -26,7 +26,7 @@ pub struct ConfigurationReconciler {
 }
 
 impl ConfigurationReconciler {
-    /// For a sidecar `started` with a Configuration. `access` decides who may call which operation of the
+    /// For a sidecar `started` with a Configuration. `access` decides which callers may use which operation of the
     /// app, and `protocol` how operations are matched.
     pub fn new(access: Arc<Access>, protocol: AppProtocol, started: Arc<Configuration>) -> Self {
         Self {
@@ -43,17 +43,17 @@ impl ConfigurationReconciler {
             // A file may be truncated while it is being written; that must not disable rules.
             Ok(control) if !has_rules(control.as_ref()) && self.restricts() => tracing::warn!(
                 target: LOG,
-                "the Configuration changed: accessControl was removed or has no rules any more; a restart applies \
-                 that, and until then access control stays as it is"
+                "the Configuration changed: accessControl was removed or has no rules; access control is unchanged \
+                 until a restart"
             ),
             Ok(control) => {
                 self.access.replace(control);
                 self.applied = spec.clone();
-                tracing::info!(target: LOG, "the Configuration changed: accessControl applies from now on");
+                tracing::info!(target: LOG, "the Configuration changed: the new accessControl applies");
             }
             Err(error) => tracing::error!(
                 target: LOG,
-                "accessControl of the Configuration: {error}; access control stays as it is"
+                "accessControl of the Configuration: {error}; access control is unchanged"
             ),
         }
     }
@@ -81,7 +81,7 @@ impl Reconcile for ConfigurationReconciler {
             if !later.is_empty() {
                 tracing::warn!(
                     target: LOG,
-                    "the Configuration changed: {}; a restart applies it",
+                    "the Configuration changed: {}; restart to apply it",
                     later.join(", ")
                 );
             }

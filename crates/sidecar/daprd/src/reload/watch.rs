@@ -25,7 +25,7 @@ const MAX_HOPS: usize = 8;
 /// Folders cannot be watched.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "folders cannot be watched for changes: {0}; raise the limits of inotify, or disable the feature HotReload"
+    "folders cannot be watched for changes: {0}; raise the inotify limits, or disable the feature HotReload"
 )]
 pub struct WatchError(#[from] notify::Error);
 
@@ -191,7 +191,7 @@ impl Watching {
             if let Err(error) = self.watcher.watch(path, RecursiveMode::NonRecursive) {
                 tracing::warn!(
                     target: LOG,
-                    "changes in {} will be noticed late, it cannot be watched: {error}",
+                    "changes in {} will be noticed late, because it cannot be watched: {error}",
                     path.display()
                 );
                 failed.push(path.clone());

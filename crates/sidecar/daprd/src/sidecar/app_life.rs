@@ -191,7 +191,7 @@ async fn ask(skip: bool, app_id: String, app: Arc<AppChannel>) -> Option<Bytes> 
         status => {
             tracing::warn!(
                 target: LOG,
-                "the app answered GET /dapr/config with status {}, so it hosts no actors until its sidecar starts again",
+                "the app answered GET /dapr/config with status {}, so it hosts no actors until its sidecar restarts",
                 status.code()
             );
             false

@@ -283,8 +283,7 @@ fn placement(
     for address in addresses.iter().filter(|address| !address.contains(':')) {
         tracing::warn!(
             target: LOG,
-            "--placement-host-address: {address} has no port and cannot be reached: write {address}:50005 if placement \
-             listens where it does by default"
+            "--placement-host-address: {address} has no port: write {address}:50005 for the default port of placement"
         );
     }
     (!addresses.is_empty()).then(|| Placement {

@@ -68,8 +68,8 @@ impl EndpointResolver {
             Ok(missing) => log_missing(&missing, &endpoint.source, "http endpoint", &endpoint.name),
             Err(_) => tracing::error!(
                 target: LOG,
-                "{}: http endpoint {}: {named} did not answer within {SECRETS:?}; the endpoint is used without \
-                 the secrets that are missing",
+                "{}: http endpoint {}: {named} did not answer within {SECRETS:?}; the endpoint is used without the \
+                 missing secrets",
                 endpoint.source,
                 endpoint.name
             ),

@@ -65,13 +65,13 @@ impl CertificateWatch {
         tracing::warn!(
             target: LOG,
             "the certificate of this sidecar expires at {end} and has not been renewed yet; calls to and from other \
-             sidecars will fail then. Check that sentry at {} can be reached",
+             sidecars will fail then. Check that sentry at {} is reachable",
             self.sentry
         );
         reached(end).await;
         let reason = format!(
-            "the certificate of this sidecar expired at {end} and could not be renewed by sentry at {}; \
-             other sidecars refuse it. The log says why the renewal fails",
+            "the certificate of this sidecar expired at {end} and could not be renewed by sentry at {}; other \
+             sidecars refuse it. See the log for the renewal error",
             self.sentry
         );
         tracing::error!(target: LOG, "{reason}");

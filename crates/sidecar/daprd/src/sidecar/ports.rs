@@ -133,9 +133,9 @@ impl Flags {
             ErrorKind::AlreadyExists => (self.port, "give another folder, or move the file away"),
             _ if self.port == SOCKETS => (
                 SOCKETS,
-                "give another folder, or end the process that has the socket",
+                "give another folder, or stop the process that has the socket",
             ),
-            ErrorKind::AddrInUse => (self.port, "give another port, or end the process that has it"),
+            ErrorKind::AddrInUse => (self.port, "give another port, or stop the process that has it"),
             ErrorKind::PermissionDenied => (self.port, "give a port from 1024 on"),
             _ => (self.address, "give an address of this machine"),
         };
@@ -192,7 +192,7 @@ impl Claims {
                 claimed.bound.iter().find_map(Bound::port),
             ) {
                 self.failed.push(format!(
-                    "--{}: {port} is the port of --{} too (give them different ports)",
+                    "--{}: {port} is also the port of --{} (give them different ports)",
                     claimed.by.port, other.by.port
                 ));
             }

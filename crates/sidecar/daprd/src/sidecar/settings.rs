@@ -60,8 +60,8 @@ pub(super) fn metrics_config(config: &Config, settings: &Configuration) -> Metri
     if given.http.increased_cardinality.is_none() {
         tracing::info!(
             target: LOG,
-            "metrics: spec.metrics.http.increasedCardinality is not set and counts as true; \
-             set it to false to bound the number of HTTP series"
+            "metrics: spec.metrics.http.increasedCardinality is not set and defaults to true; set it to false to \
+             bound the number of HTTP series"
         );
     }
     let rules = given.rules.iter().map(|rule| RewriteRule {

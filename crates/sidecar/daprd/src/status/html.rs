@@ -34,7 +34,7 @@ const LISTS: &[(&str, &str, &[&str])] = &[
     ("Active actors", "actors", &["type", "count"]),
     ("Work for workers", "work", &["instanceID", "kind", "id", "why"]),
     (
-        "What workflows wait for",
+        "Pending workflow work",
         "workflowWaits",
         &[
             "instanceID",

@@ -415,7 +415,7 @@ async fn the_configuration_follows_the_operator() {
     changed["spec"]["components"] = json!({"deny": ["state.redis"]});
     *operator.cluster.next_configuration.lock().unwrap() = Some(changed);
     let node = operator.beside(&net).configuration("settings").spawn().await;
-    let applied = "the Configuration changed: accessControl applies from now on";
+    let applied = "the Configuration changed: the new accessControl applies";
     let restart = "the Configuration changed: components; a restart applies it";
     eventually(async || node.log().contains(applied) && node.log().contains(restart)).await;
 }

@@ -342,7 +342,7 @@ fn a_service_of_actors_that_is_not_placement_is_told() {
             .map(|arg| (*arg).to_owned())
             .chain(["--app-id".to_owned(), "a".to_owned()]);
         Config::from_args(args, |_| None, |note| notes.push(note.to_owned())).unwrap();
-        notes.retain(|note| note.contains("so there are no actors"));
+        notes.retain(|note| note.contains("so actors are disabled"));
         assert_eq!(notes.len(), told, "{notes:?}");
     }
 }

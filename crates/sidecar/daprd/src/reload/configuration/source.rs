@@ -79,12 +79,12 @@ impl ConfigurationFiles {
         // A writer may have truncated the file; that must not disable rules.
         if let Some(file) = loaded.empty.iter().find(|file| !self.empty.contains(file)) {
             return Err(format!(
-                "{} is empty, and was not; write what it should say",
+                "{} has become empty; write its contents again",
                 file.display()
             ));
         }
         if loaded.configuration == Configuration::default() && *self.started != Configuration::default() {
-            return Err("the files of --config are empty; write what they should say".to_owned());
+            return Err("the files of --config are empty; write their contents".to_owned());
         }
         self.empty.clone_from(&loaded.empty);
         Ok(loaded)

@@ -131,9 +131,9 @@ async fn access_control_follows_the_configuration_and_the_rest_is_named() {
     // A file that somebody writes may be cut before it: what is closed is opened by what is said, not by what is missing.
     std::fs::write(&file, &before).unwrap();
     eventually(async || {
-        callee
-            .log()
-            .contains("accessControl was removed or has no rules any more; a restart applies that")
+        callee.log().contains(
+            "accessControl was removed or has no rules; access control is unchanged until a restart",
+        )
     })
     .await;
     assert_eq!(status().await, 403);
