@@ -1,5 +1,5 @@
-//! The status of a sidecar for people and programs: its parts, their state and their problems. Read-only, on the
-//! metrics port, built on request.
+//! The status of a sidecar for people and programs: its parts, their state and their problems. Read-only, on
+//! the metrics port, built on request.
 
 pub mod findings;
 mod html;

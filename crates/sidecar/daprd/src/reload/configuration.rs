@@ -26,8 +26,8 @@ pub struct ConfigurationReconciler {
 }
 
 impl ConfigurationReconciler {
-    /// For a sidecar `started` with a Configuration. `access` decides which callers may use which operation of the
-    /// app, and `protocol` how operations are matched.
+    /// For a sidecar `started` with a Configuration. `access` decides which callers may use which operation
+    /// of the app, and `protocol` how operations are matched.
     pub fn new(access: Arc<Access>, protocol: AppProtocol, started: Arc<Configuration>) -> Self {
         Self {
             access,

@@ -1,4 +1,4 @@
-//! How actors, their turns and their timers end where something takes long.
+//! The end of actors, turns and timers when something takes long.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,12 +20,12 @@ use tokio::time::{sleep, timeout};
 use crate::common::worker::ACTOR_STORE;
 use crate::common::{Answer, App, Control, Net, Node, Placement, app, eventually, get, post, within};
 
-/// How often the app was asked for something: method and path.
+/// Number of requests to the app, by method and path.
 type Asked = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// An app that hosts actors of type `T`. The method `hang` of any, and the `DELETE` of actors whose ids begin with `stuck`, are
-/// never answered; the answer to that of actors whose ids begin with `endless` has a body that does not end, and the status that
-/// the id ends with. Timers are due once.
+/// An app with actors of type `T`. It never answers the method `hang`, or the `DELETE` of actors with ids
+/// beginning with `stuck`. For ids beginning with `endless` the body of the `DELETE` response never ends, and
+/// its status is the end of the id. Timers fire once.
 async fn host(settings: serde_json::Value, asked: &Asked) -> App {
     let (settings, asked) = (settings.to_string(), Arc::clone(asked));
     App::start(move |request: Request<Incoming>| {
@@ -82,8 +82,8 @@ async fn write(node: &Node, id: &str) -> Answer {
         .await
 }
 
-/// Invariant: a host that has lost placement writes no state of its actors soon after, however long their app takes to end
-/// them: others may have them.
+/// Invariant: a host that has lost placement soon stops writing its actors' state, however long the app takes
+/// to deactivate them, because other hosts may have them.
 #[tokio::test]
 async fn a_host_that_is_fenced_writes_no_state() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
@@ -101,7 +101,7 @@ async fn a_host_that_is_fenced_writes_no_state() {
     }
 }
 
-/// Invariant: the same where placement is lost while the app is told of actors that move.
+/// Invariant: the same if placement is lost while moving actors are being deactivated.
 #[tokio::test]
 async fn a_host_that_is_fenced_while_its_actors_move_writes_no_state() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
@@ -120,8 +120,8 @@ async fn a_host_that_is_fenced_while_its_actors_move_writes_no_state() {
     }
 }
 
-/// Invariant: a host that is told to stop, and whose actors no round takes, writes no state once its stream to placement
-/// has ended.
+/// Invariant: a stopping host whose actors no round moves writes no state after its stream to placement has
+/// ended.
 #[tokio::test]
 async fn a_host_that_stops_by_itself_writes_no_state_behind_its_stream() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
@@ -145,7 +145,7 @@ async fn a_host_that_stops_by_itself_writes_no_state_behind_its_stream() {
     );
 }
 
-/// Invariant: where actors are handed over, no turn runs twice: who called one that was cut off by a move is told so.
+/// Invariant: with handover, no turn runs twice; the caller of a turn aborted by a move gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_that_a_move_cut_off_is_not_run_again() {
     let (net, control, asked) = (Net::plain(), Control::with_handover().await, Asked::default());
@@ -172,14 +172,13 @@ async fn a_turn_that_a_move_cut_off_is_not_run_again() {
     assert_eq!(times(&asked, &hang(id)), 1);
 }
 
-/// Invariant: calls that wait for their turn when the one that runs is cut off do not begin first: they are made when the round
-/// is over.
+/// Invariant: calls queued behind an aborted turn do not start before the round ends.
 #[tokio::test]
 async fn what_waits_behind_a_turn_that_is_cut_off_does_not_begin() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
     let settings = json!({"entities": ["T"], "drainOngoingCallTimeout": "100ms"});
     let app = host(settings, &asked).await;
-    // So that who called is told what was cut off.
+    // So that the caller sees the aborted call.
     let plan = net.sidecar("host").app(app.port).resource(ACTOR_STORE);
     let plan = plan.flag("--actors-handover");
     let node = Arc::new(plan.flag(&placement.flag()).start().await);
@@ -214,8 +213,8 @@ async fn what_waits_behind_a_turn_that_is_cut_off_does_not_begin() {
     assert_eq!(times(&asked, "PUT /actors/T/1/method/m"), 5);
 }
 
-/// Invariant: an app that does not answer when it is told of one actor's end holds up that of no other, and the one counts
-/// as ended in time.
+/// Invariant: an app that does not answer one actor's deactivation delays no other's, and that actor counts
+/// as deactivated after the timeout.
 #[tokio::test]
 async fn an_idle_actor_that_does_not_end_holds_up_no_other() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
@@ -236,7 +235,7 @@ async fn an_idle_actor_that_does_not_end_holds_up_no_other() {
     eventually(async || runtime().await["activeActors"] == json!([{"type": "T"}])).await;
 }
 
-/// Invariant: where more actors are idle than are ended at once, and the app is slow to end them, the others can be called.
+/// Invariant: while many idle actors wait for slow deactivations, the others can be called.
 #[tokio::test]
 async fn idle_actors_that_are_not_being_ended_yet_can_be_called() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
@@ -261,7 +260,7 @@ async fn idle_actors_that_are_not_being_ended_yet_can_be_called() {
     assert_eq!(ids.iter().filter(is_ending).count(), 64);
 }
 
-/// Invariant: an app that answers the `DELETE` of an actor, and does not end the answer, does not hold up the sidecar.
+/// Invariant: an app whose `DELETE` response never ends does not block the sidecar.
 #[tokio::test]
 async fn a_sidecar_ends_in_time_although_the_app_does_not_end_its_answers() {
     for protocol in ["http", "h2c"] {
@@ -282,7 +281,7 @@ async fn a_sidecar_ends_in_time_although_the_app_does_not_end_its_answers() {
     }
 }
 
-/// Invariant: a timer whose actor lives elsewhere has its callback, and is cancelled by its answer like any other.
+/// Invariant: a timer whose actor lives elsewhere gets its callback, and its response can cancel it.
 #[tokio::test]
 async fn a_timer_whose_actor_has_moved_is_cancelled_by_its_answer() {
     let (net, placement) = (Net::plain(), Placement::start().await);
@@ -312,8 +311,9 @@ async fn a_timer_whose_actor_has_moved_is_cancelled_by_its_answer() {
     assert_eq!(times(&there, &fired), 1);
 }
 
-/// Invariant: a reminder that its actor is at when its scheduler goes away has the turn until the app has answered; it comes
-/// again over the next stream, and waits for that. One that waited for its turn comes again too, and the app gets it once.
+/// Invariant: a reminder that is running when its scheduler disconnects keeps its turn until the app answers;
+/// it arrives again on the next stream and waits for that. A queued reminder arrives again too, and the app
+/// gets it once.
 #[tokio::test]
 async fn a_reminder_goes_on_without_the_stream_that_it_came_on() {
     const WAKE: &str = "/actors/T/1/method/remind/wake";
@@ -357,7 +357,7 @@ async fn a_reminder_goes_on_without_the_stream_that_it_came_on() {
     remind("later").await;
     waiting(1.0).await;
     control.scheduler.kill();
-    // What waited was given up, and nothing is sent yet.
+    // The queued ones were dropped, and nothing is sent yet.
     waiting(0.0).await;
     control.start_scheduler().await;
     waiting(2.0).await;
@@ -367,7 +367,7 @@ async fn a_reminder_goes_on_without_the_stream_that_it_came_on() {
     );
     open.add_permits(2);
     eventually(async || done.load(Ordering::SeqCst) == 2).await;
-    // Behind all that waited.
+    // Behind all queued calls.
     assert_eq!(invoke(&node, "1", "m").await.status, 200);
     assert_eq!((begun(WAKE), begun(LATER)), (2, 1));
 }

@@ -1,4 +1,4 @@
-//! Actors without what they need: the contract's codes, and texts with the remedy.
+//! Actors that lack a prerequisite: the contract's codes, and texts with the remedy.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use crate::process::{Desk, Process};
 const WRITE: &str = r#"[{"operation":"upsert","request":{"key":"k","value":1}}]"#;
 const STATE: &str = "/v1.0/actors/T/1/state";
 
-/// An app that hosts actors of type `T`.
+/// An app with actors of type `T`.
 async fn host() -> App {
     App::start(|request| async move {
         match request.uri().path() {
@@ -92,7 +92,7 @@ async fn reminders_are_for_types_that_are_hosted_here_and_are_not_replaced_unask
     assert_eq!(node.ask(set(true)).await.status, 204);
 }
 
-/// Calls wait for placement, as the contract says, and are answered when it is there.
+/// As in the contract, calls wait for placement and are answered when it is available.
 #[tokio::test]
 async fn calls_wait_until_placement_has_told_its_first_table() {
     let (net, placement, app) = (Net::plain(), Placement::start().await, host().await);

@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 
 use crate::common::{Answer, App, Control, Net, Node, Plan, app, eventually, get, post, within};
 
-/// How often each turn began, by its path.
+/// Number of turns begun, by path.
 type Turns = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// An app that hosts actors of type `T`, on a port, or any where it is 0. The method `hang` never ends.
+/// An app with actors of type `T` on a port; 0 means any port. The method `hang` never ends.
 async fn host(port: u16, turns: &Turns) -> App {
     let turns = Arc::clone(turns);
     App::listen(port, move |request: Request<Incoming>| {
@@ -41,7 +41,7 @@ fn begun(turns: &Turns, path: &str) -> usize {
     turns.lock().unwrap().get(path).copied().unwrap_or_default()
 }
 
-/// A store in a file, whose writes wait for those of others.
+/// A store in a file, whose writes wait for other writers.
 fn store(file: &Path) -> String {
     format!(
         "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: store\nspec:\n  type: state.sqlite\n  version: \
@@ -65,8 +65,8 @@ async fn invoke(node: &Node, id: &str, method: &str) -> Answer {
         .await
 }
 
-/// Invariant: an app that is killed in a turn fails that call, which does not run again; when the app is back, that actor and
-/// the others are called, and reminded, as before.
+/// Invariant: killing the app during a turn fails that call, which is not repeated. Once the app is back,
+/// that actor and others can be called and reminded.
 #[tokio::test]
 async fn an_app_killed_in_a_turn_fails_that_call_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -98,7 +98,8 @@ async fn an_app_killed_in_a_turn_fails_that_call_alone() {
     assert_eq!(begun(&turns, hang), 1, "the turn that failed does not run again");
 }
 
-/// Invariant: while the store takes no writes, turns that write none go on; what waits is stored once, and in order.
+/// Invariant: while the store accepts no writes, turns without writes continue. Pending writes are stored
+/// once and in order.
 #[tokio::test]
 async fn a_slow_store_holds_up_who_writes_and_nobody_else() {
     let folder = tempfile::tempdir().unwrap();
@@ -118,7 +119,7 @@ async fn a_slow_store_holds_up_who_writes_and_nobody_else() {
         let (node, body) = (Arc::clone(&node), write(2));
         async move { node.ask(post(path, body)).await }
     });
-    // Longer than anything waits that is not held up.
+    // Longer than any wait of an unblocked call.
     let until = tokio::time::Instant::now() + Duration::from_secs(2);
     while tokio::time::Instant::now() < until {
         for id in ["1", "2", "3"] {
@@ -133,7 +134,8 @@ async fn a_slow_store_holds_up_who_writes_and_nobody_else() {
     assert_eq!((stored.status.as_u16(), stored.text()), (200, "2"));
 }
 
-/// Invariant: what waited for the store when its host lost placement is not written behind that: others may have the actor.
+/// Invariant: writes pending when the host lost placement are not stored, because other hosts may have the
+/// actor.
 #[tokio::test]
 async fn a_write_that_waited_when_its_host_was_fenced_is_not_made() {
     let folder = tempfile::tempdir().unwrap();
@@ -169,8 +171,7 @@ async fn a_write_that_waited_when_its_host_was_fenced_is_not_made() {
     assert_eq!(stored, "1");
 }
 
-/// Invariant: what waited for the store when a move cut the turn off that wrote it is not written behind that: the new host
-/// has the actor.
+/// Invariant: pending writes of a turn aborted by a move are not stored, because the new host has the actor.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_of_a_turn_that_a_move_cut_off_is_not_made() {
     let folder = tempfile::tempdir().unwrap();

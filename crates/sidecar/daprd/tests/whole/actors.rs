@@ -1,4 +1,4 @@
-//! Actors of whole sidecars: where they live, whose turn it is, their state, their timers, their end.
+//! Actors of whole sidecars: placement, turns, state, timers and deactivation.
 
 mod moves;
 
@@ -25,7 +25,7 @@ use crate::common::grpc::{self, Outcome};
 use crate::common::worker::ACTOR_STORE;
 use crate::common::{Answer, App, Net, Node, Placement, eventually, get, post, request, within};
 
-/// An app that hosts actors of type `T`; `handle` answers what is asked of them.
+/// An app with actors of type `T`; `handle` answers their calls.
 async fn host<F, R>(settings: Value, handle: F) -> App
 where
     F: Fn(Request<Incoming>) -> R + Send + Sync + 'static,
@@ -45,7 +45,7 @@ where
     .await
 }
 
-/// One that answers with what it was asked.
+/// An app with actors that echo requests.
 async fn echo(settings: Value) -> App {
     host(settings, async |request: Request<Incoming>| {
         let shown = format!("{} {}", request.method(), request.uri());
@@ -432,7 +432,7 @@ async fn actors_of_other_namespaces_and_strangers_are_refused() {
     let identity = net.identity("dapr-placement").await;
     drop(identity);
     let app = echo(only()).await;
-    // Placement in clear text is none for a sidecar that has an identity.
+    // A sidecar with an identity does not use a cleartext placement.
     let plan = net.sidecar("me").flag(&placement.flag()).resource(ACTOR_STORE);
     let node = plan.app(app.port).launch().await;
     eventually(async || node.ask(get("/v1.0/healthz/outbound")).await.status == 204).await;

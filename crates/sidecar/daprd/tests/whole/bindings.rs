@@ -1,4 +1,4 @@
-//! Bindings: calls of outside systems through both APIs, and events on their way to the app.
+//! Bindings: output calls through both APIs, and input events to the app.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ fn clock(name: &str, more: &[(&str, &str)]) -> String {
     component(name, "bindings.cron", &properties)
 }
 
-/// Events of this path that the app got.
+/// Number of events with this path that the app got.
 fn events(app: &App, path: &str) -> usize {
     let posts = |seen: &&app::Seen| seen.method == Method::POST && seen.target == path;
     app.seen().iter().filter(posts).count()
@@ -262,7 +262,7 @@ async fn events_reach_an_http_app_that_wants_them() {
     assert_eq!(found("asked"), serde_json::json!(["INPUT_BINDING"]));
 }
 
-/// An app that speaks gRPC, wants events of `tick`, and answers them with `answer`.
+/// A gRPC app that subscribes to `tick` and answers its events with `answer`.
 async fn grpc_app(
     answer: BindingEventResponse,
     seen: Arc<std::sync::Mutex<Vec<BindingEventRequest>>>,
@@ -333,7 +333,7 @@ async fn an_answer_with_too_many_fields_is_none() {
         .sidecar("me")
         .app(app.port)
         .flag("--app-protocol=grpc")
-        // Making such an answer takes a debug build longer than the other clocks pause.
+        // A debug build takes longer to create such a response than the other clocks pause.
         .resource(&component("tick", "bindings.cron", &[("schedule", "@every 1s")]))
         .start()
         .await;
@@ -425,7 +425,7 @@ async fn a_refused_event_is_repeated_as_the_policy_says_and_counted() {
     assert!(calls >= before * 3.0, "{calls} calls for {before} events");
 }
 
-/// A sidecar whose clock wakes the app, which is asked every second whether it is well.
+/// A sidecar with a clock, and an app with health checks every second.
 async fn ticking(app: &App) -> Node {
     Net::plain()
         .sidecar("me")
@@ -453,7 +453,7 @@ async fn events_come_while_the_app_is_well() {
     })
     .await;
     let _node = ticking(&app).await;
-    // Between two probes there are many ticks.
+    // There are many ticks between two probes.
     let probed = async |times: usize| {
         let before = probes.load(Ordering::SeqCst);
         eventually(async || probes.load(Ordering::SeqCst) >= before + times).await;
@@ -463,7 +463,7 @@ async fn events_come_while_the_app_is_well() {
     well.store(true, Ordering::SeqCst);
     eventually(async || events(&app, "/tick") > 1).await;
     well.store(false, Ordering::SeqCst);
-    // Until the answer to a probe has been heard, and then no more.
+    // Events may arrive until the probe's response is processed, but not later.
     eventually(async || {
         let before = events(&app, "/tick");
         probed(2).await;
@@ -497,7 +497,7 @@ async fn events_come_again_when_the_app_gets_well_before_the_last_one_is_handled
     .await;
     let _node = ticking(&app).await;
     eventually(async || events(&app, "/tick") > 0).await;
-    // When the third probe comes, the answer to the second has been heard.
+    // When the third probe arrives, the response to the second has been processed.
     let turn = async |healthy: bool| {
         well.store(healthy, Ordering::SeqCst);
         let before = probes.load(Ordering::SeqCst);
@@ -541,7 +541,7 @@ async fn an_event_in_flight_is_finished_before_the_end() {
     node.shutdown.begin();
     assert_eq!(grpc::next(&mut work).await, None, "no more events are read");
     assert!(!node.is_over(), "an event is with the app");
-    // The APIs are there as long as the app may need them.
+    // The APIs stay available as long as the app may need them.
     assert_eq!(node.ask(get("/v1.0/metadata")).await.status, 200);
     release.send(true).unwrap();
     node.ended().await.unwrap();

@@ -1,4 +1,4 @@
-//! Who calls is who the certificate says, whatever is claimed.
+//! The caller's identity is the one in the certificate, whatever the request claims.
 
 use outrigger_wire::common::v1::http_extension::Verb;
 use outrigger_wire::internals::v1::{
@@ -30,7 +30,7 @@ fn local_call(method: &str, metadata: &[(&str, &str)]) -> InternalInvokeRequest 
     }
 }
 
-/// What a peer with a genuine certificate says about itself besides.
+/// Claims of a peer with a genuine certificate.
 const CLAIMS: [&[(&str, &str)]; 3] = [
     &[
         ("dapr-caller-app-id", "admin"),
@@ -69,7 +69,7 @@ async fn a_caller_is_who_its_certificate_says() {
     }
 }
 
-/// An app that hosts actors of type `T`, beside a sidecar `host`, and a sidecar `client` that calls them.
+/// An app with actors of type `T` and its sidecar `host`, and a sidecar `client` that calls them.
 async fn actors(net: &Net) -> (Placement, App, Node, Node) {
     let placement = Placement::secure(&net.identity("dapr-placement").await).await;
     let app = App::start(|request| async move {
@@ -121,7 +121,7 @@ async fn a_caller_of_an_actor_is_who_its_certificate_says() {
         let _answer: InternalInvokeResponse = outcome.message();
         assert_eq!(identities(&app), as_by("a"), "{claims:?}");
     }
-    // A call that is handed over keeps its caller, if another sidecar of the app hands it over.
+    // A forwarded call keeps its caller, if another sidecar of the app forwards it.
     let handed = [("outrigger-handed-over", "0-0")];
     for (id, wanted) in [("b", "b"), ("host", "admin")] {
         let identity = net.identity(id).await;
@@ -130,7 +130,7 @@ async fn a_caller_of_an_actor_is_who_its_certificate_says() {
         let _answer: InternalInvokeResponse = outcome.message();
         assert_eq!(identities(&app)[0].as_deref(), Some(wanted));
     }
-    // Through the APIs of a sidecar nobody says who they are.
+    // Callers of the APIs cannot set their identity.
     let forged = [
         ("dapr-caller-app-id", "admin"),
         ("dapr-caller-namespace", "kube-system"),

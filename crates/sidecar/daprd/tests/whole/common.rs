@@ -1,4 +1,4 @@
-//! What the tests share: sidecars that run for the length of a test, apps, clients, and how long to wait.
+//! Test support: sidecars that run for the length of a test, apps, clients and timeouts.
 
 pub mod app;
 pub mod client;
@@ -28,7 +28,7 @@ pub use net::{Net, Node, Plan, Process};
 pub use placement::Placement;
 pub use relay::Relay;
 
-/// Longest wait for something that should happen; reached only when it does not.
+/// Deadline for expected events; reached only on failure.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits for `future`; panics instead of hanging.
@@ -36,7 +36,7 @@ pub async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(TIMEOUT, future).await.expect("it hangs")
 }
 
-/// Waits until something becomes true.
+/// Waits until a condition holds.
 pub async fn eventually(mut condition: impl AsyncFnMut() -> bool) {
     within(async {
         while !condition().await {
@@ -46,7 +46,7 @@ pub async fn eventually(mut condition: impl AsyncFnMut() -> bool) {
     .await;
 }
 
-/// A body that the test feeds piece by piece; it ends when the sender is dropped and breaks off on an error.
+/// A body that the test sends piece by piece. It ends when the sender is dropped, and breaks off on an error.
 pub fn fed() -> (mpsc::Sender<Result<Bytes, BoxError>>, Body) {
     let (sender, receiver) = mpsc::channel::<Result<Bytes, BoxError>>(1);
     let frames = ReceiverStream::new(receiver).map(|piece| piece.map(Frame::data));

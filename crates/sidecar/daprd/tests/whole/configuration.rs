@@ -1,4 +1,4 @@
-//! Configuration through both APIs: read, watched by a stream, told to the app, and what is refused.
+//! The Configuration API over both protocols: reads, subscriptions over streams and to the app, and errors.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::common::{App, Net, Node, TIMEOUT, get, within};
 
 const DAPR: &str = "/dapr.proto.runtime.v1.Dapr";
 
-/// A store that anybody may write.
+/// A store that any client may write.
 struct Store {
     file: PathBuf,
     _folder: TempDir,
@@ -52,7 +52,7 @@ impl Store {
         database.execute(sql, [key, value]).unwrap();
     }
 
-    /// The same, if the store has made its table already.
+    /// Like `write`, if the store has created its table already.
     fn try_write(&self, key: &str, value: &str) {
         let database = rusqlite::Connection::open(&self.file).unwrap();
         database.busy_timeout(TIMEOUT).unwrap();
@@ -73,7 +73,7 @@ impl Store {
     }
 }
 
-/// What the app is told: path and body.
+/// An app that records updates: path and body.
 async fn listening_app(status: u16) -> (App, mpsc::UnboundedReceiver<(String, Value)>) {
     let (sender, updates) = mpsc::unbounded_channel();
     let app = App::start(move |request| {
@@ -120,7 +120,7 @@ async fn next(stream: &mut hyper::body::Incoming) -> SubscribeConfigurationRespo
     SubscribeConfigurationResponse::decode(message).unwrap()
 }
 
-/// Waits for the end of a stream, which must be a good one.
+/// Waits for the successful end of a stream.
 async fn ended(mut stream: hyper::body::Incoming) {
     let frame = within(stream.frame()).await.expect("trailers").unwrap();
     let trailers = frame.into_trailers().expect("nothing but the end");
@@ -197,7 +197,7 @@ async fn a_stream_tells_of_changes_until_it_is_ended() {
         );
         assert_eq!((answer.ok, answer.message), (false, expected));
     }
-    // A caller that goes away ends it too.
+    // A client that disconnects ends it too.
     let mut changes = stream(&node, "SubscribeConfiguration", &[]).await;
     next(&mut changes).await;
     drop(changes);
@@ -242,7 +242,7 @@ async fn the_app_is_told_of_changes_until_it_unsubscribes() {
         (answer.status.as_u16(), answer.json()),
         (200, json!({"ok": true}))
     );
-    // Only whoever subscribes after it is told.
+    // Only later subscribers get it.
     let next = node.ask(get("/v1.0/configuration/conf/subscribe?key=a")).await;
     let next = next.json()["id"].as_str().unwrap().to_owned();
     for value in ["3", "4"] {
@@ -279,7 +279,7 @@ async fn subscriptions_go_on_in_the_store_that_takes_the_place_of_theirs() {
     assert_eq!(next(&mut stream).await.items["a"].value, "before");
 
     std::fs::write(node.resources().join("0.yaml"), other.resource()).unwrap();
-    // The values are only there when the new store is, and each subscription is told of changes from its move on.
+    // The new store has new values, and each subscription gets changes from its move on.
     let mut number = 0;
     let (mut body, mut change) = (None::<Value>, None::<SubscribeConfigurationResponse>);
     while body.is_none() || change.is_none() {
@@ -306,13 +306,13 @@ async fn subscriptions_go_on_in_the_store_that_takes_the_place_of_theirs() {
         other.write("a", value);
         while next(&mut stream).await.items["a"].value != value {}
     }
-    // What was on its way when it unsubscribed may still have come.
+    // Updates in flight at the time of the unsubscription may have arrived.
     while let Ok((_, body)) = updates.try_recv() {
         let value = body["items"]["a"]["value"].as_str().unwrap();
         assert!(!late.contains(&value), "it unsubscribed");
     }
 
-    // Without a store there is nothing to go on in.
+    // Without a store the subscription cannot continue.
     std::fs::remove_file(node.resources().join("0.yaml")).unwrap();
     ended(stream).await;
     node.stop().await.unwrap();
@@ -333,7 +333,7 @@ async fn what_the_app_refuses_is_told_again_under_its_policy() {
     for _ in 0..3 {
         assert_eq!(within(updates.recv()).await.unwrap().0, "/configuration/conf/a");
     }
-    // Three attempts are enough, and the change that failed does not end the subscription.
+    // Three attempts suffice, and the failed change does not end the subscription.
     store.write("b", "2");
     for _ in 0..3 {
         assert_eq!(within(updates.recv()).await.unwrap().0, "/configuration/conf/b");
@@ -382,7 +382,7 @@ async fn what_cannot_be_done_has_the_codes_of_the_contract() {
         "ERR_CONFIGURATION_STORE_NOT_CONFIGURED"
     );
 
-    // A store that fails.
+    // A failing store.
     let database = rusqlite::Connection::open(&store.file).unwrap();
     database.busy_timeout(TIMEOUT).unwrap();
     database.execute_batch("DROP TABLE configuration").unwrap();

@@ -1,4 +1,4 @@
-//! Apps and peers that come and go between calls.
+//! Apps and peers that restart between calls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ async fn a_grpc_app_may_restart_between_calls() {
     }
 }
 
-/// An app over HTTP/2 that takes header lists of 4 KiB; its port, and how many connections it has had.
+/// An HTTP/2 app that accepts header lists of 4 KiB; its port and its number of connections.
 async fn takes_small_heads() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let (port, connections) = (
@@ -68,7 +68,7 @@ async fn takes_small_heads() -> (u16, Arc<AtomicUsize>) {
                 let server = h2::server::Builder::new()
                     .max_header_list_size(4096)
                     .handshake::<_, bytes::Bytes>(socket);
-                // Not the probe of the port, which says nothing.
+                // Not the port probe, which sends nothing.
                 let Ok(mut server) = server.await else { return };
                 counted.fetch_add(1, Ordering::Relaxed);
                 while let Some(Ok((_, mut respond))) = server.accept().await {
@@ -100,7 +100,7 @@ async fn a_head_that_the_app_does_not_take_fails_its_call_and_no_other() {
     assert_eq!(connections.load(Ordering::Relaxed), 1);
 }
 
-/// An app that answers one request per connection and then closes it without having said so.
+/// An app that answers one request per connection, then closes it without announcement.
 struct Rude {
     port: u16,
     answered: Arc<AtomicUsize>,
@@ -130,7 +130,7 @@ async fn serve_once(mut stream: TcpStream, count: Arc<AtomicUsize>) {
             _ => return,
         }
     }
-    // Before the answer: the test may look as soon as it is there.
+    // Before the response, because the test may check as soon as it arrives.
     if !head.starts_with(b"GET /dapr/config") {
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -162,7 +162,7 @@ async fn a_peer_may_restart_between_calls() {
         caller.ask(post("/v1.0/invoke/callee/method/m", "x")).await.status,
         200
     );
-    // In good order, on the same port.
+    // Gracefully, on the same port.
     callee.stop().await.unwrap();
     let callee = net.sidecar("callee").app(app.port).ports(ports).start().await;
     let answer = caller.ask(post("/v1.0/invoke/callee/method/m", "again")).await;
@@ -174,7 +174,7 @@ async fn a_peer_may_restart_between_calls() {
         .ask(post("/v1.0/invoke/callee/method/m", "and again"))
         .await;
     assert_eq!((answer.status.as_u16(), answer.text()), (200, "and again"));
-    // Gone, and back on other ports: the names tell.
+    // Restarted on other ports, which discovery announces.
     callee.stop().await.unwrap();
     let _callee = net.sidecar("callee").app(app.port).start().await;
     let answer = caller.ask(post("/v1.0/invoke/callee/method/m", "moved")).await;
@@ -205,7 +205,7 @@ async fn a_peer_that_never_answers_is_tried_as_often_as_the_contract_says() {
     let app = App::echo().await;
     let (caller, callee) = net.pair(app.port).await;
     assert_eq!(caller.ask(get("/v1.0/invoke/callee/method/m")).await.status, 200);
-    // Killed: its name stays for a while, nobody listens.
+    // Killed: its registration stays for a while, without a listener.
     drop(callee);
     let answer = caller.ask(get("/v1.0/invoke/callee/method/m")).await;
     let message = answer.error(500, "ERR_DIRECT_INVOKE");
@@ -232,7 +232,7 @@ async fn instances_share_the_calls_and_one_may_leave() {
     }
     assert_eq!(share.len(), 2, "{share:?}");
     assert!(share.values().all(|n| *n >= 5), "{share:?}");
-    // Killed, not drained: calls that may be repeated go to the other.
+    // Killed without drain: retryable calls go to the other one.
     drop(second);
     for _ in 0..10 {
         assert_eq!(call().await, "one");
@@ -261,7 +261,7 @@ async fn a_call_under_way_when_the_peer_drains_is_finished() {
     });
     eventually(async || app.calls() == 1).await;
     callee.shutdown.begin();
-    // The drain has begun once new connections are refused; the open call is not touched.
+    // The drain has begun once new connections are refused; the open call continues.
     let refused = async || {
         TcpStream::connect(("127.0.0.1", callee.ports.internal))
             .await

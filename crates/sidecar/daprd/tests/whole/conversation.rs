@@ -1,4 +1,4 @@
-//! Conversations through both APIs.
+//! The conversation API over both protocols.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -160,7 +160,7 @@ async fn what_makes_no_sense_has_the_codes_of_the_contract() {
     assert_eq!(outcome.status.code(), Code::InvalidArgument);
 }
 
-/// A provider that fails as often as it is told before it answers.
+/// A provider that fails this often before it answers.
 async fn provider(failures: usize) -> (App, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);

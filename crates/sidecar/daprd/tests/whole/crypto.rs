@@ -1,4 +1,4 @@
-//! Cryptography through both APIs: documents that stream, and single operations with keys.
+//! The cryptography API over both protocols: streamed documents, and single operations with keys.
 
 use bytes::Bytes;
 use futures::stream;
@@ -94,11 +94,11 @@ async fn decrypt(node: &Node, document: &[u8], piece: usize) -> Outcome {
     grpc::call(node.ports.grpc, &format!("{GRPC}DecryptAlpha1"), &[], &pieces).await
 }
 
-/// What the pieces of an answer add up to, after their numbers were checked.
+/// The concatenated pieces of a response, after a check of their numbers.
 fn payload(outcome: &Outcome) -> Vec<u8> {
     let mut all = Vec::new();
     for (message, expected) in outcome.messages.iter().zip(0_u64..) {
-        // Both kinds of answers have the same shape.
+        // Both kinds of responses have the same shape.
         let payload = proto::EncryptResponse::decode(message.clone())
             .unwrap()
             .payload
@@ -190,7 +190,7 @@ async fn a_client_may_send_everything_before_it_reads() {
         .resource(&component())
         .start()
         .await;
-    // More than the buffers of both sockets hold.
+    // More than the buffers of both sockets.
     let length = 24 << 20;
     let mut sent = format!(
         "PUT {ENCRYPT} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\

@@ -110,7 +110,7 @@ async fn redirects_that_send_anything_but_a_question_elsewhere_are_the_callers()
         ("GET", "301/elsewhere", 1),
         ("GET", "302/elsewhere", 1),
         ("GET", "307/elsewhere", 1),
-        // To itself, until the limit.
+        // Redirects to itself, up to the limit.
         ("GET", "302/here", 11),
     ] {
         let before = app.calls();
@@ -183,7 +183,7 @@ async fn no_method_leads_out_of_an_endpoint() {
         assert_eq!(answer.status, 200, "{method}: {}", answer.text());
         assert_eq!(app.last().target, target);
     }
-    // Whoever names a URL has no headers of an endpoint to lose.
+    // A call by URL has no endpoint headers that could leak.
     let url = format!("http://127.0.0.1:{}/base/v1", app.port);
     let answer = node
         .ask(get(&format!("/v1.0/invoke/{url}/method/..;/admin")))
@@ -241,13 +241,13 @@ async fn an_endpoint_is_called_by_url() {
         .ask(request("GET", "/base/teapot", &[&header], Body::Empty))
         .await;
     assert_eq!(answer.status, 418);
-    // Nobody there.
+    // No listener.
     app.stop().await;
     let answer = node.ask(get(&format!("/v1.0/invoke/{base}/method/m"))).await;
     answer.error(500, "ERR_DIRECT_INVOKE");
 }
 
-/// A server certificate for 127.0.0.1 below a root of its own.
+/// A server certificate for 127.0.0.1 with its own root.
 struct Tls {
     root: String,
     chain: Vec<rustls::pki_types::CertificateDer<'static>>,
@@ -279,7 +279,7 @@ impl Tls {
         }
     }
 
-    /// A server that wants clients to show a certificate of the same root.
+    /// A server that requires client certificates of the same root.
     fn server(&self) -> rustls::ServerConfig {
         use rustls::pki_types::pem::PemObject;
         let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());

@@ -1,4 +1,4 @@
-//! Peers that are older than this sidecar, or out of their mind.
+//! Peers of older versions, and peers that violate the protocol.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -35,7 +35,7 @@ fn values(map: &HashMap<String, ListStringValue>, name: &str) -> Vec<String> {
     found.map(|(_, list)| list.values.clone()).unwrap_or_default()
 }
 
-/// A sidecar from before calls were streamed.
+/// A sidecar from before streamed calls.
 async fn old(request: Request<Incoming>) -> Response<Body> {
     if request.uri().path() != UNARY {
         return grpc::failure(&Status::unimplemented("unknown method CallLocalStream"));
@@ -164,7 +164,7 @@ async fn answers_that_make_no_sense_are_failures_and_the_next_call_works() {
     }
     let empty = Answer::read(call("empty").await).await;
     assert_eq!((empty.status.as_u16(), empty.text()), (200, ""));
-    // What goes wrong behind the head cuts the body, or fails the call when it is known in time.
+    // An error after the head cuts the body, or fails the call if it is detected in time.
     for method in ["gap", "twice"] {
         let sent = get(&format!("/v1.0/invoke/callee/method/{method}"));
         let Ok(response) = send(caller.ports.http, sent).await else {

@@ -1,4 +1,4 @@
-//! Who may use the APIs, and how much of them.
+//! Access to the APIs, and their limits.
 
 mod heads;
 
@@ -53,7 +53,7 @@ async fn the_api_token_is_required_and_goes_no_further() {
     drop(callee);
 }
 
-/// Whoever is on the machine has all of 127.0.0.0/8, as other machines have the others of its addresses.
+/// Local clients may use all of 127.0.0.0/8.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn the_apis_listen_where_they_are_told_to() {
@@ -224,7 +224,7 @@ async fn browsers_of_allowed_origins_may_call() {
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
     }
-    // What is answered depends on the origin, also for those who sent none or another.
+    // The response depends on the origin, also for requests without one or with another.
     for headers in [&[][..], &["origin: https://evil.example"]] {
         let answer = node
             .ask(request("GET", "/v1.0/metadata", headers, Body::Empty))
@@ -241,7 +241,7 @@ async fn browsers_of_allowed_origins_may_call() {
         .ask(request("OPTIONS", "/v1.0/metadata", &lower, Body::Empty))
         .await;
     assert_eq!(answer.header("access-control-allow-methods"), Some("PATCH"));
-    // Without a method it is no preflight.
+    // Without a method it is not a preflight.
     let none = ["origin: https://shop.example", "access-control-request-method: "];
     let answer = node
         .ask(request("OPTIONS", "/v1.0/metadata", &none, Body::Empty))
@@ -254,7 +254,7 @@ async fn browsers_of_allowed_origins_may_call() {
             "{origin}"
         );
     }
-    // So is what is refused before anything else is looked at.
+    // So do requests that are refused first of all.
     let traced = net
         .sidecar("traced")
         .flag("--allowed-origins=https://shop.example")
@@ -285,7 +285,7 @@ async fn browsers_of_allowed_origins_may_call() {
     let open = net.sidecar("open").flag("--allowed-origins=*").start().await;
     let answer = open.ask(preflight("https://anything.example")).await;
     assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
-    // Without the flag nothing is said about origins.
+    // Without the flag, responses have no CORS headers.
     let off = net.sidecar("off").start().await;
     let answer = off
         .ask(request(
@@ -391,7 +391,7 @@ async fn one_call_at_a_time_means_until_its_last_byte() {
         within(open.frame()).await.unwrap().unwrap().into_data().unwrap(),
         "begun"
     );
-    // The head is out, the body is not: others wait, wherever they come from.
+    // The head is sent, the body is not: other calls wait, whatever their source.
     let others: Vec<_> = [caller.ports.http, callee.ports.http]
         .into_iter()
         .map(|port| {
@@ -437,7 +437,7 @@ async fn calls_that_fail_give_their_place_back() {
     for _ in 0..3 {
         assert_eq!(call().await, 500);
     }
-    // A client that leaves while its call waits, or while it runs, leaves no gap either.
+    // A client that disconnects while its call waits or runs releases its slot.
     let app = App::listen(port, |request| async move {
         if request.uri().path() == "/stuck" {
             std::future::pending::<()>().await;
@@ -455,7 +455,7 @@ async fn calls_that_fail_give_their_place_back() {
         eventually(async || app.calls() == expected).await;
         stuck.abort();
         assert!(stuck.await.unwrap_err().is_cancelled());
-        // The next one gets in as soon as the place is free.
+        // The next one starts as soon as the slot is free.
     }
     assert_eq!(call().await, 200);
     drop(callee);
@@ -467,7 +467,7 @@ async fn messages_of_more_fields_than_there_may_be_are_refused_before_they_are_d
     let node = net.sidecar("a").start().await;
     let path = "/dapr.proto.runtime.v1.Dapr/GetBulkState";
     for (count, code) in [(131_072, Code::ResourceExhausted), (16, Code::FailedPrecondition)] {
-        // No store has this name: what is decoded is refused for that.
+        // The store does not exist, so decodable requests are refused for that reason.
         let request = GetBulkStateRequest {
             store_name: "none".to_owned(),
             keys: vec![String::new(); count],

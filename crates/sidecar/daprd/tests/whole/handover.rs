@@ -1,4 +1,5 @@
-//! Fleets of our own sidecars and placement: hosts that come, leave and are killed under load, and placement that is gone.
+//! Fleets of Outrigger sidecars and placement under load: hosts that join, leave and are killed, and a
+//! placement outage.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use crate::common::fleet::{ACTORS, Fleet, HANDOVER, HANDOVER_WHILE_WELL, Load, c
 use crate::common::{Control, Node, Replicas, eventually, get, post, within};
 use crate::placements::is_of_contract;
 
-/// Times that a reminder is to come while hosts come and go.
+/// Number of times that a reminder should fire while hosts change.
 const TIMES: usize = 20;
 
 async fn hosts_are_replaced(fleet: &Fleet) -> (usize, Vec<String>) {
@@ -45,8 +46,8 @@ async fn hosts_are_replaced(fleet: &Fleet) -> (usize, Vec<String>) {
     (made, failed)
 }
 
-/// Invariant: hosts that leave one after the other, each replaced, fail no call, run none twice, and no actor is in two
-/// places. A reminder comes as often as it is to come.
+/// Invariant: a rolling replacement of hosts fails no call and runs none twice, no actor is active in two
+/// places, and a reminder fires the right number of times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_restart_under_load_fails_no_call() {
     let fleet = Fleet::new().await;
@@ -59,8 +60,8 @@ async fn a_rolling_restart_under_load_fails_no_call() {
     assert_eq!(numbered.count(), made, "each call ran");
 }
 
-/// Invariant: without handover, a rolling restart fails calls with the contract's error at most, no actor is in two places,
-/// and a reminder comes as often as it is to come.
+/// Invariant: without handover, a rolling restart fails calls only with the contract's error, no actor is
+/// active in two places, and a reminder fires the right number of times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_restart_without_handover_fails_as_the_contract_says() {
     let fleet = Fleet::of(Control::start().await, false);
@@ -69,13 +70,14 @@ async fn a_rolling_restart_without_handover_fails_as_the_contract_says() {
     assert!(strange.is_empty(), "of {made}: {strange:?}");
 }
 
-/// How long there is no placement: longer than all that could end actors, or as many seconds as `OUTAGE_SECONDS` says.
+/// Length of the placement outage: longer than any timeout that could deactivate actors, or `OUTAGE_SECONDS`.
 fn outage() -> Duration {
     let seconds = std::env::var("OUTAGE_SECONDS").map_or(4, |text| text.parse().expect("a number"));
     Duration::from_secs(seconds)
 }
 
-/// Invariant: a host that is killed in a turn fails that call, which is not run again, and its actors live on elsewhere.
+/// Invariant: killing a host during a turn fails that call, which is not repeated, and its actors move to
+/// other hosts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_killed_in_a_turn_fails_that_call_alone() {
     let fleet = Fleet::new().await;
@@ -92,7 +94,7 @@ async fn a_host_killed_in_a_turn_fails_that_call_alone() {
     fleet.seen.gone("first");
     let answer = within(hanging).await.unwrap();
     assert_eq!(answer.status, 500, "{}", answer.text());
-    // Later than that: the actor would move here, if this is its place, and its turn be cut off and begun again.
+    // Started later, because otherwise the actor might move here, and its turn would be aborted and repeated.
     let _second = fleet.host("second").await;
     eventually(async || call(&caller, 1, "").await.text() == "second").await;
     assert!(
@@ -102,7 +104,8 @@ async fn a_host_killed_in_a_turn_fails_that_call_alone() {
     fleet.seen.check();
 }
 
-/// Invariant: without all three placements, actors go on where they are, for callers too; with it again they are where they were.
+/// Invariant: while all three placements are down, actors stay where they are and callers find them;
+/// afterwards too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn actors_go_on_while_all_placements_are_gone() {
     let mut replicas = Replicas::start(true).await;
@@ -141,20 +144,20 @@ async fn actors_go_on_while_all_placements_are_gone() {
     for actor in 0..ACTORS {
         assert_eq!(call(&caller, actor, "").await.status, 200);
     }
-    // And what comes takes its part.
+    // A new host gets its share.
     let _third = fleet.host_by("third", &replicas.flag()).await;
     eventually(async || fleet.seen.ended.load(Ordering::SeqCst) > ended).await;
     fleet.seen.check();
 }
 
-/// Invariant: no call waits for the turns of other actors when a host comes, whether its actor moves or stays.
+/// Invariant: when a host joins, no call waits for turns of other actors, whether its actor moves or stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_for_the_long_turns_of_others() {
     let fleet = Fleet::new().await;
     let (_app, _first) = fleet.host("first").await;
     let caller = Arc::new(fleet.caller().await);
     eventually(async || call(&caller, 0, "").await.status == 200).await;
-    // Those of them that move may be cut off, and are not made again then.
+    // Turns of moving actors may be aborted, and are not repeated then.
     let mut turns = JoinSet::new();
     for actor in 0..ACTORS {
         let caller = Arc::clone(&caller);
@@ -185,7 +188,8 @@ async fn nobody_waits_for_the_long_turns_of_others() {
     }
 }
 
-/// Invariant: an app that is not well any more keeps its actors until their turns have ended; only then others have them.
+/// Invariant: an app that becomes unhealthy keeps its actors until their turns have ended; other hosts get
+/// them only then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_app_that_is_not_well_ends_its_turns_before_others_begin() {
     let mut fleet = Fleet::new().await;
@@ -207,7 +211,7 @@ async fn an_app_that_is_not_well_ends_its_turns_before_others_begin() {
     });
     eventually(async || fleet.seen.hanging.load(Ordering::SeqCst)).await;
     fleet.seen.unhealthy.lock().unwrap().insert("first".to_owned());
-    // It is not told of their end any more.
+    // The app is not asked to deactivate them.
     fleet.seen.gone("first");
     let hosted =
         async || first.ask(get("/v1.0/metadata")).await.json()["actorRuntime"]["activeActors"].clone();
@@ -226,7 +230,7 @@ async fn an_app_that_is_not_well_ends_its_turns_before_others_begin() {
     fleet.seen.check();
 }
 
-/// Invariant: one sidecar that does not hand over brings all back to rounds as Dapr has them, in which calls wait.
+/// Invariant: one sidecar without handover makes placement fall back to Dapr's rounds, in which calls wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mixed_fleet_falls_back() {
     let mut fleet = Fleet::new().await;
@@ -250,10 +254,10 @@ async fn a_mixed_fleet_falls_back() {
     fleet.seen.check();
 }
 
-/// Actors that are called all the time: so many that some move and some stay.
+/// Actors under constant load: enough for some to move and some to stay.
 const BUSY: usize = 16;
 
-/// Calls each of them again and again at a node, until told to stop; the actors that `host` has answered for.
+/// Calls each of them repeatedly at a node until stopped; returns the actors for which `host` has answered.
 fn call_all(
     node: &Arc<Node>,
     host: &'static str,
@@ -264,7 +268,7 @@ fn call_all(
         let (node, stop, answered) = (Arc::clone(node), Arc::clone(stop), Arc::clone(&answered));
         tasks.spawn(async move {
             while !stop.load(Ordering::SeqCst) {
-                // One that waits at a host that gives its actors up waits there for long.
+                // A call to a host that gives its actors up may wait there for long.
                 let called = tokio::time::timeout(Duration::from_secs(1), call(&node, actor, ""));
                 if called.await.is_ok_and(|answer| answer.text() == host) {
                     answered.lock().unwrap().insert(actor);
@@ -276,8 +280,8 @@ fn call_all(
     (tasks, answered)
 }
 
-/// Invariant: a host whose app takes longer to end the actors that move than placement waits has no turn of the others beside
-/// the host that they were given to.
+/// Invariant: a host whose app takes longer to deactivate moving actors than placement waits runs no turn
+/// concurrently with the new host.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_hands_over_for_too_long_gives_the_others_up() {
     let control = Control::with_placement(&["--handover", "--disseminate-timeout=3s"]).await;
@@ -288,7 +292,7 @@ async fn a_host_that_hands_over_for_too_long_gives_the_others_up() {
         eventually(async || call(&first, actor, "").await.status == 200).await;
     }
     fleet.seen.slow.store(true, Ordering::SeqCst);
-    // For good: on a busy machine the other one may take as long afterwards.
+    // Never reset, because on a busy machine the other host may take as long afterwards.
     fleet.seen.given_up.store(true, Ordering::SeqCst);
     let (_other_app, second) = fleet.host("second").await;
     let stop = Arc::default();
@@ -296,7 +300,7 @@ async fn a_host_that_hands_over_for_too_long_gives_the_others_up() {
     let (mut there, answered) = call_all(&Arc::new(second), "second", &stop);
     eventually(async || answered.lock().unwrap().len() == BUSY).await;
     fleet.seen.slow.store(false, Ordering::SeqCst);
-    // It comes back, and takes its part.
+    // It rejoins and gets its share.
     let ended = fleet.seen.ended.load(Ordering::SeqCst);
     eventually(async || {
         fleet.seen.ended.load(Ordering::SeqCst) > ended + BUSY && !fleet.seen.on("first").is_empty()

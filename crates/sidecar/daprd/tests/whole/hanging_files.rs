@@ -1,4 +1,4 @@
-//! A file system that does not answer, and a sidecar that is told to stop while it waits for it.
+//! An unresponsive file system, and a sidecar that is stopped while it waits for it.
 #![cfg(target_os = "linux")]
 
 use std::fs::File;
@@ -11,14 +11,14 @@ use tempfile::TempDir;
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A mounted file system whose server says nothing.
+/// A mounted file system whose server never answers.
 struct Hanging {
     folder: TempDir,
     _server: File,
 }
 
 impl Hanging {
-    /// Nothing where this user may not mount any.
+    /// `None` if this user may not mount it.
     fn mount() -> Option<Self> {
         let server = File::options().read(true).write(true).open("/dev/fuse").ok()?;
         let folder = tempfile::tempdir().unwrap();
@@ -43,7 +43,7 @@ impl Drop for Hanging {
     }
 }
 
-/// Whether a process has said what it does on SIGTERM.
+/// Whether a process has a SIGTERM handler.
 fn handles_sigterm(id: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
@@ -78,7 +78,7 @@ fn start(folder: &Path, flag: &str) -> Child {
         .unwrap()
 }
 
-/// Ends a process with SIGTERM; how it ended, and how long that took.
+/// Ends a process with SIGTERM; returns its exit status and the time it took.
 fn terminate(child: &mut Child) -> (ExitStatus, Duration) {
     let begin = Instant::now();
     let sent = Command::new("kill").arg(child.id().to_string()).status().unwrap();
@@ -91,7 +91,7 @@ fn terminate(child: &mut Child) -> (ExitStatus, Duration) {
     (ended.unwrap(), begin.elapsed())
 }
 
-/// Opening a named pipe waits for a reader: neither the start nor the end does.
+/// Opening a named pipe blocks until there is a reader; neither start nor shutdown may wait for that.
 #[test]
 fn a_log_file_that_nobody_reads_holds_nothing_up() {
     let folder = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ fn a_log_file_that_nobody_reads_holds_nothing_up() {
     let (ended, time) = terminate(&mut child);
     assert_eq!(ended.code(), Some(0), "after {time:?}");
 
-    // A reader gets everything, also what was logged before it came.
+    // A reader gets everything, including earlier log lines.
     let mut child = start(folder.path(), "--log-file=pipe");
     until("it listens to signals", || handles_sigterm(child.id()));
     let reader = File::open(pipe).unwrap();
@@ -133,7 +133,7 @@ fn a_start_that_waits_for_a_file_system_ends_on_sigterm() {
         until("it listens to signals", || handles_sigterm(child.id()));
         let (ended, time) = terminate(&mut child);
         let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
-        // In order, and not because waiting for the file ended with an error.
+        // Gracefully, not because waiting for the file failed.
         assert_eq!(ended.code(), Some(0), "{flag}: after {time:?}: {log}");
         assert!(!log.contains("does not answer"), "{flag}: after {time:?}: {log}");
     }

@@ -1,4 +1,4 @@
-//! Components that come, change and go with their files while the sidecar runs.
+//! Components that are added, changed and removed with their files while the sidecar runs.
 
 mod policies;
 
@@ -34,7 +34,7 @@ fn plan(net: &Net) -> Plan<'_> {
     net.sidecar("me").spec(FEATURE)
 }
 
-/// Writes as deployment tools do: the file is there whole or not at all.
+/// Writes a file atomically, like deployment tools.
 fn put(node: &Node, file: &str, text: &str) {
     let new = node.folder().join("new");
     std::fs::write(&new, text).unwrap();
@@ -45,7 +45,7 @@ fn delete(node: &Node, file: &str) {
     std::fs::remove_file(node.resources().join(file)).unwrap();
 }
 
-/// Names and types of what runs, sorted.
+/// Names and types of the running components, sorted.
 async fn listed(node: &Node) -> Vec<(String, String)> {
     let metadata = node.ask(get("/v1.0/metadata")).await.json();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -124,7 +124,7 @@ async fn components_follow_their_files() {
     node.stop().await.unwrap();
 }
 
-/// An endpoint that leads to an app.
+/// An endpoint for an app.
 fn endpoint(name: &str, port: u16) -> String {
     format!(
         "apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: {name}\nspec:\n  baseUrl: \

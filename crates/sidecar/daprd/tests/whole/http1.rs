@@ -1,4 +1,4 @@
-//! HTTP/1.1 as clients and apps speak it.
+//! HTTP/1.1 of clients and apps.
 
 use http::{Method, Response};
 use outrigger_transport::body::Body;
@@ -15,7 +15,7 @@ fn endpoint(name: &str, port: u16) -> String {
     )
 }
 
-/// Asks with a request as it is written.
+/// Sends a request verbatim.
 async fn written(node: &Node, request: &str) -> String {
     let request = format!("{request}\r\nhost: a\r\nconnection: close\r\n\r\n");
     raw(node.ports.http, request.as_bytes()).await
@@ -45,7 +45,7 @@ async fn what_curl_and_browsers_send_raw_reaches_the_app() {
         ] {
             let answer = written(node, &format!("GET /v1.0/invoke/{id}/method/{sent} HTTP/1.1")).await;
             assert!(answer.starts_with("HTTP/1.1 200"), "{id} {sent}: {answer}");
-            // The client of endpoints escapes what is not ASCII.
+            // The client of endpoints escapes non-ASCII characters.
             let seen = if id == "outside" {
                 seen.replace('é', "%C3%A9")
             } else {
@@ -188,9 +188,9 @@ async fn a_malformed_body_is_the_fault_of_the_request() {
             stream.write_all(b"1\r\na\r\n").await.unwrap();
             stream.write_all(end.as_bytes()).await.unwrap();
             let mut answer = String::new();
-            // The rest of what was sent may make the kernel take the connection back.
+            // Unread data may make the kernel reset the connection.
             let _closed = within(stream.read_to_string(&mut answer)).await;
-            // The app may have begun to answer what came before: then the answer has no end.
+            // The app may have begun to answer the previous request; then that response is truncated.
             let is_cut = answer.starts_with("HTTP/1.1 200") && !answer.ends_with("0\r\n\r\n");
             assert!(
                 answer.starts_with("HTTP/1.1 400") || is_cut,
@@ -255,7 +255,7 @@ async fn a_client_may_close_its_half_behind_the_request() {
     let request = "POST /v1.0/invoke/callee/method/m HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
     stream.write_all(request.as_bytes()).await.unwrap();
     stream.shutdown().await.unwrap();
-    // Who has noticed it looks in this way whether the client is still there.
+    // This detects whether the client is still connected.
     let mut interim = [0; INTERIM.len()];
     within(stream.read_exact(&mut interim)).await.unwrap();
     assert_eq!(interim, INTERIM.as_bytes());
@@ -269,7 +269,7 @@ async fn a_client_may_close_its_half_behind_the_request() {
     );
 }
 
-/// Answers 101 to everything, and then speaks something else.
+/// Answers 101 to every request, then switches the protocol.
 async fn switching() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -300,7 +300,7 @@ async fn an_app_may_not_switch_protocols() {
         }
     }
 
-    // Whoever names the status expects it.
+    // A policy that names the status expects it.
     let retry = "policy: constant, duration: 1ms, maxRetries: 1, matching: {httpStatusCodes: \"101\"}";
     let policy = format!(
         "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
@@ -311,7 +311,7 @@ async fn an_app_may_not_switch_protocols() {
     assert_eq!((answer.status.as_u16(), answer.text()), (101, ""));
 }
 
-/// The kernel's timer of the sidecar's end of a connection: 2 is that of keep-alive.
+/// The kernel timer of the sidecar's end of a connection: 2 means keep-alive.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn vanished_peers_are_noticed_on_every_port() {

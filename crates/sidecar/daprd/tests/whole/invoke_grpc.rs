@@ -1,4 +1,4 @@
-//! Calls where one side, or both, speak gRPC: what each side's terms become in the other's.
+//! Calls with gRPC on one side or both, and the mapping between gRPC and HTTP.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::common::{App, Net, Node, app, get, grpc, post, request};
 
-/// An app that speaks gRPC: invocations are kept, and answered by `answer`.
+/// A gRPC app that records invocations and answers them with `answer`.
 struct GrpcApp {
     app: App,
     invocations: Arc<Mutex<Vec<InvokeRequest>>>,
@@ -144,7 +144,7 @@ async fn an_http_failure_is_a_status_with_its_code_and_words() {
         assert_eq!((info.reason.as_str(), info.domain.as_str()), (phrase, "dapr.io"));
         assert_eq!(info.metadata["http.code"], http.to_string());
         assert_eq!(info.metadata["http.error_message"], words[..63]);
-        // SDKs look for these in front of the status.
+        // SDKs read these before the status.
         assert!(!outcome.headers.contains_key("grpc-status"));
         assert_eq!(outcome.header("dapr-http-status"), Some(&*http.to_string()));
         assert_eq!(outcome.header("dapr-content-type"), Some("text/plain"));
@@ -316,7 +316,7 @@ async fn a_grpc_failure_is_json_for_an_http_caller() {
         (15, 500),
         (16, 401),
     ] {
-        // Apps of gRPC have no streams of events: who asks for one is answered as others are.
+        // gRPC apps have no event streams, so this header makes no difference.
         for accept in ["accept: */*", "accept: text/event-stream"] {
             let path = format!("/v1.0/invoke/callee/method/{code}");
             let answer = caller.ask(request("GET", &path, &[accept], Body::Empty)).await;
@@ -374,12 +374,12 @@ async fn what_cannot_be_called_is_an_error_of_the_contract() {
         outcome.status
     );
     assert_eq!(app.calls(), 0);
-    // Large payloads are cut by the limit of messages, not by the process.
+    // Large payloads are limited by the message size only.
     let large = "x".repeat(5 << 20);
     let outcome = grpc::invoke(caller.ports.grpc, "callee", "m", &[], &large).await;
     assert_ne!(outcome.status.code(), Code::Ok);
     assert_eq!(app.calls(), 0);
-    // Binary metadata that is not base64 is no reason to fail.
+    // Binary metadata that is not valid base64 does not fail the call.
     let outcome = grpc::invoke(caller.ports.grpc, "callee", "m", &[("x-bin", "!")], "fine").await;
     let response: InvokeResponse = outcome.message();
     assert_eq!(data(&response), "fine");
@@ -452,7 +452,7 @@ async fn an_http_caller_with_a_body_of_grpc_is_an_http_caller() {
             (seen.header("dapr-cookie"), seen.header("cookie")),
             (Some("a=1"), None)
         );
-        // One who speaks gRPC keeps the names.
+        // gRPC callers keep the names.
         grpc::invoke(node.ports.grpc, "callee", "m", &[("cookie", "a=1")], "").await;
         let seen = app.app.last();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Calls between HTTP apps: who is called, what arrives, what comes back.
+//! Calls between HTTP apps: targets, requests and responses.
 
 mod protocol;
 
@@ -53,7 +53,7 @@ async fn the_target_header_takes_the_whole_path_as_method_and_is_not_forwarded()
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(app.last().target, "/a/b?c=d");
     assert!(!app.last().headers.contains_key("dapr-app-id"));
-    // The header is stronger than the path.
+    // The header takes precedence over the path.
     let both = request(
         "GET",
         "/v1.0/invoke/nobody/method/x",
@@ -77,7 +77,7 @@ async fn basic_authentication_names_the_target_and_is_forwarded() {
         app.last().header("authorization"),
         header.split_once(": ").map(|h| h.1)
     );
-    // Somebody else's credentials name nobody.
+    // Other credentials name no target.
     let other = basic("admin", "callee");
     let answer = caller.ask(request("GET", "/who", &[&other], Body::Empty)).await;
     answer.error(404, "ERR_DIRECT_INVOKE");
@@ -422,7 +422,7 @@ async fn a_target_in_another_namespace_is_not_the_one_here() {
     let _here = net.sidecar("callee").app(here.port).start().await;
     let other = net.sidecar("callee").app(there.port).env("NAMESPACE", "other");
     let other = other.start().await;
-    // The file of names does not tell namespaces apart, as the contract has it; identity and self-calls do.
+    // As in the contract, the name file does not distinguish namespaces; identities and self-calls do.
     let answer = other.ask(get("/v1.0/invoke/callee.other/method/m")).await;
     assert_eq!(answer.status, 200);
     assert_eq!((here.calls(), there.calls()), (0, 1));

@@ -1,4 +1,4 @@
-//! Bodies that flow while the call is open: nothing waits for an end that may never come.
+//! Bodies that are streamed while the call is open, without waiting for their end.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -55,7 +55,7 @@ async fn events_leave_one_by_one() {
         }
     })
     .await;
-    // The first request is the sidecar's own look at the app's configuration, unless it is told not to.
+    // By default the first request is the sidecar's own for the app's configuration.
     let callee = net
         .sidecar("callee")
         .app(app.port)
@@ -117,7 +117,7 @@ async fn a_large_body_arrives_whole() {
     assert_eq!(received, TOTAL);
 }
 
-/// Sends until nobody takes more; returns the bytes taken.
+/// Sends until backpressure stops it; returns the number of bytes accepted.
 async fn flood(sender: &mpsc::Sender<Result<Bytes, outrigger_transport::body::BoxError>>) -> usize {
     let block = block(0, 64 * 1024);
     let mut taken = 0;
@@ -157,7 +157,7 @@ async fn a_slow_app_slows_the_client_down_instead_of_filling_memory() {
         Answer::read(sent.await.unwrap()).await
     });
     let taken = flood(&sender).await;
-    // Socket buffers, flow-control windows and one replay buffer; the point is that it ends.
+    // Socket buffers, flow-control windows and one replay buffer; what matters is that there is a limit.
     assert!(taken < 48 * 1024 * 1024, "{taken} bytes are held somewhere");
     reading.send(true).unwrap();
     drop(sender);
@@ -170,7 +170,7 @@ struct DropNotice(mpsc::UnboundedSender<()>);
 
 impl Drop for DropNotice {
     fn drop(&mut self) {
-        // Nobody listens any more when the test is over.
+        // The receiver is gone when the test is over.
         let _over = self.0.send(());
     }
 }
@@ -244,7 +244,7 @@ async fn an_app_that_dies_in_mid_body_breaks_the_response_off() {
         async move {
             let (sender, body) = fed();
             tokio::spawn(async move {
-                // The sidecar's own look at the app ends with the test.
+                // The sidecar's own request to the app ends with the test.
                 let _sent = sender.send(Ok("the first half".into())).await;
                 gate.wait_for(|dead| *dead).await.unwrap();
                 let _sent = sender.send(Err("the app crashed".into())).await;
@@ -302,6 +302,6 @@ async fn a_client_that_breaks_off_its_upload_does_not_look_finished_to_the_app()
         !within(results.recv()).await.unwrap(),
         "the app took half for the whole"
     );
-    // The caller's own connection is broken; nothing is asked of its answer.
+    // The caller's connection is broken, so its response does not matter.
     call.abort();
 }

@@ -1,4 +1,5 @@
-//! Jobs of whole sidecars: scheduled through both APIs, kept and triggered by a real scheduler, handled by apps.
+//! Jobs of whole sidecars: scheduled over both protocols, stored and triggered by a real scheduler, handled
+//! by apps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +26,7 @@ async fn schedule(node: &Node, name: &str, job: &Value) -> Answer {
         .await
 }
 
-/// A job that was taken.
+/// Schedules a job, which must be accepted.
 async fn scheduled(node: &Node, name: &str, job: &Value) {
     let answer = schedule(node, name, job).await;
     assert_eq!(answer.status, 204, "{}", answer.text());
@@ -40,7 +41,7 @@ async fn call(node: &Node, method: &str, message: &impl Message) -> grpc::Outcom
     grpc::unary(node.ports.grpc, &path, &[], message).await
 }
 
-/// An app that answers jobs with what `status` says of the path and how often that came before.
+/// An app that answers jobs with `status`, given the path and the number of earlier requests.
 async fn handling(status: impl Fn(&str, usize) -> u16 + Send + Sync + 'static) -> App {
     let (status, seen) = (Arc::new(status), Arc::<std::sync::Mutex<Vec<String>>>::default());
     App::start(move |request: Request<Incoming>| {
@@ -237,8 +238,8 @@ async fn over_grpc_a_job_carries_any_message() {
     assert_eq!(again.status.code(), Code::InvalidArgument);
 }
 
-/// Invariant: a job whose app answers failure is tried again as often as its failure policy says, and is over then; a job that
-/// the app does not know is over at once.
+/// Invariant: a failing job is retried as its failure policy says and then ends; a job unknown to the app
+/// ends at once.
 #[tokio::test]
 async fn a_job_that_the_app_fails_at_follows_its_policy() {
     let (net, control) = (Net::plain(), Control::start().await);
@@ -266,7 +267,7 @@ async fn a_job_that_the_app_fails_at_follows_its_policy() {
     assert_eq!(counts, [3, 1, 1]);
 }
 
-/// Invariant: a job that was taken is triggered, late rather than never, although its scheduler was killed.
+/// Invariant: an accepted job is triggered, late rather than never, even if its scheduler was killed.
 #[tokio::test]
 async fn a_scheduler_that_was_killed_goes_on_where_it_was() {
     let (net, mut control) = (Net::plain(), Control::start().await);
@@ -286,7 +287,7 @@ async fn a_scheduler_that_was_killed_goes_on_where_it_was() {
     eventually(async || times(&app, "/job/after") == 1).await;
 }
 
-/// Invariant: what a sidecar was killed over is triggered again, beside whichever sidecar of the app is there.
+/// Invariant: triggers in flight at a killed sidecar are repeated at another sidecar of the app.
 #[tokio::test]
 async fn a_job_that_a_killed_sidecar_had_comes_again() {
     let (net, control) = (Net::plain(), Control::start().await);

@@ -1,4 +1,4 @@
-//! Start, health, metadata, end.
+//! Start, health, metadata and shutdown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,7 +123,7 @@ async fn the_public_port_tells_and_does_nothing() {
     assert!(!node.is_over());
 }
 
-/// A call that stays open until the gate opens.
+/// An app whose calls stay open until the gate opens.
 async fn slow_app() -> (tokio::sync::watch::Sender<bool>, App) {
     let (go, gate) = tokio::sync::watch::channel(false);
     let app = App::start(move |request| {
@@ -234,7 +234,7 @@ async fn a_blocked_shutdown_goes_on_serving_for_its_time() {
     assert!(started.elapsed() >= Duration::from_secs(4));
 }
 
-/// An app whose health the test decides.
+/// An app whose health the test controls.
 async fn patient() -> (Arc<AtomicBool>, App) {
     let well = Arc::new(AtomicBool::new(true));
     let state = Arc::clone(&well);
@@ -249,7 +249,7 @@ async fn patient() -> (Arc<AtomicBool>, App) {
     (well, app)
 }
 
-/// One late answer of a slow machine does not make the app unhealthy.
+/// One late response on a slow machine does not make the app unhealthy.
 const PROBES: [&str; 4] = [
     "--enable-app-health-check",
     "--app-health-probe-interval=1",

@@ -1,4 +1,4 @@
-//! Locks through both APIs: one owner at a time, for a time, and what is refused.
+//! The lock API over both protocols: exclusive owners, expiry and errors.
 
 use outrigger_wire::runtime::v1::unlock_response::Status as Unlock;
 use outrigger_wire::runtime::v1::{TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse};
@@ -105,7 +105,7 @@ async fn what_cannot_be_done_has_the_codes_of_the_contract() {
     let bare = Net::plain().sidecar("bare").start().await;
     let whole = json!({"resourceId": "r", "lockOwner": "o", "expiryInSeconds": 1});
     for (node, path, body, status, code, message) in [
-        // What is wrong with the time is said first, even without any store.
+        // The expiry is validated first, even without a store.
         (
             &bare,
             "lock/s",

@@ -1,5 +1,5 @@
-//! Whole sidecars, their apps and their certificate authority in one process, on ports of their own: a file per
-//! behaviour.
+//! Whole sidecars, their apps and their certificate authority in one process, on private ports, with one file
+//! per behaviour.
 
 #![expect(unreachable_pub, reason = "modules of one binary")]
 #![expect(

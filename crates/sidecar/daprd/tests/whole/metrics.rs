@@ -1,4 +1,4 @@
-//! What the metrics server tells after calls.
+//! Metrics after calls.
 
 use http::Response;
 use outrigger_transport::body::Body;
@@ -212,7 +212,7 @@ async fn streams_of_the_api_are_not_counted() {
         failed(method, &[b""]).await;
         failed(method, &[]).await;
     }
-    // What is counted, after all that is not.
+    // A counted call, after uncounted ones.
     failed("GetConfiguration", &[b""]).await;
     eventually(async || count("GetConfiguration").await == Some(1.0)).await;
     node.counts("dapr_error_code_total", &[], 1.0).await;

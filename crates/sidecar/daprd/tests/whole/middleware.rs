@@ -1,4 +1,4 @@
-//! HTTP middleware: around the API, and around calls of the app.
+//! HTTP middleware around the API and around calls of the app.
 
 use std::fmt::{Debug, Write};
 use std::sync::Mutex;
@@ -26,7 +26,7 @@ fn component(name: &str, kind: &str, metadata: &[&str]) -> String {
     )
 }
 
-/// Keeps the lines of the API log of all sidecars of this process.
+/// Records the API log of all sidecars of this process.
 struct ApiLog(Mutex<Vec<String>>);
 
 impl Subscriber for &'static ApiLog {
@@ -67,7 +67,7 @@ fn pipeline(which: &str, handlers: &[(&str, &str)]) -> String {
     format!("  {which}:\n    handlers:\n{handlers}")
 }
 
-/// An app that answers with the target it was asked for, and the body.
+/// An app that answers with the target and the body of the request.
 async fn telling() -> App {
     App::start(|request: Request<Incoming>| async move {
         use http_body_util::BodyExt;
@@ -181,7 +181,7 @@ async fn bodies_pass_through_middleware_as_they_stream() {
     assert_eq!(answer.text(), long.to_uppercase());
     let length = long.len().to_string();
     assert_eq!(app.last().header("content-length"), Some(&*length));
-    // Of what is larger nobody knows the length in advance.
+    // The length of larger bodies is not known in advance.
     let large = "x".repeat(4 * 1024 * 1024 + 1);
     let answer = node.ask(post("/v1.0/invoke/me/method/x", large)).await;
     assert_eq!(answer.status, 200);
@@ -263,7 +263,8 @@ async fn requests_are_limited_by_client_and_path() {
     for method in ["m", "x1%2F..%2Fm", "%2Fm", "%6D"] {
         assert_eq!(node.ask(call(method)).await.status, 429, "{method}");
     }
-    // Whoever may claim to be somebody else has no limit: addresses count from configured proxies only.
+    // Addresses count only from configured proxies, so that a client cannot evade its limit by claiming
+    // another address.
     let other = request("GET", "/v1.0/metadata", &["x-forwarded-for: 10.0.0.1"], "");
     assert_eq!(node.ask(other).await.status, 429);
 }
@@ -286,7 +287,7 @@ async fn only_targets_that_match_are_let_through() {
     assert_eq!((refused.status.as_u16(), refused.text()), (400, "invalid router"));
 }
 
-/// A sidecar that lets nothing through but what matches a rule, beside an app that tells what it was asked.
+/// A sidecar that passes only requests matching a rule, with an app that echoes them.
 async fn ruled(net: &Net, app: &App, rule: &str) -> Node {
     net.sidecar("me")
         .app(app.port)

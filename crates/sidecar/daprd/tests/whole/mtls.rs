@@ -1,4 +1,4 @@
-//! Identity between sidecars: who may pose as whom, who may call what, and certificates that change under way.
+//! Identity between sidecars: impostors, access control, and certificates renewed under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,16 +20,16 @@ async fn sidecars_with_identities_call_each_other() {
         .await;
     assert_eq!((answer.status.as_u16(), answer.text()), (200, "over mTLS"));
     callee.counts("dapr_runtime_mtls_init_total", &[], 1.0).await;
-    // The internal port takes nobody without a certificate.
+    // The internal port refuses clients without a certificate.
     let plain = grpc_plain(&callee).await;
     assert!(plain, "clear text must not be answered");
 }
 
-/// Whether the internal server refuses clear text.
+/// Whether the internal server refuses cleartext.
 async fn grpc_plain(node: &Node) -> bool {
     let bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let answer = crate::common::client::raw(node.ports.internal, bytes).await;
-    // At most a TLS alert comes back, never HTTP/2 settings.
+    // At most a TLS alert is returned, never HTTP/2 settings.
     answer.len() < 9
 }
 
@@ -43,7 +43,8 @@ async fn an_impostor_is_not_spoken_to() {
         caller.ask(get("/v1.0/invoke/impostor/method/m")).await.status,
         200
     );
-    // Somebody rewrites the names: calls for `callee` now reach the impostor, whose certificate is genuine.
+    // An attacker rewrites the registration: calls for `callee` now reach the impostor, whose certificate is
+    // genuine.
     callee.stop().await.unwrap();
     net.register("callee", impostor.ports.internal);
     let fresh = net.sidecar("fresh").start().await;
@@ -73,7 +74,7 @@ async fn strangers_from_another_authority_are_refused() {
     let answer = stranger.ask(get("/v1.0/invoke/callee/method/m")).await;
     answer.error(500, "ERR_DIRECT_INVOKE");
     assert_eq!(app.calls(), 0);
-    // Nor does a sidecar without identity get through.
+    // A sidecar without identity is refused too.
     let plain = Net::plain();
     let naked = plain.sidecar("caller").start().await;
     plain.register("callee", callee.ports.internal);
@@ -127,7 +128,7 @@ const SECRET_FIRST: &str = r#"
 async fn guarded(net: &Net, app: &App, rules: &str) -> (Node, Node) {
     let callee: Plan<'_> = net.sidecar("callee").app(app.port).spec(rules);
     let callee = callee.start().await;
-    // Identities are issued for the trust domain that the Configuration names.
+    // Identities are issued for the trust domain in the Configuration.
     (net.sidecar("caller").start().await, callee)
 }
 
@@ -164,7 +165,7 @@ async fn callers_may_do_what_the_rules_say() {
     let stranger = net.sidecar("stranger").start().await;
     let answer = stranger.ask(get("/v1.0/invoke/callee/method/health")).await;
     answer.error(403, "ERR_DIRECT_INVOKE");
-    // Over gRPC too it is a failure of the call, with the callee's reason in its text.
+    // Over gRPC it is a failed call too, with the callee's reason in its text.
     let outcome = grpc::invoke(stranger.ports.grpc, "callee", "health", &[], "").await;
     assert_eq!(outcome.status.code(), Code::Internal);
     let message = outcome.status.message();
@@ -329,7 +330,7 @@ async fn forged_identity_headers_do_not_count() {
 
 #[tokio::test]
 async fn certificates_change_under_load_and_no_call_fails() {
-    // Certificates live so short that each sidecar renews a few times while calls go on.
+    // Short-lived certificates, so that each sidecar renews a few times during the calls.
     let net = Net::secure_with("{workloadCertTTL: 10s, allowedClockSkew: 0s}").await;
     let app = App::start(|_| async { slow_text().await }).await;
     let (caller, callee) = net.pair(app.port).await;
@@ -357,7 +358,7 @@ async fn certificates_change_under_load_and_no_call_fails() {
     for task in load {
         assert!(task.await.unwrap() > 0);
     }
-    // New connections are made with the new certificates.
+    // New connections use the new certificates.
     let fresh = net.sidecar("fresh").start().await;
     assert_eq!(fresh.ask(get("/v1.0/invoke/callee/method/m")).await.status, 200);
 }
@@ -383,7 +384,7 @@ async fn connections_end_with_their_certificates_and_health_says_why() {
             "{message}"
         );
     }
-    // The connection over which the first call went does not outlive the certificates.
+    // The connection of the first call does not outlive the certificates.
     eventually(async || caller.ask(get("/v1.0/invoke/callee/method/m")).await.status == 500).await;
 }
 

@@ -1,4 +1,4 @@
-//! Sidecars that nobody told about each other: multicast DNS, the resolver of the default configuration.
+//! Discovery by multicast DNS, the default resolver.
 
 use crate::common::{App, Net, app, eventually, get, post};
 
@@ -25,7 +25,7 @@ async fn sidecars_find_each_other_and_notice_who_leaves() {
     callee.stop().await.unwrap();
     let message = caller.ask(get(&target)).await.error(500, "ERR_DIRECT_INVOKE");
     assert!(message.contains(&one), "{message}");
-    // Back on other ports.
+    // Restarted on other ports.
     let _callee = net.sidecar(&one).app(app.port).start().await;
     eventually(async || caller.ask(get(&target)).await.status == 200).await;
 }

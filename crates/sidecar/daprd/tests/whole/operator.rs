@@ -1,4 +1,4 @@
-//! Kubernetes mode: settings and resources from an operator that the test plays, over mutual TLS.
+//! Kubernetes mode: settings and resources from a fake operator, over mTLS.
 
 mod secrets;
 
@@ -25,7 +25,7 @@ use wire::ResourceEventType::{Created, Deleted, Updated};
 use crate::common::app::text;
 use crate::common::{App, Net, Node, Plan, eventually, get, post};
 
-/// What the cluster has.
+/// The contents of the cluster.
 #[derive(Default)]
 struct Cluster {
     components: Mutex<BTreeMap<String, Value>>,
@@ -33,11 +33,11 @@ struct Cluster {
     subscriptions: Mutex<BTreeMap<String, Value>>,
     policies: Mutex<Vec<Value>>,
     configuration: Mutex<Value>,
-    /// What the configuration is once it was asked for.
+    /// Replaces the configuration after the next read.
     next_configuration: Mutex<Option<Value>>,
     component_watchers: Mutex<Vec<mpsc::UnboundedSender<Result<wire::ComponentUpdateEvent, Status>>>>,
     endpoint_watchers: Mutex<Vec<mpsc::UnboundedSender<Result<wire::HttpEndpointUpdateEvent, Status>>>>,
-    /// Namespaces that were asked for.
+    /// The requested namespaces.
     asked: Mutex<Vec<String>>,
 }
 
@@ -142,7 +142,7 @@ impl Operator for Service {
     }
 }
 
-/// A process with the operator's identity, or another's.
+/// A process with the operator's identity, or another one.
 pub struct Process {
     cluster: Arc<Cluster>,
     identity: Identity,
@@ -165,7 +165,7 @@ impl Process {
         }
     }
 
-    /// Ends it with its connections and its streams.
+    /// Stops it with its connections and streams.
     async fn kill(&mut self) {
         self.task.abort();
         let _aborted = (&mut self.task).await;
@@ -178,7 +178,7 @@ impl Process {
         self.task = serve(listener, &self.cluster, &self.identity);
     }
 
-    /// A sidecar with what this operator has.
+    /// A sidecar that uses this operator.
     pub fn beside<'n>(&self, net: &'n Net) -> Plan<'n> {
         self.in_cluster(net).flag("--disable-builtin-k8s-secret-store")
     }
@@ -189,12 +189,12 @@ impl Process {
             .flag(&format!("--control-plane-address={}", self.address))
     }
 
-    /// The Configuration `settings` is this one.
+    /// Sets the Configuration `settings`.
     pub fn configure(&self, settings: Value) {
         *self.cluster.configuration.lock().unwrap() = settings;
     }
 
-    /// There is such a component from now on.
+    /// Adds or replaces a component.
     pub fn put(&self, component: &Value) {
         let name = component["metadata"]["name"].as_str().unwrap();
         self.cluster
@@ -262,7 +262,7 @@ fn endpoint(name: &str, port: u16) -> Value {
                     "headers": [{"name": "x-secret", "value": "YWhveQ==", "secretKeyRef": {"name": "s", "key": "k"}}]}})
 }
 
-/// One whose header is the secret `greeting` of the store `vault`.
+/// An endpoint with a header from the secret `greeting` of the store `vault`.
 fn endpoint_of_vault(name: &str, port: u16) -> Value {
     let mut endpoint = endpoint(name, port);
     endpoint["auth"] = json!({"secretStore": "vault"});
@@ -353,7 +353,7 @@ async fn everything_comes_from_the_operator() {
     let asked = operator.cluster.asked.lock().unwrap().clone();
     assert!(asked.iter().all(|namespace| namespace == "default"), "{asked:?}");
 
-    // Endpoints change without hot reload, components do not.
+    // Endpoints are reloaded without the hot reload feature, components are not.
     eventually(async || !operator.cluster.endpoint_watchers.lock().unwrap().is_empty()).await;
     operator.tell_endpoint(&endpoint_of_vault("later", app.port));
     until(&node, "httpEndpoints", &["later", "outside"]).await;
@@ -388,7 +388,7 @@ async fn components_follow_the_operator_and_its_restarts() {
     operator.tell(Deleted, &changed);
     until(&node, "components", &["first"]).await;
 
-    // What changes while nobody reports is found by a list.
+    // Changes during the outage are found by a list.
     operator.kill().await;
     operator.put(&memory("third"));
     operator.cluster.components.lock().unwrap().remove("first");
@@ -423,7 +423,7 @@ async fn the_configuration_follows_the_operator() {
 #[tokio::test]
 async fn connections_to_the_operator_end_with_its_certificate() {
     let net = Net::secure_with("{workloadCertTTL: 15s, allowedClockSkew: 0s}").await;
-    // Its certificate is not renewed; that of the sidecar is.
+    // Its certificate is not renewed; the sidecar's is.
     let operator = Process::start(&net, "dapr-operator").await;
     *operator.cluster.configuration.lock().unwrap() = json!({"spec": {}});
     let node = operator.beside(&net).configuration("settings").start().await;
@@ -444,7 +444,7 @@ async fn connections_to_the_operator_end_with_its_certificate() {
     node.stop().await.unwrap();
 }
 
-/// Whether the certificate of an identity is over.
+/// Whether the certificate of an identity has expired.
 fn outlived(identity: &Identity) -> bool {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     identity.svid().not_after().as_second() <= i64::try_from(now.unwrap().as_secs()).unwrap()
@@ -467,7 +467,7 @@ async fn what_the_operator_lacks_ends_the_start() {
     let error = failed.err().expect("it must not start").to_string();
     assert!(error.starts_with("Configuration settings: "), "{error}");
     assert!(error.contains("tracing"), "{error}");
-    // What is wrong with resources is mended with it.
+    // Problems of resources are reported together with it.
     assert!(
         error.contains("duplicate definition of Component name twice"),
         "{error}"

@@ -1,4 +1,4 @@
-//! Kubernetes mode: placement that is found by its name, and namespaces of pods.
+//! Kubernetes mode: placement found by its DNS name, and the namespaces of pods.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +13,10 @@ use crate::common::client::try_send;
 use crate::common::{Answer, App, Control, Net, Node, app, eventually, get, grpc, post};
 use crate::operator::Process;
 
-/// Actors that are called.
+/// Number of actors.
 const ACTORS: usize = 5;
 
-/// An app that hosts actors of type `T`, and how many of them ended.
+/// An app with actors of type `T`, and its number of deactivations.
 async fn host() -> (App, Arc<AtomicUsize>) {
     let ended = Arc::<AtomicUsize>::default();
     let counted = Arc::clone(&ended);
@@ -77,14 +77,14 @@ async fn started(handover: bool) -> (Net, Control, App, Arc<AtomicUsize>, Node) 
     (net, control, app, ended, node)
 }
 
-/// Invariant: while nobody leads of those that the name of placement stands for, actors go on where they are; with a leader
-/// again they are where they were.
+/// Invariant: while no replica behind the placement name is the leader, actors stay where they are; with a
+/// leader again too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn actors_go_on_while_placement_behind_a_name_is_gone() {
     let (_net, mut control, _app, ended, node) = started(true).await;
     control.placement.kill();
     let gone = Instant::now();
-    // Longer than all that could end actors.
+    // Longer than any timeout that could deactivate actors.
     while gone.elapsed() < Duration::from_secs(4) {
         for actor in 0..ACTORS {
             assert_eq!(call(&node, actor).await, 200);
@@ -99,7 +99,7 @@ async fn actors_go_on_while_placement_behind_a_name_is_gone() {
     assert_eq!(ended.load(Ordering::SeqCst), 0, "none ended");
 }
 
-/// Invariant: without handover all actors end with the stream, as the contract has it.
+/// Invariant: without handover all actors end with the stream, as in the contract.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_handover_actors_end_with_placement_behind_a_name() {
     let (_net, mut control, _app, ended, node) = started(false).await;
@@ -109,8 +109,8 @@ async fn without_handover_actors_end_with_placement_behind_a_name() {
     eventually(async || call(&node, 0).await == 200).await;
 }
 
-/// A pod whose namespace nobody said has no actors and no workflows: they would be anybody's. Where it is said to be none, the pod
-/// gets no certificate.
+/// A pod without a known namespace has no actors and no workflows, because they could belong to any
+/// namespace. If the namespace is set to empty, the pod gets no certificate.
 #[tokio::test]
 async fn without_a_namespace_there_are_no_actors_and_no_workflows() {
     let net = Net::secure().await;

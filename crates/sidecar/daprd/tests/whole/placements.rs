@@ -1,4 +1,4 @@
-//! Placement that dies or is cut off, under calls to actors of whole sidecars.
+//! Placements that are killed or partitioned, during calls to actors of whole sidecars.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::common::client::{http1_client, with_host};
 use crate::common::fleet::{ACTORS, Fleet, Load, Seen, call};
 use crate::common::{Answer, Control, Node, Relay, Replicas, eventually, post, within};
 
-/// Whether a call failed as the contract says that calls of actors do; status and body.
+/// Whether the status and body of a failed call are those of the contract.
 pub fn is_of_contract(failed: &str) -> bool {
     let (status, body) = failed.split_once(": ").unwrap_or_default();
     let body: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
@@ -24,12 +24,12 @@ fn answered(answer: &Answer) -> String {
     format!("{}: {}", answer.status, answer.text())
 }
 
-/// Those that failed otherwise.
+/// The other failures.
 fn strange(failed: &[String]) -> Vec<&String> {
     failed.iter().filter(|failed| !is_of_contract(failed)).collect()
 }
 
-/// A call whose turn has begun, and lasts until [`released`].
+/// A call whose turn has begun and lasts until [`released`].
 async fn long_call(caller: &Node, seen: &Seen, actor: &str) -> JoinHandle<Answer> {
     seen.hanging.store(false, Ordering::SeqCst);
     let path = format!("/v1.0/actors/T/{actor}/method/hang");
@@ -43,7 +43,7 @@ async fn long_call(caller: &Node, seen: &Seen, actor: &str) -> JoinHandle<Answer
     sent
 }
 
-/// Lets turns end until the call has its answer.
+/// Releases turns until the call has its response.
 async fn released(seen: &Seen, call: JoinHandle<Answer>) -> String {
     let mut call = std::pin::pin!(within(call));
     loop {
@@ -54,7 +54,7 @@ async fn released(seen: &Seen, call: JoinHandle<Answer>) -> String {
     }
 }
 
-/// An actor that is called by nobody else and is active on this host.
+/// An actor without other callers that is active on this host.
 async fn actor_on(host: &str, caller: &Node) -> String {
     for number in 0.. {
         let actor = format!("long-{number}");
@@ -80,7 +80,7 @@ async fn leaders_are_killed(handover: bool) {
     let load = Load::start(&caller);
     for _ in 0..2 {
         load.goes_on(100).await;
-        // Its turn lasts longer than there is no leader.
+        // Its turn lasts longer than the time without a leader.
         let long = long_call(&caller, &fleet.seen, "long").await;
         let killed = replicas.leader().await;
         replicas.kill(killed);
@@ -90,7 +90,7 @@ async fn leaders_are_killed(handover: bool) {
         assert!(answer.starts_with("200") || is_of_contract(&answer), "{answer}");
         replicas.start_again(killed).await;
     }
-    // What comes takes its part: rounds go on.
+    // A new host gets its share, so rounds continue.
     let (_third_app, _third) = fleet.host_by("third", &replicas.flag()).await;
     eventually(async || !fleet.seen.on("third").is_empty()).await;
     load.goes_on(100).await;
@@ -114,21 +114,23 @@ async fn leaders_are_killed(handover: bool) {
     );
 }
 
-/// Invariant: when leaders of three replicas are killed under load, one after the other, no actor and no turn is in two
-/// places, a call that fails has the contract's error, and all goes on with the next leader.
+/// Invariant: when leaders of three replicas are killed one after another under load, no actor and no turn is
+/// in two places, failed calls have the contract's error, and the next leader takes over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_of_three_is_killed() {
     Box::pin(leaders_are_killed(false)).await;
 }
 
-/// Invariant: the same, and no call that is short fails, and none runs twice: they go on without a leader.
+/// Invariant: the same, and no short call fails and none runs twice, because sidecars continue without a
+/// leader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_of_three_is_killed_with_handover() {
     Box::pin(leaders_are_killed(true)).await;
 }
 
 async fn a_host_is_cut_off(handover: bool) {
-    // A second longer than the default, which leaves half a second to a host that ends its actors: this machine is busy.
+    // A second longer than the default, which leaves only half a second to deactivate actors on a busy
+    // machine.
     let hands_over = format!("--handover={handover}");
     let control = Control::with_placement(&[&hands_over, "--keepalive-timeout=4s"]).await;
     let fleet = Fleet::of(control, handover);
@@ -148,7 +150,7 @@ async fn a_host_is_cut_off(handover: bool) {
     eventually(async || fleet.seen.on("staying").len() >= ACTORS).await;
     fleet.seen.check();
     load.goes_on(100).await;
-    // What the app of the host itself asks for waits until the host knows where actors are.
+    // The host's own app waits until the host knows the placement of actors.
     let own = call(&cut_off, 1, "");
     let healed = async { link.heal() };
     let (own, ()) = tokio::join!(own, healed);
@@ -166,14 +168,14 @@ async fn a_host_is_cut_off(handover: bool) {
     );
 }
 
-/// Invariant: a host that is cut off from placement, whose connections stay open, ends its calls and its actors before they
-/// begin elsewhere, also where a turn runs; calls of others find their new place, and the host takes its part again later.
+/// Invariant: a host partitioned from placement, with open connections, ends its calls and actors before they
+/// start elsewhere, even during a turn. Callers find their new place, and the host rejoins later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_is_cut_off_from_placement_fences_itself() {
     Box::pin(a_host_is_cut_off(false)).await;
 }
 
-/// Invariant: the same where actors are handed over.
+/// Invariant: the same with handover.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_is_cut_off_from_placement_fences_itself_with_handover() {
     Box::pin(a_host_is_cut_off(true)).await;

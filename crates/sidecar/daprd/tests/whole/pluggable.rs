@@ -1,4 +1,4 @@
-//! Components in processes of their own: found at start, used through both APIs, back after a restart.
+//! Pluggable components in separate processes: discovered at start, used over both protocols, restarted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn item(key: &str) -> StateItem {
     }
 }
 
-/// A status that says what callers are to be told.
+/// A status with a message for callers.
 fn status_with(code: Code, http: &str) -> Status {
     let metadata = [("kit_error", "true"), ("http_code", http), ("tag", "THE_TAG")];
     let metadata: HashMap<_, _> = metadata

@@ -1,4 +1,4 @@
-//! Calls that stall, overlap or are oddly shaped, beside calls that must not notice.
+//! Calls that stall, overlap or have an unusual shape, next to calls that must not be affected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::common::{Answer, App, Net, app, eventually, fed, get, grpc, post, req
 
 type Feed = mpsc::Sender<Result<Bytes, BoxError>>;
 
-/// Sends until nobody takes more.
+/// Sends until backpressure stops it.
 async fn fill(sender: &Feed) {
     let block = Bytes::from(vec![0; 64 * 1024]);
     let quiet = Duration::from_millis(500);
@@ -100,7 +100,7 @@ async fn downloads_nobody_reads_leave_room_for_other_calls() {
         assert_eq!(response.status(), 200);
         unread.push(response);
     }
-    // The bytes have piled up wherever they may.
+    // All buffers are full.
     eventually(async || {
         let before = blocks.load(Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -1,4 +1,4 @@
-//! Calls of services that sidecars do not know, forwarded by app id: frames, metadata and endings stay as they are.
+//! Calls of services unknown to the sidecar, proxied by app id: frames, metadata and statuses are unchanged.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{Request, Response};
@@ -238,7 +238,7 @@ async fn calls_without_a_usable_target_say_what_is_missing() {
         "{:?}",
         outcome.status
     );
-    // Calls to itself need an app.
+    // Self-calls require an app.
     let outcome = grpc::call(port, ECHO, &[("dapr-app-id", "caller")], &[b""]).await;
     assert_eq!(outcome.status.code(), Code::Unavailable);
     assert_eq!(outcome.status.message(), "app channel is not initialized");

@@ -1,4 +1,4 @@
-//! What is counted and timed of publishing and of deliveries.
+//! Counters and latencies of publishing and delivery.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -25,7 +25,7 @@ async fn publish(node: &Node, path: &str, headers: &[&str], body: String) -> u16
         .as_u16()
 }
 
-/// Waits until something was timed `count` times.
+/// Waits until there are `count` measurements.
 async fn timed(node: &Node, family: &str, labels: &[&str], count: f64) {
     node.counts(&format!("dapr_component_pubsub_{family}_count"), labels, count)
         .await;
@@ -107,7 +107,7 @@ async fn deliveries_are_counted_and_timed_and_their_lag_is_shown() {
         };
         eventually(async || lag().await == Some(0.0)).await;
     }
-    // It grows while the app does nothing.
+    // It grows while the app does not answer.
     let path = "/v1.0/publish/broker/stuck";
     assert_eq!(publish(&node, path, &headers, event.to_string()).await, 204);
     let labels = ["component=\"broker\"", "topic=\"stuck\""];
@@ -158,7 +158,7 @@ async fn bulks_are_counted_and_timed_by_what_became_of_their_events() {
     }
     eventually(async || app.seen().iter().any(|seen| seen.target == "/bulk")).await;
     for status in ["success", "drop"] {
-        // Dapr's label: the word, not the component.
+        // Dapr's label value is this word, not the component.
         let labels = [
             "component=\"pubsubName\"",
             "topic=\"bulk\"",

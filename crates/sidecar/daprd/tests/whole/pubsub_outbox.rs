@@ -1,4 +1,4 @@
-//! The transactional outbox: what is stored is published, and nothing else is, whatever ends when.
+//! The transactional outbox: stored values are published, and nothing else is, whatever is killed.
 
 mod kills;
 
@@ -22,15 +22,15 @@ const PARENT: &str = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b716
 const COUNTED: &str = "dapr_component_outbox_event_count";
 const TRANSACTION: &str = "/v1.0/state/store/transaction";
 
-/// The files of the components that outlive their sidecars.
+/// The component files, which outlive their sidecars.
 struct Files {
     folder: TempDir,
-    /// How long a broker waits for a sidecar that took a message.
+    /// How long a broker waits for a sidecar that received a message.
     lease: &'static str,
 }
 
 impl Files {
-    /// Nobody loses a lease because the machine is slow.
+    /// A long lease, so that none expires on a slow machine.
     fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
@@ -38,7 +38,7 @@ impl Files {
         }
     }
 
-    /// What a sidecar had when it was killed comes again soon.
+    /// A short lease, so that messages of a killed sidecar are soon redelivered.
     fn of_killed() -> Self {
         Self {
             lease: "1s",
@@ -58,7 +58,7 @@ impl Files {
         )
     }
 
-    /// A broker whose messages come again soon when they were given back.
+    /// A broker that soon redelivers returned messages.
     fn broker(&self, name: &str) -> String {
         let again = property("visibilityTimeout", self.lease) + &property("redeliverInterval", "200ms");
         self.component(name, "pubsub", &again)
@@ -80,13 +80,13 @@ impl Files {
         connection
     }
 
-    /// Messages of a broker that are not settled.
+    /// Number of unsettled messages of a broker.
     fn unsettled(&self, name: &str) -> i64 {
         let count = "SELECT count(*) FROM pubsub_deliveries";
         self.open(name).query_row(count, [], |row| row.get(0)).unwrap()
     }
 
-    /// The keys in the store that begin with a text.
+    /// The keys in the store with this prefix.
     fn keys(&self, begin: &str) -> Vec<String> {
         let store = self.open("store");
         let mut keys = store
@@ -100,7 +100,7 @@ impl Files {
         self.keys("outbox-")
     }
 
-    /// Nobody else writes to a file until what comes back is dropped.
+    /// Locks a file against other writers until dropped.
     fn lock(&self, name: &str) -> Lock {
         let connection = self.open(name);
         connection.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -127,7 +127,7 @@ fn subscription(pubsub: &str, topic: &str) -> String {
     )
 }
 
-/// The events that an app got at `/orders`.
+/// The events received by an app at `/orders`.
 type Got = Arc<Mutex<Vec<Value>>>;
 
 async fn keeping() -> (App, Got) {
@@ -153,7 +153,7 @@ fn payloads(got: &Got) -> Vec<Value> {
     got.iter().map(|event| event["data"].clone()).collect()
 }
 
-/// With the store, its broker, and an app that subscribes to what is published.
+/// With the store, its broker, and an app that subscribes to the events.
 fn plan<'n>(net: &'n Net, app: &App, files: &Files, more: &str) -> Plan<'n> {
     net.sidecar("me")
         .app(app.port)
@@ -293,7 +293,7 @@ async fn a_transaction_that_fails_publishes_nothing_and_leaves_nothing() {
     transact(&node, &[stale])
         .await
         .error(500, "ERR_STATE_TRANSACTION");
-    // Well before anybody would give up waiting for its marker.
+    // Well before the wait for its marker would time out.
     let settled = eventually(async || files.unsettled("broker") == 0);
     tokio::time::timeout(Duration::from_secs(8), settled)
         .await
@@ -342,7 +342,7 @@ async fn what_cannot_be_published_is_not_stored() {
     }
 }
 
-/// What is told is the cause alone.
+/// The error text is the cause alone.
 #[tokio::test]
 async fn a_broker_that_does_not_answer_is_the_cause() {
     let (files, net) = (Files::new(), Net::plain());
@@ -380,7 +380,7 @@ async fn an_event_waits_for_its_transaction_wherever_it_is() {
     let transactions = async { tokio::join!(transact(&nodes[0], &first), transact(&nodes[1], &second)) };
     let unlocking = async {
         eventually(async || files.unsettled("broker") == 2).await;
-        // What is no event is settled when it has been looked at, and so have the events before it.
+        // A message that is not an event is settled once it was examined, after all events before it.
         for node in &nodes {
             let path = "/v1.0/publish/broker/defaultmeordersoutbox?metadata.rawPayload=true";
             let sent = request("POST", path, &["content-type: text/plain"], "no event");

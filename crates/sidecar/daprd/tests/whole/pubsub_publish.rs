@@ -1,4 +1,4 @@
-//! Publishing through both APIs: what is refused and how, and what subscribers get of what is not.
+//! Publishing over both protocols: refused requests, and the messages that subscribers receive.
 
 mod traces;
 
@@ -28,7 +28,7 @@ fn sqlite(file: &Path) -> String {
     )
 }
 
-/// Everything that is published to `a` comes to `/a`; `metadata`: a flow mapping.
+/// A subscription of `a` to the route `/a`; `metadata` is a flow mapping.
 fn subscription(metadata: &str) -> String {
     format!(
         "apiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata:\n  name: to-a\nspec:\n  pubsubname: broker\n  topic: \
@@ -38,7 +38,7 @@ fn subscription(metadata: &str) -> String {
 
 type Got = Arc<Mutex<Vec<Value>>>;
 
-/// An app that keeps the events it gets.
+/// An app that records its events.
 async fn keeping() -> (App, Got) {
     let got = Got::default();
     let kept = Arc::clone(&got);
@@ -62,7 +62,7 @@ async fn subscriber(net: &Net, app: &App) -> Node {
     plan.resource(&subscription("{}")).start().await
 }
 
-/// The event that came after `count` others.
+/// The event after `count` others.
 async fn event(got: &Got, count: usize) -> Value {
     eventually(async || got.lock().unwrap().len() > count).await;
     got.lock().unwrap()[count].clone()
@@ -405,7 +405,7 @@ async fn of_a_bulk_what_failed_is_listed_and_the_rest_comes() {
     eventually(async || came() == ["best", "better", "good"]).await;
 }
 
-/// What has expired is worth nothing, whether the broker knows of times to live or the sidecar has to look.
+/// Expired messages are not delivered, whether the broker supports TTLs or the sidecar checks them.
 #[tokio::test]
 async fn what_has_expired_does_not_come() {
     let folder = tempfile::tempdir().unwrap();
@@ -417,7 +417,7 @@ async fn what_has_expired_does_not_come() {
         let plan = net.sidecar("me").app(app.port);
         plan.resource(&broker).resource(&subscription("{}"))
     };
-    // The group stands from the first subscription on.
+    // The consumer group exists from the first subscription on.
     plan().start().await.stop().await.unwrap();
     let writer = net.sidecar("writer").resource(&broker).start().await;
     publish(&writer, "?metadata.ttlInSeconds=1", &[], "late").await;
@@ -441,7 +441,8 @@ async fn what_has_expired_does_not_come() {
     assert_eq!(event(&got, 1).await["data"], "last");
 }
 
-/// Whatever the broker would take: what is larger than the sidecar takes is refused with the limit, and nothing else is lost.
+/// Whatever the broker's limit: a message above the sidecar's limit is refused with that limit in the error,
+/// and no other message is lost.
 #[tokio::test]
 async fn a_message_above_the_limit_is_refused_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -484,7 +485,7 @@ async fn a_message_above_the_limit_is_refused_alone() {
     event_texts(&got, &["before", "after"]).await;
 }
 
-/// Waits until these payloads have come, and no others.
+/// Waits until exactly these payloads have arrived.
 async fn event_texts(got: &Got, wanted: &[&str]) {
     let came = || {
         let got = got.lock().unwrap();

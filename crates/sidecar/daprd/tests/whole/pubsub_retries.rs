@@ -1,4 +1,4 @@
-//! Publishing under an outbound policy: which failures are tried again, and what of a bulk.
+//! Publishing with an outbound policy: which failures are retried, and which part of a bulk.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::process::{Desk, Fault, Process};
 
 const DAPR: &str = "/dapr.proto.runtime.v1.Dapr";
 
-/// A sidecar with a broker in a process of its own. Publishing has four attempts where `matching` lets it.
+/// A sidecar with a broker in a separate process. Publishing has four attempts if `matching` allows it.
 struct Harbour {
     desk: Arc<Desk>,
     node: Node,
@@ -46,12 +46,12 @@ impl Harbour {
         }
     }
 
-    /// What the component was asked to publish since the last look.
+    /// The component's publish requests since the last call.
     fn tries(&self) -> Vec<Vec<String>> {
         std::mem::take(&mut *self.desk.published.lock().unwrap())
     }
 
-    /// Publishes; whether that succeeded.
+    /// Publishes; returns whether that succeeded.
     async fn publish(&self, way: Way) -> bool {
         let (node, grpc_port) = (&self.node, self.node.ports.grpc);
         match way {
@@ -121,7 +121,7 @@ async fn a_failure_is_tried_again_if_the_policy_names_its_code() {
     }
 }
 
-/// A list of one protocol says nothing about callers over the other.
+/// Codes of one protocol do not affect callers over the other.
 #[tokio::test]
 async fn each_protocol_has_its_list() {
     let harbour = Harbour::new("{gRPCStatusCodes: \"14\"}").await;

@@ -1,4 +1,5 @@
-//! Actors with the real control plane: reminders, timers, state with a time to live, hosts that come, move and are killed.
+//! Actors with the real control plane: reminders, timers, state with a TTL, and hosts that join, move and are
+//! killed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +28,10 @@ fn store(folder: &std::path::Path) -> String {
     )
 }
 
-/// What hosts got, in order: which, the method of the request, path and body.
+/// The requests of all hosts in order: host, method, path and body.
 type Got = Arc<std::sync::Mutex<Vec<(String, String, String)>>>;
 
-/// An app `name` that hosts actors of type `T` and keeps what it gets in `got`.
+/// An app `name` with actors of type `T` that records its requests in `got`.
 async fn host(name: &str, got: &Got) -> App {
     let (name, got) = (name.to_owned(), Arc::clone(got));
     App::start(move |request: Request<Incoming>| {
@@ -74,7 +75,7 @@ fn count(got: &Got, host: &str, target: &str) -> usize {
     at.count()
 }
 
-/// The hosts that a request came to.
+/// The hosts that received a request.
 fn hosts(got: &Got, target: &str) -> Vec<String> {
     let got = got.lock().unwrap();
     let mut hosts: Vec<_> = got
@@ -247,7 +248,7 @@ async fn a_store_in_etcd_is_one_for_actors() {
     is_for_actors(&component("state.etcd", "v2", &[("endpoints", &etcd.endpoint())])).await;
 }
 
-/// Invariant: state of an actor in this store is written all or nothing, read, and ends by itself; its reminders come.
+/// Invariant: in this store, actor state is written all or nothing, can be read, and expires; reminders fire.
 async fn is_for_actors(store: &str) {
     let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
     let app = host("one", &got).await;
@@ -267,7 +268,7 @@ async fn is_for_actors(store: &str) {
         .await;
     assert_eq!(saved.status, 204, "{}", saved.text());
     let long = node.ask(get("/v1.0/actors/T/1/state/long")).await;
-    // Redis is not asked when what it has ends, as in Dapr.
+    // As in Dapr, Redis is not asked for the expiry of its values.
     let tells = long.header("metadata.ttlexpiretime").is_some();
     assert_eq!(tells, !store.contains("state.redis"), "{:?}", long.headers);
     let kept = node.ask(get("/v1.0/actors/T/1/state/kept")).await;
@@ -282,7 +283,7 @@ async fn is_for_actors(store: &str) {
         (status("long").await.as_u16(), status("kept").await.as_u16()),
         (200, 200)
     );
-    // All or nothing: an operation that cannot be leaves the others undone.
+    // All or nothing: an invalid operation undoes the others.
     let operations = json!([
         {"operation": "delete", "request": {"key": "kept"}},
         {"operation": "upsert", "request": {"key": "long", "value": "y", "etag": "987654321"}},
@@ -296,7 +297,7 @@ async fn is_for_actors(store: &str) {
     eventually(async || count(&got, "one", "PUT /actors/T/1/method/remind/wake") == 2).await;
 }
 
-/// Invariant: an actor whose host was killed lives on elsewhere, with its state and its reminder.
+/// Invariant: the actors of a killed host move to others with their state and reminders.
 #[tokio::test]
 async fn a_killed_host_loses_neither_state_nor_reminder() {
     // Replicas of one app: state belongs to the app.
@@ -325,13 +326,14 @@ async fn a_killed_host_loses_neither_state_nor_reminder() {
     until_placed(&second, "1").await;
     let state = second.ask(get("/v1.0/actors/T/1/state/k")).await;
     assert_eq!((state.status.as_u16(), state.text()), (200, "7"));
-    // None of its times is lost.
+    // None of its occurrences is lost.
     for times in 1..=20 {
         eventually(async || count(&got, "one", fired) + count(&got, "two", fired) >= times).await;
     }
 }
 
-/// Invariant: while the scheduler is gone, calls, state and timers go on; what was due meanwhile comes when it is back.
+/// Invariant: without the scheduler, calls, state and timers work; reminders due in the outage fire
+/// afterwards.
 #[tokio::test]
 async fn without_a_scheduler_all_but_reminders_goes_on_and_those_come_late() {
     let folder = tempfile::tempdir().unwrap();
@@ -376,7 +378,7 @@ async fn without_a_scheduler_all_but_reminders_goes_on_and_those_come_late() {
     }
 }
 
-/// Invariant: actors move to a host that comes, each is in one place, and every call is answered.
+/// Invariant: actors move to a new host, each is in one place, and every call is answered.
 #[tokio::test]
 async fn actors_move_to_a_host_that_comes() {
     let folder = tempfile::tempdir().unwrap();
@@ -414,7 +416,7 @@ async fn actors_move_to_a_host_that_comes() {
     }
 }
 
-/// Invariant: with placement gone and back, and the scheduler gone and back, actors are called and reminded again.
+/// Invariant: after outages of placement and of the scheduler, actors are called and reminded again.
 #[tokio::test]
 async fn a_control_plane_that_was_killed_is_found_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -437,7 +439,7 @@ async fn a_control_plane_that_was_killed_is_found_again() {
     assert_eq!(node.ask(get("/v1.0/healthz")).await.status, 204);
 }
 
-/// Invariant: a host in order of leaving ends its actors; a timer ends with them.
+/// Invariant: a host that leaves gracefully deactivates its actors, which ends their timers.
 #[tokio::test]
 async fn a_timer_ends_with_its_actor() {
     let folder = tempfile::tempdir().unwrap();
@@ -456,8 +458,8 @@ async fn a_timer_ends_with_its_actor() {
     assert_eq!(last.1, "DELETE /actors/T/1", "nothing comes after its end");
 }
 
-/// Invariant: the policies of an actor type are for calls of it. What is due and fails is not tried again by them, nor do they
-/// open for calls because of it.
+/// Invariant: the policies of an actor type apply to calls. Failed reminders and timers are not retried by
+/// them, and do not open their circuit breakers for calls.
 #[tokio::test]
 async fn policies_of_a_type_are_not_for_what_is_due() {
     let folder = tempfile::tempdir().unwrap();
@@ -494,7 +496,7 @@ async fn policies_of_a_type_are_not_for_what_is_due() {
         let path = format!("/v1.0/actors/T/1/{path}");
         assert_eq!(node.ask(post(&path, body.to_string())).await.status, 204);
         eventually(async || times(fired) > 0).await;
-        // The scheduler tries again after a second.
+        // The scheduler retries after a second.
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(times(fired), 1, "{fired}");
     };
@@ -511,7 +513,7 @@ async fn policies_of_a_type_are_not_for_what_is_due() {
     assert_eq!(times("/actors/T/1/method/fails"), 4, "a call is tried again");
 }
 
-/// Invariant: reminders that Dapr kept in the state store before 1.16, in whatever form, are not ignored without a word.
+/// Invariant: reminders that Dapr stored in the state store before 1.16 are reported in every format.
 #[tokio::test]
 async fn the_log_names_reminders_that_only_the_store_has() {
     let folder = tempfile::tempdir().unwrap();
@@ -524,14 +526,14 @@ async fn the_log_names_reminders_that_only_the_store_has() {
     })
     .await;
     let plan = || control.with_both(net.sidecar("me").app(app.port).resource(&store(folder.path())));
-    // Makes the table.
+    // Creates the table.
     plan().start().await.stop().await.unwrap();
     let list = r#"[{"actorID":"1","actorType":"T","name":"wake","period":"1h","dueTime":"0s"}]"#;
     let record = r#"{"id":"e0e8","actorRemindersMetadata":{"partitionCount":3}}"#;
     let database = rusqlite::Connection::open(folder.path().join("state.db")).unwrap();
     for (key, value) in [
         ("actors||List", list),
-        // A list with one, behind "\0pb".
+        // A list with one element, after "\0pb".
         ("actors||Protobuf", "AHBiCgYKAVQSATE="),
         ("actors||Parts||metadata", record),
         ("actors||Parts||e0e8||reminders||1", "[]"),

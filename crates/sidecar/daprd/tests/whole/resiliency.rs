@@ -1,4 +1,4 @@
-//! Policies for apps: time limits, retries, breakers.
+//! Policies for apps: timeouts, retries, circuit breakers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ async fn failing(times: usize, status: u16) -> App {
         async move {
             let mut response = app::echo(request).await;
             if fails {
-                // The body has to be read, so that what is sent again is known to be whole.
+                // Reads the body, so that a repeated body is known to be complete.
                 let (_, body) = response.into_parts();
                 let _sent = body.collect().await;
                 response = app::text(status, "not now");
@@ -151,7 +151,7 @@ async fn a_body_over_the_limit_is_not_repeated_and_opens_no_breaker() {
     }
     let answer = caller.ask(post("/v1.0/invoke/callee/method/m", "small")).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    // The app may hear of a broken request after its caller was answered, so only the sum is certain.
+    // The app may see a broken request after its caller was answered, so only the sum is certain.
     assert!(app.calls() <= 4, "{} calls", app.calls());
     drop(callee);
 }
@@ -178,7 +178,7 @@ async fn an_attempt_has_its_time_limit() {
     let (caller, _callee) = pair(&net, &app, &policies(&rules, "{timeout: brief, retry: few}")).await;
     let answer = caller.ask(get("/v1.0/invoke/callee/method/m")).await;
     assert_eq!((answer.status.as_u16(), answer.text()), (200, "in time"));
-    // The attempt without an answer; one that was late on a slow machine is repeated too.
+    // The attempt without a response; one that was late on a slow machine is repeated too.
     assert!(app.calls() >= 2);
     let (started, calls) = (Instant::now(), app.calls());
     let answer = caller.ask(get("/v1.0/invoke/callee/method/never")).await;
@@ -188,7 +188,7 @@ async fn an_attempt_has_its_time_limit() {
         started.elapsed() >= Duration::from_secs(4),
         "four attempts of a second"
     );
-    // An attempt may be over before it got to the app.
+    // An attempt may time out before it reaches the app.
     assert!(app.calls() <= calls + 4, "{} calls", app.calls());
     let labels = ["policy=\"timeout\"", "target=\"app_callee\""];
     assert!(
@@ -228,12 +228,12 @@ async fn a_breaker_opens_and_lets_one_call_probe() {
     assert_eq!(app.calls(), 3, "an open breaker keeps calls away");
     let open = ["status=\"open\"", "target=\"app_callee\""];
     caller.counts("dapr_resiliency_cb_state", &open, 1.0).await;
-    // Another method has a breaker of its own.
+    // Another method has a separate circuit breaker.
     assert_eq!(
         caller.ask(get("/v1.0/invoke/callee/method/other")).await.text(),
         "down"
     );
-    // A probe fails: open again. A probe succeeds: closed.
+    // A failed probe opens it again; a successful probe closes it.
     eventually(async || call().await.text() == "down").await;
     assert!(call().await.text().contains("circuit breaker is open"));
     healthy.store(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Secrets through both APIs, and the scopes that limit them.
+//! The secrets API over both protocols, and the scopes that limit it.
 
 use std::collections::HashMap;
 

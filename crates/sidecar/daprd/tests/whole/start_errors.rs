@@ -1,4 +1,4 @@
-//! What a process says that cannot start: everything at once, with place, right name and remedy.
+//! The errors of a process that cannot start: all at once, each with place, correct name and remedy.
 
 mod early;
 
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Runs `daprd` in a folder until it gives up.
+/// Runs `daprd` in a folder until it exits.
 fn daprd(folder: &Path, flags: &[&str]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_daprd"))
         .args(flags)
@@ -28,7 +28,7 @@ fn daprd(folder: &Path, flags: &[&str]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What a sidecar on free ports says in its log before it gives up; its exit status is 1.
+/// The log of a sidecar on free ports that fails to start; its exit status is 1.
 fn log(folder: &Path, flags: &[&str]) -> String {
     let ports = [
         "--app-id=app",
@@ -158,7 +158,7 @@ fn wrong_resiliency_is_told_with_its_lines() {
                   timeouts:\n      slow: soon\n    retries:\n      often: {policy: constant}\n  targets:\n    \
                   components:\n      store:\n        outbound:\n          retry: oftn\n";
     std::fs::write(folder.path().join("policy.yaml"), policy).unwrap();
-    // It starts with a wrong policy, as Dapr does; not with this component.
+    // As in Dapr, an invalid policy does not prevent the start; this component does.
     std::fs::write(
         folder.path().join("store.yaml"),
         component("state.none", "store", &[]),

@@ -1,4 +1,4 @@
-//! State through both APIs: what is kept, what is refused, and what it looks like.
+//! The state API over both protocols: stored values, errors and formats.
 
 use std::collections::HashMap;
 
@@ -216,7 +216,7 @@ async fn bad_requests_get_the_codes_of_the_contract() {
     assert_eq!(message, "state store mem is not configured");
 }
 
-/// A value of the in-memory store, as text.
+/// A value of the in-memory store as text.
 async fn stored(node: &Node, escaped_key: &str) -> String {
     let answer = node.ask(get(&format!("/v1.0/state/mem/{escaped_key}"))).await;
     assert_eq!(answer.status, 200, "{escaped_key}");
@@ -234,7 +234,8 @@ async fn bodies_are_read_as_go_reads_them() {
         let answer = node.ask(post(path, "null")).await;
         assert_eq!((answer.status.as_u16(), answer.text()), (status, text), "{path}");
     }
-    // Half of a surrogate pair, as JavaScript writes it, and a byte that is no text: in values, keys and their members.
+    // An unpaired surrogate, as written by JavaScript, and a byte that is not UTF-8: in values, keys and
+    // member names.
     for (body, key) in [
         (&br#"[{"key":"v","value":"a\ud800b"}]"#[..], "v"),
         (
@@ -330,7 +331,7 @@ async fn encrypted_values_are_read_back_and_never_stored_plain() {
         secrets.display()
     );
     let net = Net::plain();
-    // The store comes before the secrets it needs.
+    // The store is listed before the secret store it depends on.
     let node = net
         .sidecar("me")
         .resource(&store("safe", key))
@@ -384,7 +385,7 @@ async fn a_component_that_cannot_start_says_where_and_why_unless_it_may_fail() {
         .err()
         .expect("no such store")
         .to_string();
-    // What is wrong with it stands in the log, once.
+    // Its error is logged once.
     assert_eq!(
         error,
         "component odd (state.nosuch/v1) did not start; its error is logged above"
@@ -478,7 +479,7 @@ async fn a_bulk_get_has_a_limit_where_messages_have_none() {
         keys: vec!["k".to_owned(); times],
         ..GetBulkStateRequest::default()
     };
-    // More than the usual largest message, and 65 MiB.
+    // More than the default message limit, and 65 MiB.
     for (times, code) in [(1, Code::Ok), (13, Code::ResourceExhausted)] {
         let outcome = call(&node, "GetBulkState", &bulk(times)).await;
         assert_eq!(outcome.status.code(), code, "{times}: {:?}", outcome.status);
@@ -493,7 +494,7 @@ async fn a_bulk_get_ends_where_its_answer_would_be_too_large() {
         .resource(&component("mem", "state.in-memory", ""))
         .start()
         .await;
-    // With its quotes two million bytes: 33 are less than 64 MiB, and 34 are more.
+    // Two million bytes with its quotes: 33 are less than 64 MiB, and 34 are more.
     let value = "x".repeat(2_000_000 - 2);
     let saved = node
         .ask(post(
@@ -517,7 +518,7 @@ async fn a_bulk_get_ends_where_its_answer_would_be_too_large() {
         "the values of the bulk get exceed the limit of 67108864 bytes: request fewer keys at once"
     );
 
-    // Over gRPC it ends with the size of a message: of the values, or of all else in the answer.
+    // Over gRPC the limit is that of a message: for the values, or for the rest of the response.
     let bulk = |keys: Vec<String>| GetBulkStateRequest {
         store_name: "mem".into(),
         keys,

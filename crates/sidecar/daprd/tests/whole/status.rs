@@ -1,4 +1,4 @@
-//! The status on the metrics port: what runs, what does not and why.
+//! The status on the metrics port: what runs, what does not, and why.
 
 use serde_json::{Value, json};
 
@@ -135,7 +135,7 @@ async fn what_workflows_wait_for_is_shown() {
         work["why"].as_str().unwrap().contains("sent to a worker at"),
         "{work}"
     );
-    // Nothing begun and not over: it waits for an event.
+    // Without unfinished actions, it waits for an event.
     worker.answer("a", &token, Vec::new()).await;
     eventually(async || {
         let seen = status(&node).await;

@@ -1,4 +1,4 @@
-//! Subscriptions: messages of brokers on their way to the app, and what brokers hear of them.
+//! Subscriptions: delivery of messages to the app, and their acknowledgement.
 
 mod faults;
 mod nonsense;
@@ -29,17 +29,17 @@ const STREAM: &str = "/dapr.proto.runtime.v1.Dapr/SubscribeTopicEventsAlpha1";
 const MEMORY: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: broker\nspec:\n  type: \
                       pubsub.in-memory\n  version: v1\n";
 
-/// Three attempts of each message.
+/// Three attempts per message.
 const RETRY: &str = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: retry\nspec:\n  policies:\n    \
                      retries:\n      few: {policy: constant, duration: 10ms, maxRetries: 2}\n  targets:\n    \
                      components:\n      broker: {inbound: {retry: few}}\n";
 
-/// A broker that survives its sidecar. Nobody loses a lease because the machine is slow.
+/// A broker that outlives its sidecar, with a long lease, so that none expires on a slow machine.
 fn sqlite(file: &std::path::Path) -> String {
     sqlite_leasing(file, "5m")
 }
 
-/// The same; what it gave to a sidecar that is gone comes again after `lease`.
+/// Like `sqlite`; messages of a lost sidecar are redelivered after `lease`.
 fn sqlite_leasing(file: &std::path::Path, lease: &str) -> String {
     format!(
         "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: broker\nspec:\n  type: pubsub.sqlite\n  \
@@ -61,17 +61,17 @@ fn to(topic: &str, path: &str) -> String {
     subscription(topic, &format!("  routes: {{default: {path}}}\n"))
 }
 
-/// Requests that an app got: path, and body as JSON.
+/// The requests of an app: path, and body as JSON.
 type Got = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// The payloads that came to `path`, in their order.
+/// The payloads received at `path` in order.
 fn payloads(got: &Got, path: &str) -> Vec<Value> {
     let got = got.lock().unwrap();
     let at = got.iter().filter(|(target, _)| target == path);
     at.map(|(_, event)| event["data"].clone()).collect()
 }
 
-/// An app that keeps what it gets, and answers with `answer`.
+/// An app that records its requests and answers with `answer`.
 async fn keeping(answer: impl Fn(&str, &Value) -> Response<Body> + Send + Sync + 'static) -> (App, Got) {
     let got = Got::default();
     let kept = Arc::clone(&got);
@@ -164,7 +164,7 @@ async fn events_go_where_rules_send_them_and_dead_letters_say_why() {
     );
 }
 
-/// As in Dapr, whose sidecars then find the same topics.
+/// As in Dapr, so that both use the same topics.
 #[tokio::test]
 async fn topics_of_no_namespace_are_those_of_the_default_one() {
     let (app, got) = keeping(|_, _| app::text(200, "")).await;
@@ -185,12 +185,12 @@ async fn topics_of_no_namespace_are_those_of_the_default_one() {
     eventually(async || payloads(&got, "/orders").len() == 1).await;
 }
 
-/// Invariant: a message is acknowledged only when the app is done with it. A sidecar that is killed while the app handles
-/// one leaves it to the next.
+/// Invariant: a message is acknowledged only when the app has handled it. If the sidecar is killed before,
+/// another one gets the message.
 #[tokio::test]
 async fn what_a_killed_sidecar_was_delivering_comes_again() {
     let folder = tempfile::tempdir().unwrap();
-    // What was leased by the sidecar that is killed comes soon.
+    // Messages leased to the killed sidecar are soon redelivered.
     let broker = sqlite_leasing(&folder.path().join("broker.db"), "1s");
     let open = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&open);
@@ -243,7 +243,7 @@ async fn what_a_killed_sidecar_was_delivering_comes_again() {
     second.stop().await.unwrap();
 }
 
-/// Invariant: an app that ends while it handles a message gets it again; good messages beside it are not held up.
+/// Invariant: an app that exits while it handles a message gets it again; other messages are not delayed.
 #[tokio::test]
 async fn what_the_app_failed_at_comes_again_beside_the_others() {
     let folder = tempfile::tempdir().unwrap();
@@ -275,7 +275,7 @@ async fn what_the_app_failed_at_comes_again_beside_the_others() {
     .await;
 }
 
-/// Invariant: a shutdown waits for what the app is handling, and takes nothing new.
+/// Invariant: a shutdown waits for messages in progress and takes no new ones.
 #[tokio::test]
 async fn a_shutdown_waits_for_the_app_and_delivers_nothing_new() {
     let open = Arc::new(Semaphore::new(0));

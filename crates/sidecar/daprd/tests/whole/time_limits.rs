@@ -1,4 +1,4 @@
-//! What the timeout of a policy covers: whole answers, and no streams.
+//! The scope of a policy's timeout: complete responses, but not streams.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::common::{App, Net, Node, app, fed, get, within};
 use crate::resiliency::{RETRY, policies};
 
 const BRIEF: Duration = Duration::from_millis(400);
-/// Past every attempt of a policy with `RETRY` and `BRIEF`.
+/// After every attempt of a policy with `RETRY` and `BRIEF`.
 const LATE: Duration = Duration::from_millis(2400);
 const TIMEOUTS: &str = "    timeouts:\n      brief: 400ms\n";
 
@@ -32,7 +32,7 @@ fn unfinished(first: &[u8]) -> Body {
     body
 }
 
-/// A body that comes whole, `LATE`.
+/// A body that arrives complete after `LATE`.
 fn late(body: Bytes) -> Body {
     let (sender, answer) = fed();
     tokio::spawn(async move {
@@ -130,7 +130,7 @@ async fn the_timeout_covers_the_whole_answer_of_a_unary_call() {
         assert_eq!(outcome.status.message(), "context deadline exceeded", "{method}");
         assert_eq!(outcome.messages.len(), messages, "{method}");
         assert!(started.elapsed() >= BRIEF * attempts, "{method}");
-        // On a slow machine an attempt may be over before it got to the app.
+        // On a slow machine an attempt may time out before it reaches the app.
         let made = app.calls() - calls;
         assert!(made >= 1 && made <= attempts as usize, "{method}: {made} calls");
     }
@@ -179,7 +179,7 @@ async fn the_timeout_covers_the_whole_answer_of_an_http_call() {
             assert!(started.elapsed() >= BRIEF * 4, "{way} {method}");
             assert!((1..=4).contains(&(app.calls() - calls)), "{way} {method}");
         }
-        // What has begun is broken off, and a stream of events goes on.
+        // A started response is aborted, while an event stream continues.
         let (started, calls) = (Instant::now(), app.calls());
         let response = node.send(get("/v1.0/invoke/callee/method/half")).await;
         assert_eq!(response.status(), 200, "{way}");

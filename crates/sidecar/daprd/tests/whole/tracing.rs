@@ -1,4 +1,4 @@
-//! Trace contexts and baggage along a call, and the spans a collector gets.
+//! Trace contexts and baggage along a call, and the spans sent to a collector.
 
 mod actors;
 mod jobs;
@@ -57,7 +57,7 @@ async fn a_trace_goes_on_through_both_sidecars() {
     assert_eq!(trace, TRACE);
     assert_ne!(answered, span, "two sidecars, two spans");
     assert_eq!(answer.header("baggage"), Some("user=alice,tier=gold"));
-    // Without a parent a trace begins here, and with a malformed one too.
+    // Without a parent, or with a malformed one, a new trace begins.
     for broken in [&[][..], &["traceparent: 00-zz-b7ad6b7169203331-01"]] {
         let answer = caller
             .ask(request(
@@ -205,7 +205,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// A span with the id of the app whose sidecar made it.
+/// A span with the app id of the sidecar that created it.
 #[derive(Clone, Debug)]
 struct Collected {
     service: String,
@@ -225,7 +225,7 @@ impl Collected {
     }
 }
 
-/// A collector and what it got.
+/// A collector and the spans it received.
 async fn collector() -> (App, Arc<Mutex<Vec<Collected>>>) {
     let spans = Arc::<Mutex<Vec<Collected>>>::default();
     let kept = Arc::clone(&spans);
@@ -341,7 +341,7 @@ async fn a_collector_gets_the_spans_of_a_call() {
     assert_eq!(status.code(), StatusCode::Error);
     assert_eq!(status.message, "Code(404): Not Found");
     assert_eq!(failed.attributes()["dapr.status_code"], "404");
-    // A target can be a URL, in which nothing listens at port 1.
+    // A target can be a URL; nothing listens on port 1.
     let by_url = ["dapr-app-id: http://hidden:hidden@127.0.0.1:1/x?key=hidden"];
     caller
         .ask(request("GET", "/m?key=hidden", &by_url, Body::Empty))
@@ -351,7 +351,7 @@ async fn a_collector_gets_the_spans_of_a_call() {
     caller.ask(get(by_path)).await;
     eventually(async || find("caller", "CallLocal/http://***@127.0.0.1:1/m").is_some()).await;
     assert!(!format!("{:?}", spans.lock().unwrap()).contains("hidden"));
-    // Health checks leave no spans.
+    // Health checks create no spans.
     caller.ask(get("/v1.0/healthz")).await;
     caller.ask(get("/v1.0/metadata")).await;
     eventually(async || find("caller", "/v1.0/metadata").is_some()).await;

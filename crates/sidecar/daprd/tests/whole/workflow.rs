@@ -1,5 +1,5 @@
-//! Workflows on whole sidecars, run by a worker: activities, timers, events, children, what continues as new, other apps;
-//! and what becomes of them when workers and sidecars go.
+//! Workflows on whole sidecars, run by a worker: activities, timers, events, children, continue-as-new and
+//! other apps, including lost workers and sidecars.
 
 mod counts;
 mod ends;
@@ -29,10 +29,10 @@ const STORE: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n 
                      type: state.sqlite\n  version: v1\n  metadata:\n  - name: connectionString\n    value: 'FILE'\n  \
                      - name: actorStateStore\n    value: 'true'\n";
 
-/// Answers of workers may reach any sidecar of the app.
+/// Workers' answers may reach any sidecar of the app.
 const CLUSTERED: &str = "  features:\n  - name: WorkflowsClusteredDeployment\n    enabled: true\n";
 
-/// What sidecars with workflows need.
+/// The environment of sidecars with workflows.
 struct World {
     net: Net,
     placement: Placement,
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// A sidecar of `app`; those of one app share a store.
+    /// A sidecar of `app`; sidecars of one app share a store.
     fn sidecar(&self, app: &str) -> Plan<'_> {
         let file = self.folder.path().join(format!("{app}.db"));
         let store = STORE.replace("FILE", &file.display().to_string());
@@ -112,7 +112,7 @@ async fn status(node: &Node, id: &str) -> String {
         .to_owned()
 }
 
-/// How an instance ended.
+/// The final state of an instance.
 async fn ended(node: &Node, id: &str) -> OrchestrationState {
     let about = GetInstanceRequest {
         instance_id: id.to_owned(),
@@ -145,7 +145,7 @@ fn double(input: Option<&str>) -> Result<String, String> {
     Ok((number * 2).to_string())
 }
 
-/// Doubles its input three times, one after the other.
+/// Doubles its input three times in sequence.
 fn chain(tasks: Tasks) -> Tasks {
     let tasks = tasks.activity("double", |request| double(request.input.as_deref()));
     tasks.workflow("chain", |context| {
@@ -160,7 +160,7 @@ fn chain(tasks: Tasks) -> Tasks {
     })
 }
 
-/// The activities of a history: what was begun and what has ended.
+/// The started and completed activities of a history.
 fn steps(events: &[HistoryEvent]) -> Vec<(&'static str, i32)> {
     let step = |event: &HistoryEvent| match &event.event_type {
         Some(EventType::TaskScheduled(_)) => Some(("scheduled", event.event_id)),
@@ -187,7 +187,7 @@ async fn activities_run_one_after_the_other_and_fail_with_reasons() {
     assert_eq!(bad.orchestration_status(), Status::Failed);
     assert_eq!(bad.failure_details.unwrap().error_message, "no number");
     assert_eq!(steps(&history(&node, "good").await), steps_of_chain());
-    // One that has ended may be begun anew.
+    // An ended instance may be started again.
     start(&node, "chain", "good", "1").await;
     assert_eq!(output(&node, "good").await, "8");
 }
@@ -282,7 +282,7 @@ async fn children_give_their_results_and_end_with_their_parent() {
     );
 }
 
-/// A child tells its parent in its own turn, and the parent's next turn wants one of the same child.
+/// The child notifies its parent in its own turn, and the parent's next turn starts the same child again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_is_begun_anew_by_the_turn_that_its_end_brings() {
     let world = World::new().await;
@@ -296,7 +296,7 @@ async fn a_child_is_begun_anew_by_the_turn_that_its_end_brings() {
     });
     let (node, _worker, tasks) = world.with_worker("shop", tasks).await;
     start(&node, "parent", "p", "").await;
-    // As long as one waits for the other, and no longer.
+    // Not longer than one waits for the other.
     let ended = tokio::time::timeout(Duration::from_secs(9), output(&node, "p")).await;
     assert_eq!(ended.expect("neither waits for the other"), "8 16 24");
     assert_eq!(tasks.ran().len(), 9);
@@ -349,7 +349,7 @@ async fn activities_and_children_of_other_apps() {
     });
     let (shop, _worker, shop_tasks) = world.with_worker("shop", tasks).await;
     start(&shop, "far", "a", "").await;
-    // Nobody is there yet: it is seen to run, and goes on when the other app appears.
+    // No host yet: it is reported as running, and continues when the other app appears.
     eventually(async || status(&shop, "a").await == "RUNNING").await;
     let (_bank, _bank_worker, bank_tasks) = world.with_worker("bank", chain(Tasks::default())).await;
     assert_eq!(output(&shop, "a").await, "8 8");
@@ -451,7 +451,7 @@ type Gate = Arc<(Mutex<bool>, Condvar)>;
 
 fn wait_for(gate: &Gate) {
     let (open, opened) = &**gate;
-    // Not for ever: a test that fails would wait for it.
+    // Limited, so that a failing test does not hang.
     let long = Duration::from_secs(60);
     tokio::task::block_in_place(|| {
         drop(
@@ -467,7 +467,7 @@ fn open(gate: &Gate) {
     gate.1.notify_all();
 }
 
-/// Activities that take until their gate is opened.
+/// Activities that block until their gate opens.
 fn gated_activities(gate: &Gate) -> Tasks {
     let gate = Arc::clone(gate);
     Tasks::default().activity("slow", move |_| {
@@ -482,7 +482,7 @@ fn gated(gate: &Gate) -> Arc<Tasks> {
     }))
 }
 
-/// One of two workers leaves: what ran there runs again at once; what runs at the other does not.
+/// One of two workers disconnects: its activities are rerun at once, those of the other worker are not.
 async fn one_of_two_workers_leaves(spec: &str, answers_cross: bool) {
     const INSTANCES: usize = 16;
     let world = World::new().await;
@@ -508,13 +508,13 @@ async fn one_of_two_workers_leaves(spec: &str, answers_cross: bool) {
     assert_eq!(stays.ran().len(), INSTANCES);
 }
 
-/// Regression: reminders that the scheduler sent on a stream whose place another had taken waited for what ran already.
+/// Regression: reminders sent on a replaced scheduler stream waited for the running ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_worker_leaves_does_not_wait_for_what_others_run() {
     one_of_two_workers_leaves("", false).await;
 }
 
-/// Wherever the executor was of what runs.
+/// Whichever executor runs it.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_an_answer_follows_its_executor() {
     one_of_two_workers_leaves(CLUSTERED, true).await;
@@ -564,7 +564,7 @@ async fn an_instance_is_run_again_from_one_of_its_events() {
         "{:?}",
         refused.status
     );
-    // Once it is purged there may be another one, whose activities are its own.
+    // Once it is purged, a new instance may exist, with new activities.
     let request = RerunWorkflowFromEventRequest {
         event_id: 2,
         new_instance_id: Some("again".to_owned()),

@@ -1,4 +1,4 @@
-//! The APIs of workflows on whole sidecars: the management API, the service that SDKs speak, and the streams of workers.
+//! The workflow APIs of whole sidecars: the management API, the service for SDKs, and the streams of workers.
 
 mod seen;
 
@@ -26,7 +26,7 @@ const STORE: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n 
                      - name: actorStateStore\n    value: 'true'\n";
 pub const KIND: &str = "dapr.internal.default.shop.workflow";
 
-/// What sidecars with workflows need.
+/// The environment of sidecars with workflows.
 pub struct World {
     net: Net,
     placement: Placement,
@@ -49,7 +49,7 @@ impl World {
         self.plan().start().await
     }
 
-    /// The same before it starts.
+    /// Its plan.
     pub fn plan(&self) -> Plan<'_> {
         let file = self.folder.path().join("state.db");
         let store = STORE.replace("FILE", &file.display().to_string());
@@ -67,7 +67,7 @@ impl World {
     }
 }
 
-/// A worker as SDKs are: it has a stream of work open, and answers by calls.
+/// A worker like those of SDKs: an open stream of work items, answered by calls.
 pub struct Worker {
     port: u16,
     work: Response<Incoming>,
@@ -81,7 +81,7 @@ impl Worker {
         Self { port, work }
     }
 
-    /// The next turn that it is to run, and the token that is to be handed back.
+    /// The next turn to run, and the token to return.
     pub async fn turn(&mut self) -> (OrchestratorRequest, String) {
         let item = self.item().await;
         match item.request {
@@ -90,7 +90,7 @@ impl Worker {
         }
     }
 
-    /// The next piece of work.
+    /// The next work item.
     pub async fn item(&mut self) -> WorkItem {
         let message = grpc::next(self.work.body_mut())
             .await
@@ -98,7 +98,7 @@ impl Worker {
         WorkItem::decode(message).unwrap()
     }
 
-    /// Answers that the workflow is done.
+    /// Answers that the workflow is completed.
     pub async fn complete(&self, instance: &str, token: &str, result: &str) {
         let done = CompleteOrchestrationAction {
             orchestration_status: OrchestrationStatus::Completed.into(),
@@ -421,7 +421,7 @@ async fn an_instance_is_reached_through_a_sidecar_that_does_not_host_it() {
     );
 }
 
-/// Invariant: an instance whose id has what separates the parts of stored keys is listed with its whole id.
+/// Invariant: an instance id that contains the separator of stored keys is listed completely.
 #[tokio::test]
 async fn an_instance_with_a_separator_in_its_id_is_listed() {
     const ID: &str = "a||b||metadata";

@@ -1,4 +1,4 @@
-//! Instances whose stored state is changed by others while a sidecar has them in memory.
+//! Instances whose stored state is changed by others while a sidecar caches it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -31,7 +31,7 @@ fn metadata(world: &World) -> WorkflowStateMetadata {
     WorkflowStateMetadata::decode(&value[..]).unwrap()
 }
 
-/// Writes a value as another sidecar does.
+/// Writes a value like another sidecar.
 fn write(world: &World, name: &str, value: &impl Message) {
     let sql = "INSERT OR REPLACE INTO state (key, value, is_binary, etag) VALUES (?1, ?2, 1, ?3)";
     let etag = uuid::Uuid::new_v4().to_string();
@@ -56,7 +56,7 @@ fn raised(number: usize) -> HistoryEvent {
     }
 }
 
-/// The events from outside that a turn brings.
+/// The external events of a turn.
 fn events(turn: &OrchestratorRequest) -> Vec<HistoryEvent> {
     let is_raised = |event: &&HistoryEvent| matches!(event.event_type, Some(EventType::EventRaised(_)));
     turn.new_events.iter().filter(is_raised).cloned().collect()
@@ -74,7 +74,7 @@ async fn status(node: &Node) -> serde_json::Value {
     about.json()["runtimeStatus"].clone()
 }
 
-/// Has the instance run.
+/// Schedules a run of the instance.
 async fn remind(world: &World) {
     let request = ScheduleJobRequest {
         name: "new-event-batch".to_owned(),
@@ -90,7 +90,7 @@ async fn remind(world: &World) {
     assert_eq!(scheduled.status.code(), Code::Ok, "{:?}", scheduled.status);
 }
 
-/// Takes one event each time that it continues as new, until there is none; what it took.
+/// Consumes one event per continue-as-new until there is none; returns them.
 async fn take_one_by_one(worker: &mut Worker, wanted: usize) -> Vec<String> {
     let mut taken = Vec::new();
     loop {
@@ -118,7 +118,7 @@ async fn take_one_by_one(worker: &mut Worker, wanted: usize) -> Vec<String> {
     }
 }
 
-/// Invariant: events that were stored behind the back of the sidecar are each taken once, in their order, although the workflow
+/// Invariant: events stored by another sidecar are each consumed once and in order, even if the workflow
 /// continues as new with each of them. Each execution has the next generation.
 #[tokio::test]
 async fn events_that_others_have_stored_are_taken_once_and_in_order() {
@@ -144,7 +144,8 @@ async fn events_that_others_have_stored_are_taken_once_and_in_order() {
     assert!(metadata(&world).generation > 1);
 }
 
-/// Invariant: a step that finds the stored state changed is repeated at once with what is stored: its caller sees nothing.
+/// Invariant: a step that finds changed state is repeated at once with the stored state, unnoticed by its
+/// caller.
 #[tokio::test]
 async fn a_step_that_finds_the_stored_state_changed_is_repeated_at_once() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! Workflows with more data than a message may have: nobody waits in silence.
+//! Workflows with more data than a message can have; every wait ends with an error.
 
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Do;
@@ -23,7 +23,7 @@ async fn started(world: &World) -> (Node, Worker) {
     (node, worker)
 }
 
-/// The reasons of all that the instance waits for.
+/// The reasons why the instance waits.
 async fn whys(node: &Node) -> String {
     let waits = node.ask(get("/v1.0-alpha1/workflows/dapr/a/waits")).await.json();
     let waits = waits["waitsFor"].as_array().cloned().unwrap_or_default();
@@ -36,8 +36,8 @@ async fn is_completed(node: &Node) -> bool {
     answer["runtimeStatus"] == "COMPLETED"
 }
 
-/// Invariant: an answer to a turn that is too large is named where the instance is asked for, and the instance can be told to
-/// end.
+/// Invariant: an oversized answer to a turn is reported in the instance's status, and the instance can be
+/// terminated.
 #[tokio::test]
 async fn an_answer_to_a_turn_that_is_too_large_is_told_and_the_instance_takes_its_end() {
     let world = World::new().await;
@@ -80,7 +80,7 @@ async fn an_answer_to_a_turn_that_is_too_large_is_told_and_the_instance_takes_it
             worker.complete("a", &token, "1").await;
             break;
         }
-        // It was tried again before.
+        // It was retried before.
         let answer = OrchestratorResponse {
             completion_token: token,
             ..answer.clone()
@@ -90,7 +90,7 @@ async fn an_answer_to_a_turn_that_is_too_large_is_told_and_the_instance_takes_it
     eventually(async || is_completed(&node).await).await;
 }
 
-/// Invariant: the same where the answer reaches another sidecar than the one that waits for it.
+/// Invariant: the same if the answer reaches another sidecar than the waiting one.
 #[tokio::test]
 async fn an_answer_that_is_too_large_for_another_sidecar_ends_the_wait_too() {
     const CLUSTERED: &str = "  features:\n  - name: WorkflowsClusteredDeployment\n    enabled: true\n";
@@ -115,7 +115,7 @@ async fn an_answer_that_is_too_large_for_another_sidecar_ends_the_wait_too() {
     eventually(async || is_completed(&node).await).await;
 }
 
-/// Invariant: an activity whose result is too large fails with that, for good.
+/// Invariant: an activity with an oversized result fails permanently with that reason.
 #[tokio::test]
 async fn an_activity_whose_result_is_too_large_fails_with_that() {
     let world = World::new().await;
@@ -159,7 +159,7 @@ async fn an_activity_whose_result_is_too_large_fails_with_that() {
     eventually(async || is_completed(&node).await).await;
 }
 
-/// Invariant: what could never be sent to a worker is not started.
+/// Invariant: a start that could never be sent to a worker is refused.
 #[tokio::test]
 async fn a_start_that_could_never_be_sent_to_a_worker_is_refused() {
     let world = World::new().await;

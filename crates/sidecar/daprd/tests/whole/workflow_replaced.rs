@@ -1,4 +1,4 @@
-//! Starts that take the place of an instance that runs, as the reuse policy of SDKs has it.
+//! Starts that replace a running instance, as allowed by the reuse policy of SDKs.
 
 use std::time::{Duration, SystemTime};
 
@@ -21,7 +21,7 @@ fn in_an_hour() -> SystemTime {
     SystemTime::now() + Duration::from_secs(3600)
 }
 
-/// Has a timer of an hour, with the number 0, and an activity with the number 1.
+/// Starts a timer of an hour with number 0, and an activity with number 1.
 fn begins_both() -> Vec<OrchestratorAction> {
     let timer = CreateTimerAction {
         fire_at: Some(in_an_hour().into()),
@@ -40,7 +40,7 @@ fn begins_both() -> Vec<OrchestratorAction> {
     actions.collect()
 }
 
-/// Starts the instance `a` in place of the one that runs.
+/// Starts the instance `a` in place of the running one.
 async fn replace(node: &Node, at: SystemTime) -> Outcome {
     let request = CreateInstanceRequest {
         instance_id: "a".to_owned(),
@@ -67,8 +67,9 @@ async fn status(node: &Node) -> serde_json::Value {
     about.json()["runtimeStatus"].clone()
 }
 
-/// Invariant: whatever a start that replaces is cut off by, there is one run, whole: the old one as long as the new one is not
-/// stored, with all its reminders; then the new one, which nothing of the old one begins early, or answers.
+/// Invariant: wherever a replacing start is interrupted, there is one complete run: the old one with all its
+/// reminders until the new one is stored, then the new one. The old run's reminders and results do not affect
+/// the new one.
 #[tokio::test]
 async fn a_start_that_replaces_leaves_the_old_run_whole_or_the_new_one() {
     let world = World::new().await;
@@ -84,7 +85,7 @@ async fn a_start_that_replaces_leaves_the_old_run_whole_or_the_new_one() {
     assert_eq!(activity.name, "slow");
     eventually(async || status(&node).await == "RUNNING").await;
 
-    // The store is full, say.
+    // For example, because the store is full.
     let database = world.database();
     let refuse = ["INSERT", "UPDATE"].map(|what| {
         format!("CREATE TRIGGER full_{what} BEFORE {what} ON state BEGIN SELECT RAISE(ABORT, 'full'); END;")
@@ -106,7 +107,7 @@ async fn a_start_that_replaces_leaves_the_old_run_whole_or_the_new_one() {
     let replaced = replace(&node, at).await;
     assert_eq!(replaced.status.code(), Code::Ok, "{:?}", replaced.status);
     assert_eq!(names(&world, &activities, "a::1::1").await, [""; 0]);
-    // What was left of the old run: a reminder of an event, and the result of its activity.
+    // Remains of the old run: a reminder of an event, and the result of its activity.
     let left = ScheduleJobRequest {
         name: "new-event-er-left".to_owned(),
         job: Some(Job {

@@ -1,4 +1,4 @@
-//! Instances that cannot go on: they come ever more seldom, and at once when something changes.
+//! Instances that cannot continue: they are retried with backoff, and at once when something changes.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use outrigger_wire::scheduler::v1::{
 use crate::common::{Node, eventually, get, grpc, post};
 use crate::workflow_api::{KIND, Worker, World, hub};
 
-/// What the scheduler knows an actor by.
+/// The scheduler's target of an actor.
 pub fn target(kind: &str, id: &str) -> JobMetadata {
     let target = Type::Actor(TargetActorReminder {
         r#type: kind.to_owned(),
@@ -32,7 +32,7 @@ pub fn target(kind: &str, id: &str) -> JobMetadata {
     }
 }
 
-/// The reminders of an actor, with their names.
+/// The reminders of an actor with their names.
 pub async fn named_reminders(world: &World, kind: &str, id: &str) -> Vec<NamedJob> {
     let request = ListJobsRequest {
         metadata: Some(target(kind, id)),
@@ -49,7 +49,7 @@ async fn reminders(world: &World, kind: &str, id: &str) -> Vec<Job> {
     named.into_iter().filter_map(|named| named.job).collect()
 }
 
-/// How long it is until the reminders of the instance `a` come, seconds.
+/// Seconds until the reminders of the instance `a` are due.
 async fn due(world: &World) -> Vec<i64> {
     let jobs = reminders(world, KIND, "a").await;
     let jobs = jobs.into_iter().filter_map(|job| job.due_time);
@@ -67,7 +67,8 @@ async fn waits(node: &Node) -> serde_json::Value {
     node.ask(get("/v1.0-alpha1/workflows/dapr/a/waits")).await.json()
 }
 
-/// Invariant: a stalled instance comes every five seconds instead of each, and at once to the next worker.
+/// Invariant: a stalled instance is retried every five seconds instead of every second, and at once with the
+/// next worker.
 #[tokio::test]
 async fn a_stalled_instance_comes_less_often_and_at_once_to_the_next_worker() {
     let world = World::new().await;
@@ -103,7 +104,7 @@ async fn a_stalled_instance_comes_less_often_and_at_once_to_the_next_worker() {
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
 }
 
-/// Has an activity run.
+/// Starts an activity.
 fn deadly() -> OrchestratorAction {
     let task = Do::ScheduleTask(ScheduleTaskAction {
         name: "deadly".to_owned(),
@@ -115,7 +116,8 @@ fn deadly() -> OrchestratorAction {
     }
 }
 
-/// Invariant: an activity whose workers go away is not run again after the last time that it may be, and is counted.
+/// Invariant: an activity whose workers disconnect is not run again after the maximum number of losses, and
+/// is counted.
 #[tokio::test]
 async fn an_activity_that_ends_its_workers_is_parked_and_counted() {
     let world = World::new().await;
@@ -146,7 +148,7 @@ async fn an_activity_that_ends_its_workers_is_parked_and_counted() {
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
 }
 
-/// Waits until the instance `a` says that it is stalled, and why.
+/// Waits until the instance `a` reports that it is stalled, and why.
 async fn is_stalled_for_lost_workers(node: &Node) {
     eventually(async || waits(node).await["runtimeStatus"] == "STALLED").await;
     let told = waits(node).await["waitsFor"].clone();
@@ -157,8 +159,8 @@ async fn is_stalled_for_lost_workers(node: &Node) {
     assert!(told.as_array().unwrap().iter().any(is_told), "{told}");
 }
 
-/// Invariant: a workflow that ends its workers is run ever more seldom, says that it is stalled and why, takes its end, and goes
-/// on with a worker that survives it.
+/// Invariant: a workflow that kills its workers is retried with backoff, reports why it is stalled, can be
+/// terminated, and continues with a worker that survives it.
 #[tokio::test]
 async fn a_workflow_that_ends_its_workers_is_stalled_and_goes_on_with_one_that_survives() {
     let world = World::new().await;
@@ -194,7 +196,8 @@ async fn a_workflow_that_ends_its_workers_is_stalled_and_goes_on_with_one_that_s
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
 }
 
-/// Invariant: the same where each worker is the only one: that it is stalled is stored when the next one comes at the latest.
+/// Invariant: the same if each worker is the only one: the stall is stored when the next one connects at the
+/// latest.
 #[tokio::test]
 async fn a_workflow_that_ends_the_only_worker_is_stalled() {
     let world = World::new().await;
@@ -207,7 +210,7 @@ async fn a_workflow_that_ends_the_only_worker_is_stalled() {
         worker.turn().await;
         drop(worker);
         world.hosts(0).await;
-        // It is nowhere now.
+        // It is on no sidecar now.
         node.counts("dapr_runtime_workflow_failing_instances", &[], 0.0)
             .await;
         worker = Worker::connect(&node).await;
@@ -219,7 +222,7 @@ async fn a_workflow_that_ends_the_only_worker_is_stalled() {
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
 }
 
-/// Invariant: an activity that only ran beside a workflow that ends its workers is not blamed for it.
+/// Invariant: an activity that ran next to a workflow that kills its workers is not counted as the cause.
 #[tokio::test]
 async fn an_activity_beside_a_workflow_that_ends_its_workers_is_not_counted() {
     let world = World::new().await;
@@ -249,7 +252,7 @@ async fn an_activity_beside_a_workflow_that_ends_its_workers_is_not_counted() {
         }
     };
     assert!(is_activity(&activity(&mut other).await));
-    // What it lost with this one is not counted, what it loses with the next one is.
+    // A loss with this worker is not counted; a loss with the next one is.
     let mut next = Worker::connect(&node).await;
     drop(other);
     assert!(is_activity(&activity(&mut next).await));
@@ -259,7 +262,7 @@ async fn an_activity_beside_a_workflow_that_ends_its_workers_is_not_counted() {
     assert!(is_activity(&item), "{item:?}");
 }
 
-/// Invariant: the losses of an activity are counted on by a sidecar that starts later.
+/// Invariant: a sidecar started later continues the count of an activity's losses.
 #[tokio::test]
 async fn an_activity_that_ends_its_workers_is_parked_though_the_sidecar_starts_anew() {
     let world = World::new().await;
@@ -309,7 +312,8 @@ async fn an_activity_that_ends_its_workers_is_parked_though_the_sidecar_starts_a
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
 }
 
-/// Invariant: what cannot be sent has its instance run ever more seldom, and at once when an event comes.
+/// Invariant: an instance with an unsendable action is retried with backoff, and at once when an event
+/// arrives.
 #[tokio::test]
 async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
     let world = World::new().await;
@@ -317,7 +321,7 @@ async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
     let mut worker = Worker::connect(&node).await;
     world.hosts(1).await;
     begun(&node).await;
-    // Longer than a reminder's name may be.
+    // Longer than the maximum of a reminder's name.
     let bad = "x".repeat(600);
     let child = || OrchestratorAction {
         id: 0,
@@ -328,7 +332,7 @@ async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
         })),
         ..OrchestratorAction::default()
     };
-    // After the first it is asked at once or a second later, then two, four and eight seconds later.
+    // The second attempt is at once or a second later, then two, four and eight seconds later.
     for _ in 0..4 {
         let (_, token) = worker.turn().await;
         worker.answer("a", &token, vec![child()]).await;
@@ -338,7 +342,7 @@ async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
         kept.unwrap_or_default()
     };
     eventually(async || kept().await > 0.0).await;
-    // One reminder is left, and no other is needed.
+    // One reminder remains, and no other is needed.
     eventually(async || {
         let due = due(&world).await;
         matches!(due[..], [due] if due > 4)
@@ -363,8 +367,8 @@ async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
     node.counts(failing, &[], 0.0).await;
 }
 
-/// Regression: the result of an activity had the turn repeated at once that could not be stored, which ran the activity again, and
-/// each result was kept.
+/// Regression: an activity's result repeated a turn that could not be stored at once, which ran the activity
+/// again, and all results were kept.
 #[tokio::test]
 async fn an_activity_beside_a_child_that_cannot_be_made_does_not_hasten_its_instance() {
     let world = World::new().await;
@@ -393,13 +397,13 @@ async fn an_activity_beside_a_child_that_cannot_be_made_does_not_hasten_its_inst
             continue;
         }
         turns.push(Instant::now());
-        // Longer than a reminder's name may be.
+        // Longer than the maximum of a reminder's name.
         let child = Do::CreateSubOrchestration(CreateSubOrchestrationAction {
             name: "child".to_owned(),
             instance_id: "x".repeat(600),
             ..CreateSubOrchestrationAction::default()
         });
-        // As SDKs do, it has another execution in each repetition.
+        // As in SDKs, each repetition has another execution id.
         let task = Do::ScheduleTask(ScheduleTaskAction {
             name: "pay".to_owned(),
             task_execution_id: format!("repetition {}", turns.len()),
@@ -423,7 +427,8 @@ async fn an_activity_beside_a_child_that_cannot_be_made_does_not_hasten_its_inst
     eventually(async || waiting() == 2).await;
 }
 
-/// Invariant: what is named as a remedy can be had without an SDK: another instance goes on from an event of one that has ended.
+/// Invariant: the suggested remedy works without an SDK: another instance continues from an event of an ended
+/// one.
 #[tokio::test]
 async fn an_instance_is_run_again_from_an_event_over_http() {
     let world = World::new().await;
@@ -458,12 +463,12 @@ async fn an_instance_is_run_again_from_an_event_over_http() {
         panic!("{item:?}")
     };
     assert_eq!((activity.name.as_str(), activity.task_id), ("deadly", 0));
-    // Regression: its id was not free as long as the sidecar had it in memory.
+    // Regression: its id was not free while the sidecar cached the instance.
     let purge = || node.ask(post("/v1.0/workflows/dapr/b/purge?force=true", ""));
     assert_eq!(purge().await.status, 202);
     let begun = rerun("0").await;
     assert_eq!(begun.status, 202, "{}", begun.text());
-    // Regression: who sent an event was told that the store had refused it, and sent it again.
+    // Regression: the sender of an event got the error of the store, and sent the event again.
     assert_eq!(purge().await.status, 202);
     let raised = node.ask(post("/v1.0/workflows/dapr/b/raiseEvent/go", "1")).await;
     let text = raised.error(500, "ERR_RAISE_EVENT_WORKFLOW");
@@ -482,7 +487,7 @@ async fn purge_by_force(node: &Node) -> i32 {
     purged.deleted_instance_count
 }
 
-/// Invariant: an instance whose stored state is broken comes ever more seldom, says why, and can be removed.
+/// Invariant: an instance with corrupted state is retried with backoff, reports why, and can be removed.
 #[tokio::test]
 async fn an_instance_that_cannot_be_read_comes_seldom_and_is_purged_by_force() {
     let world = World::new().await;
@@ -522,7 +527,7 @@ async fn an_instance_that_cannot_be_read_comes_seldom_and_is_purged_by_force() {
     let (_, token) = worker.turn().await;
     worker.complete("a", &token, "1").await;
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
-    // Nothing says how many entries there are.
+    // The number of entries is missing.
     change("UPDATE state SET value = 'ew==' WHERE key = ?1", "metadata");
     let purge = |query: &str| node.ask(post(&format!("/v1.0/workflows/dapr/a/purge{query}"), ""));
     assert_eq!(purge("?force=false").await.status, 500);

@@ -1,8 +1,9 @@
-//! Hosts that come, go and lose placement: where actors are then.
+//! Where actors live when hosts join, leave and lose placement.
 
 use super::*;
 
-/// Invariant: an actor is active in one place at any time. The old host ends it before the new one may begin.
+/// Invariant: an actor is active in one place at any time. The old host deactivates it before the new one may
+/// activate it.
 #[tokio::test]
 async fn what_moves_ends_before_it_begins_elsewhere() {
     let (net, placement) = (Net::plain(), Placement::start().await);
@@ -27,7 +28,7 @@ async fn what_moves_ends_before_it_begins_elsewhere() {
     }
 }
 
-/// Invariant: what placement does not know of any more is not active: the host ends its actors when it loses the stream.
+/// Invariant: a host that loses its stream to placement deactivates its actors.
 #[tokio::test]
 async fn a_host_without_placement_ends_its_actors_and_goes_on_with_the_next_stream() {
     let (net, placement) = (Net::plain(), Placement::start().await);
@@ -44,7 +45,7 @@ async fn a_host_without_placement_ends_its_actors_and_goes_on_with_the_next_stre
     );
 }
 
-/// Invariant: between `lock` and `unlock` no call begins, and none is lost.
+/// Invariant: between `lock` and `unlock` no call starts, and none is lost.
 #[tokio::test]
 async fn calls_wait_while_actors_are_spread_anew() {
     let (net, placement) = (Net::plain(), Placement::start().await);
@@ -58,7 +59,7 @@ async fn calls_wait_while_actors_are_spread_anew() {
     let mut client = http2_client(node.ports.http).await;
     let call = post("/v1.0/actors/T/2/method/m?q=1", "");
     let waiting = tokio::spawn(client.send_request(absolute(call)));
-    // Calls that came later on the same connection.
+    // Later calls on the same connection.
     for _ in 0..3 {
         let later = client.send_request(absolute(get("/v1.0/metadata")));
         assert_eq!(within(later).await.unwrap().status(), 200);
@@ -71,7 +72,8 @@ async fn calls_wait_while_actors_are_spread_anew() {
     assert!(calls(&app).contains(&held));
 }
 
-/// Invariant: a host that leaves on purpose costs no call, and its actors end before others begin them.
+/// Invariant: a graceful leave fails no call, and the host's actors are deactivated before others activate
+/// them.
 #[tokio::test]
 async fn a_host_that_leaves_costs_no_call() {
     let (net, placement) = (Net::plain(), Placement::start().await);

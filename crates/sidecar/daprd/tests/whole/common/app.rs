@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 
 type Handle = dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<Body>> + Send + Sync;
 
-/// A request as the app saw it.
+/// A request as received by the app.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub method: Method,
@@ -43,7 +43,7 @@ impl Seen {
     }
 }
 
-/// A server for HTTP/1.1 and HTTP/2, in clear text or over TLS. It ends, with its connections, when dropped.
+/// An HTTP/1.1 and HTTP/2 server, in cleartext or over TLS. It stops, with its connections, on drop.
 pub struct App {
     pub port: u16,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -66,7 +66,7 @@ impl App {
         Self::listen(0, handle).await
     }
 
-    /// The same behind TLS, with a certificate that nobody vouches for.
+    /// Like `start`, over TLS with an untrusted certificate.
     pub async fn start_tls<F, R>(handle: F) -> Self
     where
         F: Fn(Request<Incoming>) -> R + Send + Sync + 'static,
@@ -80,7 +80,7 @@ impl App {
         Self::start(echo).await
     }
 
-    /// An app on a port; 0 = any.
+    /// An app on a port; 0 means any port.
     pub async fn listen<F, R>(port: u16, handle: F) -> Self
     where
         F: Fn(Request<Incoming>) -> R + Send + Sync + 'static,
@@ -89,7 +89,7 @@ impl App {
         Self::run(port, None, Arc::new(move |request| Box::pin(handle(request)))).await
     }
 
-    /// An app behind TLS on these terms.
+    /// An app with this TLS configuration.
     pub async fn serve_tls<F, R>(tls: ServerConfig, handle: F) -> Self
     where
         F: Fn(Request<Incoming>) -> R + Send + Sync + 'static,
@@ -112,14 +112,14 @@ impl App {
         Self { port, seen, task }
     }
 
-    /// Ends at once, with all connections; the port is free afterwards.
+    /// Stops at once with all connections; the port is free afterwards.
     pub async fn stop(mut self) {
         self.task.abort();
         let ended = (&mut self.task).await;
         assert!(ended.unwrap_err().is_cancelled());
     }
 
-    /// The requests so far, without those a sidecar makes on its own account.
+    /// The requests so far, except the sidecar's own.
     pub fn seen(&self) -> Vec<Seen> {
         let seen = self.seen.lock().unwrap();
         let own = |s: &&Seen| s.target != "/dapr/config" && s.target != "/healthz";
@@ -131,13 +131,13 @@ impl App {
         self.seen().pop().expect("the app was called")
     }
 
-    /// How many requests there were.
+    /// Number of requests.
     pub fn calls(&self) -> usize {
         self.seen().len()
     }
 }
 
-/// Answers with what was asked.
+/// Echoes the request.
 pub async fn echo(request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     let mut response = Response::new(Body::stream(body));
@@ -204,11 +204,11 @@ where
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).max_headers(1000);
     builder.http2().timer(TokioTimer::new());
-    // How a connection ends is for the client to judge.
+    // The client observes how the connection ends.
     let _ended = builder.serve_connection(TokioIo::new(io), service).await;
 }
 
-/// A certificate that nobody vouches for.
+/// An untrusted certificate.
 fn unvouched() -> ServerConfig {
     let issued = Authority::new("apps", Algorithm::P256).issue(Leaf::workload("https://app.example"));
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

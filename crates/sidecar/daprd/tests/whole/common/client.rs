@@ -1,4 +1,4 @@
-//! Clients of the APIs, one connection per request.
+//! Clients of the APIs, with one connection per request.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 
 use super::within;
 
-/// A whole response.
+/// A complete response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -33,7 +33,7 @@ impl Answer {
         }
     }
 
-    /// The same where the connection may break off.
+    /// Like `read`, over a connection that may break.
     pub async fn try_read(response: Response<Incoming>) -> Option<Self> {
         let (head, body) = response.into_parts();
         let body = within(body.collect()).await.ok()?;
@@ -59,7 +59,7 @@ impl Answer {
         all.first().map(|v| v.to_str().unwrap())
     }
 
-    /// Panics unless this is a JSON error with this status and code; returns its message.
+    /// Checks for a JSON error with this status and code; returns its message.
     #[track_caller]
     pub fn error(&self, status: u16, code: &str) -> String {
         assert_eq!(self.status, status, "{}", self.text());
@@ -92,13 +92,13 @@ pub fn post(target: &str, body: impl Into<Body>) -> Request<Body> {
     request("POST", target, &[], body)
 }
 
-/// Sends over HTTP/1.1 and waits for the head of the response.
+/// Sends over HTTP/1.1 and waits for the response head.
 pub async fn send(port: u16, request: Request<Body>) -> Result<Response<Incoming>, hyper::Error> {
     let mut sender = http1_client(port).await;
     within(sender.send_request(with_host(request))).await
 }
 
-/// The same where the server may end at any moment.
+/// Like `send`, to a server that may exit at any time.
 pub async fn try_send(port: u16, request: Request<Body>) -> Option<Response<Incoming>> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
@@ -115,7 +115,7 @@ pub fn with_host(mut request: Request<Body>) -> Request<Body> {
     request
 }
 
-/// A connection for HTTP/1.1.
+/// An HTTP/1.1 connection.
 pub async fn http1_client(port: u16) -> http1::SendRequest<Body> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -124,14 +124,14 @@ pub async fn http1_client(port: u16) -> http1::SendRequest<Body> {
     sender
 }
 
-/// A connection for HTTP/2 with prior knowledge.
+/// An HTTP/2 connection with prior knowledge.
 pub async fn http2_client(port: u16) -> http2::SendRequest<Body> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.set_nodelay(true).unwrap();
     http2_over(stream).await
 }
 
-/// A connection to the sidecar of `callee` as its peers open them, with this identity.
+/// A connection to the sidecar of `callee` like those of its peers, with this identity.
 pub async fn peer_client(identity: &Identity, callee: &str, port: u16) -> http2::SendRequest<Body> {
     let expect = Expect::Path {
         namespace: "default".to_owned(),
@@ -152,7 +152,7 @@ where
     sender
 }
 
-/// Makes a request target absolute, as HTTP/2 wants it.
+/// Makes a request target absolute, as HTTP/2 requires.
 pub fn absolute(mut request: Request<Body>) -> Request<Body> {
     let target = format!("http://localhost{}", request.uri());
     *request.uri_mut() = target.parse().unwrap();
@@ -160,12 +160,12 @@ pub fn absolute(mut request: Request<Body>) -> Request<Body> {
     request
 }
 
-/// Writes bytes as they are, half-closes, and returns everything that comes back.
+/// Writes raw bytes, half-closes, and returns everything received.
 pub async fn raw(port: u16, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     let mut answer = Vec::new();
-    // A reset after the answer is as good as an end.
+    // A reset after the response counts as an end.
     let _ended = within(stream.read_to_end(&mut answer)).await;
     String::from_utf8_lossy(&answer).into_owned()
 }

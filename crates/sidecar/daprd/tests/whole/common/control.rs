@@ -1,4 +1,5 @@
-//! The real services of the control plane, in the process of the test: they can be killed and started again in their place.
+//! The real control plane services, in the test's process. They can be killed and restarted at the same
+//! address.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{SocketAddr, TcpListener};
@@ -13,16 +14,16 @@ use tokio_util::sync::CancellationToken;
 use super::client::try_send;
 use super::{Answer, Plan, eventually, get, within};
 
-/// A scheduler and, where it was started, a placement service.
+/// A scheduler and optionally a placement service.
 pub struct Control {
     pub scheduler: Service,
     pub placement: Service,
     jobs: TempDir,
-    /// Of placement.
+    /// Flags of placement.
     flags: Vec<String>,
 }
 
-/// A service on a runtime of its own, so that it can be killed.
+/// A service on a separate runtime, so that it can be killed.
 #[derive(Default)]
 pub struct Service {
     port: u16,
@@ -39,7 +40,7 @@ impl Service {
             .unwrap()
     }
 
-    /// A placement service on this port, or a free one. It is tried again until what was there before has let go of it.
+    /// A placement service on this port, or a free one. Retries until the previous service has released it.
     async fn placement(port: u16, more: Vec<String>) -> Self {
         let mut arguments = vec![format!("--port={port}")];
         arguments.extend(
@@ -74,7 +75,7 @@ impl Service {
         }
     }
 
-    /// Whether it is a placement service that leads.
+    /// Whether it is the leading placement service.
     async fn leads(&self) -> bool {
         let (Some(port), Some(_)) = (self.metrics, &self.runtime) else {
             return false;
@@ -90,7 +91,7 @@ impl Service {
         self.port
     }
 
-    /// Ends like a killed process.
+    /// Stops like a killed process.
     pub fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -111,7 +112,7 @@ impl Control {
         control
     }
 
-    /// With a placement that lets hosts hand actors over.
+    /// With a placement that supports handover.
     pub async fn with_handover() -> Self {
         Self::with_placement(&["--handover"]).await
     }
@@ -124,7 +125,7 @@ impl Control {
         control
     }
 
-    /// A scheduler alone.
+    /// A scheduler without placement.
     pub async fn scheduler() -> Self {
         let mut control = Self {
             scheduler: Service::default(),
@@ -136,7 +137,7 @@ impl Control {
         control
     }
 
-    /// On its port and its data, where it has some already.
+    /// Starts it on its previous port and data, if any.
     pub async fn start_scheduler(&mut self) {
         let arguments = [
             format!("--port={}", self.scheduler.port),
@@ -154,7 +155,7 @@ impl Control {
         let started = runtime.spawn(async move {
             loop {
                 let config = outrigger_scheduler::Config::from_flags(&flags, |_| None).unwrap();
-                // The one before may still hold its file and its port.
+                // The previous one may still hold its file and its port.
                 if let Ok(scheduler) = Scheduler::build(config, |_| None, CancellationToken::new()).await {
                     let address: SocketAddr = scheduler.addresses().grpc;
                     tokio::spawn(scheduler.run());
@@ -167,19 +168,19 @@ impl Control {
         self.scheduler.runtime = Some(runtime);
     }
 
-    /// On its port, where it has one already.
+    /// Starts it on its previous port, if any.
     pub async fn start_placement(&mut self) {
         let alone = "--initial-cluster=dapr-placement-0=127.0.0.1:0".to_owned();
         let flags = [self.flags.clone(), vec![alone]].concat();
         self.placement = Service::placement(self.placement.port, flags).await;
     }
 
-    /// The flag that names placement to sidecars.
+    /// The sidecar flag for placement.
     pub fn placement_flag(&self) -> String {
         format!("--placement-host-address=127.0.0.1:{}", self.placement.port)
     }
 
-    /// A sidecar that knows the scheduler.
+    /// A sidecar with the scheduler.
     pub fn with_scheduler<'n>(&self, plan: Plan<'n>) -> Plan<'n> {
         plan.flag(&format!(
             "--scheduler-host-address=127.0.0.1:{}",
@@ -187,7 +188,7 @@ impl Control {
         ))
     }
 
-    /// A sidecar that knows both.
+    /// A sidecar with both.
     pub fn with_both<'n>(&self, plan: Plan<'n>) -> Plan<'n> {
         self.with_scheduler(plan).flag(&self.placement_flag())
     }
@@ -196,14 +197,14 @@ impl Control {
 /// Placement services that elect a leader.
 pub struct Replicas {
     members: Vec<Service>,
-    /// Of each of them.
+    /// Flags of each.
     flags: Vec<Vec<String>>,
 }
 
-/// Below the ports that the kernel gives to connections: one of those could be taken before its replica listens.
+/// Below the kernel's ephemeral ports, which could be taken before the replica listens.
 const PORTS: std::ops::Range<u16> = 10_240..32_768;
 
-/// Addresses where nobody listens.
+/// Addresses without listeners.
 fn free_addresses() -> [SocketAddr; 3] {
     let ports = std::iter::repeat_with(|| {
         let random = RandomState::new().hash_one(()) % PORTS.len() as u64;
@@ -215,7 +216,7 @@ fn free_addresses() -> [SocketAddr; 3] {
 }
 
 impl Replicas {
-    /// Three of them; whether they let hosts hand actors over.
+    /// Starts three; `handover` tells whether they support handover.
     pub async fn start(handover: bool) -> Self {
         let addresses = free_addresses();
         let named = ["a", "b", "c"].into_iter().zip(addresses);
@@ -239,7 +240,7 @@ impl Replicas {
         replicas
     }
 
-    /// The flag that names all of them to sidecars.
+    /// The sidecar flag for all of them.
     pub fn flag(&self) -> String {
         let addresses = self
             .members
@@ -249,7 +250,7 @@ impl Replicas {
         format!("--placement-host-address={}", addresses.join(","))
     }
 
-    /// The one that leads, once one does.
+    /// Waits for a leader; returns its index.
     pub async fn leader(&self) -> usize {
         let mut leader = None;
         eventually(async || {
@@ -264,12 +265,12 @@ impl Replicas {
         leader.expect("it was found")
     }
 
-    /// Ends one like a killed process.
+    /// Stops one like a killed process.
     pub fn kill(&mut self, member: usize) {
         self.members[member].kill();
     }
 
-    /// Starts one that was killed, in its place.
+    /// Restarts a killed one at its address.
     pub async fn start_again(&mut self, member: usize) {
         let port = self.members[member].port;
         self.members[member] = Service::placement(port, self.flags[member].clone()).await;

@@ -1,4 +1,4 @@
-//! Fleets of sidecars that host actors, with what their apps see, and calls to them.
+//! Fleets of sidecars with actors, the observations of their apps, and calls to them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ use tokio::task::JoinSet;
 
 use super::{Answer, App, Control, Net, Node, Plan, app, eventually, post, within};
 
-/// Actors that are called.
+/// Number of actors.
 pub const ACTORS: usize = 40;
-/// Flags of sidecars that hand over.
+/// Flags of sidecars with handover.
 pub const HANDOVER: &[&str] = &["--actors-handover"];
-/// The same, for those that also ask their apps whether they are well.
+/// The same with app health checks.
 pub const HANDOVER_WHILE_WELL: &[&str] = &[
     "--actors-handover",
     "--enable-app-health-check",
@@ -25,34 +25,34 @@ pub const HANDOVER_WHILE_WELL: &[&str] = &[
     "--app-health-threshold=1",
 ];
 
-/// What turns take where apps are slow.
+/// Duration of turns in slow apps.
 const LITTLE: Duration = Duration::from_millis(20);
 
-/// What the apps of all hosts see.
+/// The observations of the apps of all hosts.
 #[derive(Default)]
 pub struct Seen {
-    /// Which host an actor is active on.
+    /// The host on which each actor is active.
     pub places: Mutex<HashMap<String, String>>,
-    /// Calls by their numbers, and how often each ran.
+    /// Number of executions of each call.
     pub ran: Mutex<HashMap<String, usize>>,
-    /// Turns that run: actor and host.
+    /// Running turns: actor and host.
     turns: Mutex<Vec<(String, String)>>,
-    /// What must not be.
+    /// Violations.
     wrong: Mutex<Vec<String>>,
     pub reminded: AtomicUsize,
     pub ended: AtomicUsize,
-    /// Calls of the method `hang` wait for it.
+    /// Releases calls of the method `hang`.
     pub release: Notify,
     pub hanging: AtomicBool,
-    /// Apps do not end actors, and turns take some time.
+    /// Apps do not deactivate actors, and turns take some time.
     pub slow: AtomicBool,
-    /// Actors may be called elsewhere before they have ended, as those of a host that is given up.
+    /// Actors may be active elsewhere before they are deactivated, like those of a host that was given up.
     pub given_up: AtomicBool,
-    /// Hosts whose app says that it is not well, where it is asked.
+    /// Hosts whose apps report to be unhealthy.
     pub unhealthy: Mutex<HashSet<String>>,
 }
 
-/// A turn, until it is dropped, as it is when its sidecar gives it up.
+/// A turn; dropped when it ends or its sidecar aborts it.
 struct Turn {
     seen: Arc<Seen>,
     own: (String, String),
@@ -107,12 +107,12 @@ impl Seen {
         }
     }
 
-    /// A host was killed, or its app is not told any more: nothing is active there.
+    /// Forgets the actors of a host that was killed, or whose app is no longer called.
     pub fn gone(&self, host: &str) {
         self.places.lock().unwrap().retain(|_, place| place != host);
     }
 
-    /// Nothing was in two places.
+    /// Checks that no actor was active in two places.
     pub fn check(&self) {
         assert_eq!(*self.wrong.lock().unwrap(), [""; 0]);
     }
@@ -174,23 +174,23 @@ fn store(folder: &std::path::Path) -> String {
     )
 }
 
-/// Hosts with the control plane that they share.
+/// Hosts and their common control plane.
 pub struct Fleet {
     pub net: Net,
     pub control: Control,
     pub seen: Arc<Seen>,
     folder: tempfile::TempDir,
-    /// Flags of sidecars that start.
+    /// Flags of new sidecars.
     pub flags: &'static [&'static str],
 }
 
 impl Fleet {
-    /// With a placement and sidecars that hand over.
+    /// With placement, and sidecars with handover.
     pub async fn new() -> Self {
         Self::of(Control::with_handover().await, true)
     }
 
-    /// Beside this control plane; whether sidecars hand over.
+    /// With this control plane; `handover` tells whether sidecars hand over.
     pub fn of(control: Control, handover: bool) -> Self {
         Self {
             net: Net::plain(),
@@ -207,12 +207,12 @@ impl Fleet {
         self.control.with_scheduler(plan).flag(placement)
     }
 
-    /// A host, and its app.
+    /// Starts a host and its app.
     pub async fn host(&self, name: &str) -> (App, Node) {
         self.host_by(name, &self.control.placement_flag()).await
     }
 
-    /// One that reaches placement as this flag says.
+    /// Like `host`, with this placement flag.
     pub async fn host_by(&self, name: &str, placement: &str) -> (App, Node) {
         let app = host(name, &self.seen).await;
         let node = self.sidecar("host", placement).app(app.port).start().await;
@@ -224,20 +224,19 @@ impl Fleet {
         self.caller_by(&self.control.placement_flag()).await
     }
 
-    /// One that reaches placement as this flag says.
+    /// Like `caller`, with this placement flag.
     pub async fn caller_by(&self, placement: &str) -> Node {
         self.sidecar("caller", placement).start().await
     }
 }
 
-/// Calls an actor; `number` tells this call from others.
+/// Calls an actor; `number` identifies the call.
 pub async fn call(node: &Node, actor: usize, number: &str) -> Answer {
     let path = format!("/v1.0/actors/T/{actor}/method/m");
     node.ask(post(&path, number.to_owned())).await
 }
 
-/// Calls, one after the other from each of a few tasks, until told to stop; the calls that failed, and the longest that
-/// one took.
+/// Sequential calls from each of a few tasks until stopped; counts failures and the longest duration.
 pub struct Load {
     stop: Arc<AtomicBool>,
     made: Arc<AtomicUsize>,
@@ -245,7 +244,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Begins.
+    /// Starts the calls.
     pub fn start(caller: &Arc<Node>) -> Self {
         let (stop, made, mut tasks) = (
             Arc::<AtomicBool>::default(),
@@ -273,13 +272,13 @@ impl Load {
         Self { stop, made, tasks }
     }
 
-    /// Some more calls were made.
+    /// Waits for this many more calls.
     pub async fn goes_on(&self, more: usize) {
         let before = self.made.load(Ordering::SeqCst);
         eventually(async || self.made.load(Ordering::SeqCst) >= before + more).await;
     }
 
-    /// How many calls were made, those that failed, and the longest time of one.
+    /// Stops; returns the number of calls, the failures and the longest duration.
     pub async fn end(mut self) -> (usize, Vec<String>, Duration) {
         self.stop.store(true, Ordering::SeqCst);
         let (mut failed, mut longest) = (Vec::new(), Duration::ZERO);

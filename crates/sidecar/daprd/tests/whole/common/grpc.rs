@@ -1,4 +1,4 @@
-//! gRPC by hand: nothing between the test and the bytes.
+//! Minimal gRPC clients and servers, with full control over the bytes.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures::stream;
@@ -20,7 +20,7 @@ use super::within;
 pub const INVOKE_SERVICE: &str = "/dapr.proto.runtime.v1.Dapr/InvokeService";
 pub const ON_INVOKE: &str = "/dapr.proto.runtime.v1.AppCallback/OnInvoke";
 
-/// How a call ended.
+/// The result of a call.
 #[derive(Debug)]
 pub struct Outcome {
     pub headers: HeaderMap,
@@ -56,7 +56,7 @@ impl Outcome {
         }
     }
 
-    /// The only message of a call that went well.
+    /// The only message of a successful call.
     #[track_caller]
     pub fn message<M: Message + Default>(&self) -> M {
         assert_eq!(self.status.code(), Code::Ok, "{:?}", self.status);
@@ -81,7 +81,7 @@ impl Outcome {
             .details
     }
 
-    /// The one `ErrorInfo` of the status.
+    /// The only `ErrorInfo` of the status.
     pub fn error_info(&self) -> tonic_types::pb::ErrorInfo {
         let details = self.details();
         assert_eq!(details.len(), 1, "{:?}", self.status);
@@ -90,7 +90,7 @@ impl Outcome {
     }
 }
 
-/// A message with its prefix.
+/// A message with its length prefix.
 pub fn framed(message: &[u8]) -> Bytes {
     let mut out = BytesMut::new();
     out.put_u8(0);
@@ -113,7 +113,7 @@ pub fn messages(mut body: Bytes) -> Vec<Bytes> {
 /// The next message of a running call; `None` at its end.
 pub async fn next(body: &mut Incoming) -> Option<Bytes> {
     let mut data = BytesMut::new();
-    // A large one comes in several frames.
+    // A large message spans several frames.
     while data.len() < 5 || data.len() < 5 + (&data[1..5]).get_u32() as usize {
         let frame = within(body.frame()).await?.expect("the call goes on");
         data.extend(frame.into_data().ok()?);
@@ -123,12 +123,12 @@ pub async fn next(body: &mut Incoming) -> Option<Bytes> {
     all.pop()
 }
 
-/// Starts a call and waits for the head of the response.
+/// Starts a call and waits for the response head.
 pub async fn start(port: u16, path: &str, metadata: &[(&str, &str)], body: Body) -> Response<Incoming> {
     start_over(&mut http2_client(port).await, path, metadata, body).await
 }
 
-/// The same over a connection that is open.
+/// Like `start`, over an open connection.
 pub async fn start_over(
     client: &mut SendRequest<Body>,
     path: &str,
@@ -146,13 +146,13 @@ pub async fn start_over(
         .unwrap()
 }
 
-/// A call with these messages, to its end.
+/// A complete call with these messages.
 pub async fn call(port: u16, path: &str, metadata: &[(&str, &str)], sent: &[&[u8]]) -> Outcome {
     let body = sent.iter().flat_map(|m| framed(m)).collect::<Bytes>();
     Outcome::read(start(port, path, metadata, body.into()).await).await
 }
 
-/// A unary call over a connection that is open.
+/// A unary call over an open connection.
 pub async fn unary_over(
     client: &mut SendRequest<Body>,
     path: &str,
@@ -198,7 +198,7 @@ pub async fn invoke(port: u16, id: &str, method: &str, metadata: &[(&str, &str)]
     .await
 }
 
-/// In an app: the invocation that a request carries.
+/// In an app: the invocation in a request.
 pub async fn on_invoke(request: Request<Incoming>) -> InvokeRequest {
     assert_eq!(request.uri().path(), ON_INVOKE);
     let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -207,7 +207,7 @@ pub async fn on_invoke(request: Request<Incoming>) -> InvokeRequest {
     InvokeRequest::decode(all[0].clone()).unwrap()
 }
 
-/// In an app: the answer to an invocation.
+/// In an app: the response to an invocation.
 pub fn invoked(data: &str, content_type: &str) -> InvokeResponse {
     InvokeResponse {
         data: Some(Any {
@@ -218,7 +218,7 @@ pub fn invoked(data: &str, content_type: &str) -> InvokeResponse {
     }
 }
 
-/// In an app: a response with metadata around its messages. `trailers` must hold the status.
+/// In an app: a response with metadata around its messages. `trailers` must contain the status.
 pub fn response(headers: &[(&str, &str)], sent: &[&[u8]], trailers: &[(&str, &str)]) -> Response<Body> {
     let mut frames: Vec<Result<Frame<Bytes>, BoxError>> =
         sent.iter().map(|m| Ok(Frame::data(framed(m)))).collect();
@@ -236,7 +236,7 @@ pub fn ok(message: &impl Message) -> Response<Body> {
     response(&[], &[&message.encode_to_vec()], &[("grpc-status", "0")])
 }
 
-/// In an app: a failure without any message.
+/// In an app: a failure without messages.
 pub fn failure(status: &Status) -> Response<Body> {
     let mut response = Response::new(Body::Empty);
     response

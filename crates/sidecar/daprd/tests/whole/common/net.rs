@@ -1,4 +1,4 @@
-//! Sidecars that find each other through a file of their own, with or without a certificate authority.
+//! Sidecars that find each other through a private file, with or without a certificate authority.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ impl Drop for Ca {
 }
 
 impl Net {
-    /// Sidecars that talk in clear text.
+    /// Sidecars with cleartext connections.
     pub fn plain() -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
@@ -54,7 +54,7 @@ impl Net {
         }
     }
 
-    /// Sidecars that look for each other on the network.
+    /// Sidecars that use multicast DNS.
     pub fn multicast() -> Self {
         Self {
             multicast: true,
@@ -67,7 +67,7 @@ impl Net {
         Self::secure_with("").await
     }
 
-    /// The same; `mtls` is the YAML flow mapping of the authority's `spec.mtls`.
+    /// Like `secure`; `mtls` is the authority's `spec.mtls` as a YAML flow mapping.
     pub async fn secure_with(mtls: &str) -> Self {
         Self {
             ca: Some(Ca::start(mtls).await),
@@ -75,7 +75,7 @@ impl Net {
         }
     }
 
-    /// A sidecar to be.
+    /// Plans a sidecar.
     pub fn sidecar(&self, app_id: &str) -> Plan<'_> {
         Plan {
             net: self,
@@ -89,12 +89,12 @@ impl Net {
         }
     }
 
-    /// What the authority gives a process of the control plane, or anybody else.
+    /// An identity from the authority, of a control plane process or any other.
     pub async fn identity(&self, app_id: &str) -> Identity {
         self.identity_in(None, app_id).await
     }
 
-    /// The same in a namespace; `None` is the default one.
+    /// Like `identity`, in a namespace; `None` means the default one.
     pub async fn identity_in(&self, namespace: Option<&str>, app_id: &str) -> Identity {
         let ca = self.ca.as_ref().expect("an authority");
         let request = SecurityConfig {
@@ -119,7 +119,7 @@ impl Net {
         identity
     }
 
-    /// Flags with which a process of the control plane has mutual TLS.
+    /// The mTLS flags of a control plane process.
     pub fn of_control_plane(&self) -> [String; 3] {
         let ca = self.ca.as_ref().expect("an authority");
         let anchors = self.dir.path().join("ca.crt");
@@ -131,16 +131,16 @@ impl Net {
         ]
     }
 
-    /// Ends the authority: nobody gets a certificate any more.
+    /// Stops the authority, so that it issues no certificates.
     pub fn without_authority(&self) {
         self.ca.as_ref().expect("an authority").drain.cancel();
     }
 
-    /// Makes an app id known at this port of another's sidecar. Some sidecar must have started before.
+    /// Registers an app id at this port of another's sidecar. A sidecar must have started before.
     pub fn register(&self, id: &str, port: u16) {
         let names = rusqlite::Connection::open(self.registry()).unwrap();
         names.busy_timeout(Duration::from_secs(10)).unwrap();
-        // The name is another spelling of the address that the sidecar registered itself; it does not age.
+        // The name is another spelling of the address that the sidecar registered; it does not expire.
         let sql = "INSERT INTO hosts (registration_id, address, app_id, namespace, last_update)
                    VALUES (?1, ?2, ?3, '', unixepoch() + 3600)";
         let address = format!("localhost:{port}");
@@ -153,7 +153,7 @@ impl Net {
         self.dir.path().join("names.db")
     }
 
-    /// A sidecar `caller` without app, and one `callee` for the app on `port`.
+    /// A sidecar `caller` without app, and a sidecar `callee` for the app on `port`.
     pub async fn pair(&self, port: u16) -> (Node, Node) {
         let callee = self.sidecar("callee").app(port).start().await;
         (self.sidecar("caller").start().await, callee)
@@ -206,7 +206,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Free at this moment; whoever binds them must be ready to be second.
+    /// Ports that are free now; they may be taken before they are bound.
     fn free() -> Self {
         let [http, grpc, internal, metrics, public] = free_ports();
         Self {
@@ -219,7 +219,7 @@ impl Ports {
     }
 }
 
-/// A sidecar before it starts.
+/// The plan of a sidecar.
 #[derive(Clone)]
 pub struct Plan<'n> {
     net: &'n Net,
@@ -233,7 +233,7 @@ pub struct Plan<'n> {
 }
 
 impl Plan<'_> {
-    /// Beside an app that speaks HTTP on this port.
+    /// With an HTTP app on this port.
     pub fn app(self, port: u16) -> Self {
         self.flag(&format!("--app-port={port}"))
     }
@@ -248,7 +248,7 @@ impl Plan<'_> {
         self
     }
 
-    /// Adds to the `spec` of its Configuration: YAML lines, indented by two spaces.
+    /// Adds YAML lines to the `spec` of its Configuration, indented by two spaces.
     pub fn spec(mut self, lines: &str) -> Self {
         self.spec.push_str(lines.trim_end());
         self.spec.push('\n');
@@ -261,13 +261,13 @@ impl Plan<'_> {
         self
     }
 
-    /// Has the operator's Configuration of this name instead of a file.
+    /// Uses the operator's Configuration of this name instead of a file.
     pub fn configuration(mut self, name: &str) -> Self {
         self.configuration = Some(name.to_owned());
         self
     }
 
-    /// On ports that were another's: the place of a sidecar that ended.
+    /// Uses the ports of a sidecar that has stopped.
     pub fn ports(mut self, ports: Ports) -> Self {
         self.ports = Some(ports);
         self
@@ -282,7 +282,7 @@ impl Plan<'_> {
         }
     }
 
-    /// The command line and the environment, with the files that they name in place.
+    /// The command line and environment, and the files that they name.
     fn arguments(&self, ports: Ports, folder: &TempDir) -> (Vec<String>, HashMap<String, String>) {
         let configuration = folder.path().join("config.yaml");
         let registry = self.net.registry();
@@ -333,7 +333,7 @@ impl Plan<'_> {
         (arguments, env)
     }
 
-    /// Starts it as a process of its own, which can be killed, and waits until it is ready.
+    /// Starts it as a separate process, which can be killed, and waits until it is ready.
     pub async fn spawn(self) -> Process {
         let mut tries = 0;
         loop {
@@ -358,7 +358,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Starts it on threads of its own and waits until it is ready.
+    /// Starts it on separate threads and waits until it is ready.
     pub async fn start(self) -> Node {
         let node = self.launch().await;
         let open = async || TcpStream::connect(("127.0.0.1", node.ports.http)).await.is_ok();
@@ -375,8 +375,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Starts it, if it can be built, and waits until its ports are open. Ports that somebody else took in the
-    /// meantime are exchanged.
+    /// Starts it, if it can be built, and waits until its ports are open. Ports taken by other processes are
+    /// replaced.
     pub async fn try_launch(self) -> Result<Node, SidecarError> {
         let mut tries = 0;
         loop {
@@ -399,7 +399,7 @@ impl Plan<'_> {
         let threads = Threads::start();
         let shutdown = Shutdown::default();
         let (control, asked) = (threads.control().handle().clone(), shutdown.clone());
-        // All sidecars of the tests are in this process.
+        // All sidecars of the tests share this process.
         outrigger_accept::raise_descriptors();
         let built = threads
             .data()
@@ -424,7 +424,7 @@ impl Plan<'_> {
     }
 }
 
-/// A sidecar in a process of its own; killed, as by SIGKILL, when dropped.
+/// A sidecar in a separate process, killed on drop.
 pub struct Process {
     pub ports: Ports,
     child: std::process::Child,
@@ -432,7 +432,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Waits until it is ready; false when it has ended, as it does where somebody took its ports.
+    /// Waits until it is ready; false if it has exited, for example because its ports were taken.
     async fn is_ready(&mut self) -> bool {
         let mut is_over = false;
         eventually(async || {
@@ -449,18 +449,18 @@ impl Process {
         !is_over
     }
 
-    /// The answer to a request to the HTTP API; `None` where the process ends before.
+    /// The response to a request to the HTTP API; `None` if the process exits before.
     pub async fn try_ask(&self, request: Request<Body>) -> Option<Answer> {
         let answer = client::try_send(self.ports.http, request).await?;
         Answer::try_read(answer).await
     }
 
-    /// Where its resource files are.
+    /// Folder of its resource files.
     pub fn resources(&self) -> PathBuf {
         self.folder.path().join("resources")
     }
 
-    /// What it has logged.
+    /// Its log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
@@ -473,7 +473,7 @@ impl Drop for Process {
     }
 }
 
-/// The threads of one sidecar. What runs on them ends when this is dropped.
+/// The threads of one sidecar. Dropping this ends everything on them.
 struct Threads {
     data: Option<Runtime>,
     control: Option<Runtime>,
@@ -518,14 +518,14 @@ pub struct Node {
 }
 
 impl Node {
-    /// Ends the threads of its data plane, as the process does when the grace period is over.
+    /// Ends its data plane threads, like the process at the end of the grace period.
     pub async fn end_data_plane(&mut self) {
         let data = self.threads.data.take().expect("once");
         let ended = tokio::task::spawn_blocking(move || data.shutdown_timeout(TIMEOUT));
         ended.await.unwrap();
     }
 
-    /// Sends a request to the HTTP API and waits for the head of the response.
+    /// Sends a request to the HTTP API and waits for the response head.
     pub async fn send(&self, request: Request<Body>) -> Response<Incoming> {
         client::send(self.ports.http, request).await.unwrap()
     }
@@ -535,7 +535,8 @@ impl Node {
         Answer::read(self.send(request).await).await
     }
 
-    /// The value of a metric: the line that starts with its name and has all of these labels (`name="value"`).
+    /// The value of a metric: the line that starts with its name and has all of these labels
+    /// (`name="value"`).
     pub async fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
         let answer = client::send(self.ports.metrics, get("/metrics")).await.unwrap();
         let answer = Answer::read(answer).await;
@@ -547,7 +548,7 @@ impl Node {
         Some(line.rsplit_once(' ')?.1.parse().unwrap())
     }
 
-    /// Waits until a metric has this value: what a call did may be counted after its answer.
+    /// Waits until a metric has this value, because a call may be counted after its response.
     pub async fn counts(&self, name: &str, labels: &[&str], value: f64) {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -563,27 +564,27 @@ impl Node {
         }
     }
 
-    /// Waits until it has ended, by itself or because somebody asked.
+    /// Waits until it has stopped, by itself or on request.
     pub async fn ended(mut self) -> Result<(), SidecarError> {
         within(&mut self.task).await.unwrap()
     }
 
-    /// A folder of this sidecar alone.
+    /// A private folder of this sidecar.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Where its resource files are: `0.yaml` and so on, as they were given.
+    /// Folder of its resource files: `0.yaml` and so on, in order.
     pub fn resources(&self) -> PathBuf {
         self.folder().join("resources")
     }
 
-    /// Whether it has ended.
+    /// Whether it has stopped.
     pub fn is_over(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// Shuts down in good order.
+    /// Shuts down gracefully.
     pub async fn stop(self) -> Result<(), SidecarError> {
         self.shutdown.begin();
         self.ended().await

@@ -1,4 +1,4 @@
-//! Placement as the test plays it: one namespace, rounds as on the wire, and a hand on their progress.
+//! A fake placement: one namespace, rounds as on the wire, controlled by the test.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 type Orders = mpsc::UnboundedSender<Result<wire::PlacementOrder, Status>>;
 
-/// A placement service. It ends, with its streams, when dropped.
+/// A placement service. It stops, with its streams, on drop.
 pub struct Placement {
     pub port: u16,
     rounds: Arc<Mutex<Rounds>>,
@@ -34,7 +34,7 @@ struct Rounds {
     phase: Option<Operation>,
     streams: BTreeMap<u64, Stream>,
     next: u64,
-    /// The table stays as it is at `lock` until this is gone.
+    /// Stops the round after `lock` while set.
     held: bool,
 }
 
@@ -59,7 +59,7 @@ impl Placement {
         Self::listen(None).await
     }
 
-    /// The same for sidecars that have identities; this one is that of placement.
+    /// Like `start`, for sidecars with identities; `identity` is that of placement.
     pub async fn secure(identity: &Identity) -> Self {
         Self::listen(Some(TlsAcceptor::from(identity.server_config()))).await
     }
@@ -96,19 +96,19 @@ impl Placement {
         }
     }
 
-    /// The flag that names it.
+    /// The sidecar flag for it.
     pub fn flag(&self) -> String {
         format!("--placement-host-address=127.0.0.1:{}", self.port)
     }
 
-    /// Rounds stop behind `lock` until this is called with `false`.
+    /// Rounds stop after `lock` until this is called with `false`.
     pub fn hold(&self, held: bool) {
         let mut rounds = self.rounds.lock().unwrap();
         rounds.held = held;
         rounds.proceed();
     }
 
-    /// Begins a round without any reason.
+    /// Begins a round.
     pub fn begin(&self) {
         self.rounds.lock().unwrap().begin();
     }
@@ -119,14 +119,14 @@ impl Placement {
         rounds.phase == Some(Operation::Lock) && rounds.streams.values().all(|stream| stream.answered)
     }
 
-    /// Whether all know the table, and it has these hosts of a type.
+    /// Whether all have the table, with this number of hosts of a type.
     pub fn has(&self, kind: &str, hosts: usize) -> bool {
         let rounds = self.rounds.lock().unwrap();
         let of_kind = |stream: &&Stream| stream.host.entities.iter().any(|entity| entity == kind);
         rounds.phase.is_none() && rounds.streams.values().filter(of_kind).count() == hosts
     }
 
-    /// Ends all streams, as a leader that is not one any more.
+    /// Ends all streams, like a leader that loses its leadership.
     pub fn end_streams(&self) {
         let mut rounds = self.rounds.lock().unwrap();
         for stream in std::mem::take(&mut rounds.streams).into_values() {
@@ -213,7 +213,7 @@ impl Rounds {
             return;
         }
         if self.streams.is_empty() {
-            // Nobody is left who could answer.
+            // No host is left to answer.
             self.phase = None;
         } else {
             self.begin();

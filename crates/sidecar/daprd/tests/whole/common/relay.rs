@@ -1,4 +1,4 @@
-//! A way to a server that can be cut, as a network can: connections stay open, and nothing arrives.
+//! A proxy that can simulate a network partition: connections stay open, but nothing arrives.
 
 use std::net::Ipv4Addr;
 
@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Passes on what clients and a server on this machine send each other. It ends, with its connections, when dropped.
+/// Forwards data between clients and a local server. It stops, with its connections, on drop.
 pub struct Relay {
     pub port: u16,
     passes: watch::Sender<bool>,
@@ -16,7 +16,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A way to the server on this port.
+    /// A proxy for the server on this port.
     pub async fn start(server: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -36,24 +36,24 @@ impl Relay {
         }
     }
 
-    /// The flag that names it to sidecars, where the server is placement.
+    /// The sidecar flag for it, if the server is placement.
     pub fn placement_flag(&self) -> String {
         format!("--placement-host-address=127.0.0.1:{}", self.port)
     }
 
-    /// Nothing arrives any more, in either direction, not even the end of a connection. New ones are taken.
+    /// Stops all data in both directions, even the end of a connection. New connections are accepted.
     pub fn cut(&self) {
         self.passes.send_replace(false);
     }
 
-    /// What was sent meanwhile arrives, and all that comes.
+    /// Forwards the held data and all further data.
     pub fn heal(&self) {
         self.passes.send_replace(true);
     }
 }
 
 async fn connection(client: TcpStream, server: u16, mut passes: watch::Receiver<bool>) {
-    // The relay is there as long as its connections.
+    // The relay outlives its connections.
     let _ = passes.wait_for(|passes| *passes).await;
     let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await else {
         return;
@@ -69,9 +69,9 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut passes: watch
     let mut piece = vec![0; 16384];
     loop {
         let read = from.read(&mut piece).await;
-        // The relay is there as long as its connections.
+        // The relay outlives its connections.
         let _ = passes.wait_for(|passes| *passes).await;
-        // Dropping the halves tells both sides.
+        // Dropping the halves closes both sides.
         let Ok(count @ 1..) = read else { return };
         if to.write_all(&piece[..count]).await.is_err() {
             return;

@@ -1,5 +1,5 @@
-//! A worker of workflows, as SDKs are: a stream of work, and answers by calls. Workflows are functions that are run from the
-//! beginning in every step (`replay`).
+//! A workflow worker like those of SDKs: a stream of work items, answered by calls. Workflows are functions
+//! replayed from the beginning in every step (`replay`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,21 +18,21 @@ use crate::replay::{Context, End, step};
 type Workflow = Box<dyn Fn(&mut Context) -> Option<End> + Send + Sync>;
 type Activity = Box<dyn Fn(&ActivityRequest) -> Result<String, String> + Send + Sync>;
 
-/// A store that actors may use, and workflows with them.
+/// A store for actors and workflows.
 pub const ACTOR_STORE: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: store\nspec:\n  \
                                type: state.in-memory\n  version: v1\n  metadata:\n  - name: actorStateStore\n    \
                                value: 'true'\n";
 
-/// What a worker can do.
+/// The activities and workflows of a worker.
 #[derive(Default)]
 pub struct Tasks {
     workflows: HashMap<&'static str, Workflow>,
     activities: HashMap<&'static str, Activity>,
-    /// Names of the activities that were run, in order.
+    /// Names of executed activities in order.
     ran: Mutex<Vec<String>>,
 }
 
-/// A connected worker; it goes when it is dropped.
+/// A connected worker; it disconnects on drop.
 pub struct Worker {
     serving: JoinSet<()>,
 }
@@ -96,8 +96,8 @@ impl Tasks {
     }
 }
 
-/// Asks a sidecar for work. Its stream ends, with good status, once the sidecar has been told to end and reads no more
-/// events, while it still waits for those that the app handles.
+/// Opens a stream of work items. It ends with status OK once the sidecar is shutting down and reads no further
+/// events, while the sidecar still waits for those in progress.
 pub async fn stream(node: &Node) -> Incoming {
     stream_at(node.ports.grpc).await
 }
@@ -113,13 +113,13 @@ impl Worker {
         Self::answering(node, &[node], work).await
     }
 
-    /// A worker whose answers go to these sidecars in turn, as a load balancer has them go.
+    /// A worker whose answers go to these sidecars in turn, as through a load balancer.
     pub async fn answering(node: &Node, to: &[&Node], work: &Arc<Tasks>) -> Self {
         let to = to.iter().map(|node| node.ports.grpc).collect();
         Self::at(node.ports.grpc, to, work).await
     }
 
-    /// A worker of a sidecar that is a process of its own.
+    /// A worker of a sidecar in a separate process.
     pub async fn of_process(process: &Process, work: &Arc<Tasks>) -> Self {
         Self::at(process.ports.grpc, vec![process.ports.grpc], work).await
     }

@@ -1,4 +1,4 @@
-//! Heads that are too large, or none.
+//! Oversized and malformed request heads.
 
 use super::*;
 
@@ -48,7 +48,7 @@ async fn metadata_over_the_limit_is_refused_call_by_call_and_the_flag_raises_it(
     for fields in [100, 1000, 3000] {
         assert_eq!(call(wide.ports.grpc, fields).await.code(), Code::Ok, "{fields}");
     }
-    // The HTTP API says it in its own terms, and the connection goes on.
+    // The HTTP API answers with an HTTP status, and the connection continues.
     let mut client = http2_client(plain.ports.http).await;
     for (size, status) in [(100, 204), (10_000, 431), (100, 204)] {
         let header = format!("x-a: {}", "x".repeat(size));

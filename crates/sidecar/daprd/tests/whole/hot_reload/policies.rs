@@ -1,8 +1,8 @@
-//! Policies and the Configuration follow their files too.
+//! Hot reload of policies and of the Configuration.
 
 use super::*;
 
-/// A Resiliency resource for calls to the own app; `policies` in one line of YAML.
+/// A Resiliency resource for calls to the app itself; `policies` in one line of YAML.
 fn policies(name: &str, policies: &str, target: &str) -> String {
     format!(
         "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: {name}\nspec:\n  policies:\n    \
@@ -15,7 +15,7 @@ fn retries(times: usize) -> String {
     policies("few", &rule, "me: {retry: few}")
 }
 
-/// An app that always fails, and how often a call reaches it.
+/// An app that always fails; returns how often a call reaches it.
 async fn attempts(app: &App, node: &Node) -> usize {
     let calls = || app.seen().iter().filter(|seen| seen.target == "/fails").count();
     let before = calls();
@@ -40,7 +40,7 @@ async fn policies_follow_their_files() {
         ("two", policies("few", "timeouts: {t: soon}", "me: {timeout: t}")),
     ] {
         put(&node, "policy.yaml", &broken);
-        // What is read after it has been reconciled after it.
+        // The marker is reconciled after the file that was written before it.
         put(&node, "marker.yaml", &memory(marker));
         until(&node, &[(marker, "state.in-memory")]).await;
         assert_eq!(attempts(&app, &node).await, 3, "what was good stays: {broken}");
@@ -128,7 +128,8 @@ async fn access_control_follows_the_configuration_and_the_rest_is_named() {
         callee.log()
     );
     assert_eq!(status().await, 403);
-    // A file that somebody writes may be cut before it: what is closed is opened by what is said, not by what is missing.
+    // A file may be truncated while it is being written: access is granted by explicit rules, never by
+    // missing ones.
     std::fs::write(&file, &before).unwrap();
     eventually(async || {
         callee.log().contains(

@@ -1,4 +1,4 @@
-//! Versions of HTTP, and its methods.
+//! HTTP versions and methods.
 
 use super::*;
 
@@ -93,7 +93,7 @@ async fn a_client_may_upgrade_to_http2() {
         let mut payload = vec![0; head.length];
         within(io.read_exact(&mut payload)).await.unwrap();
         if head.kind == Kind::Headers {
-            // 204 is in the static table of header compression, as entry 9.
+            // 204 is entry 9 of the static table of header compression.
             assert_eq!((head.stream, payload[0]), (1, 0x80 | 9), "{payload:?}");
             return;
         }

@@ -1,8 +1,9 @@
-//! Secrets of the cluster, which components refer to and apps read.
+//! Secrets of the cluster, used by components and read by apps.
 
 use super::*;
 
-/// An API of the cluster with the Secrets `db` (in two namespaces), `hidden`, and one that may not be read; and a kubeconfig.
+/// A Kubernetes API with the Secrets `db` (in two namespaces), `hidden`, and one without read access; and a
+/// kubeconfig.
 async fn cluster_with_secrets() -> (Server, tempfile::TempDir) {
     let api = Server::start().await;
     let at = |namespace: &str, name: &str| format!("/api/v1/namespaces/{namespace}/secrets/{name}");
@@ -34,7 +35,7 @@ async fn secrets_of_the_cluster_need_no_description() {
     settings["spec"]["secrets"] = json!({"scopes": [{"storeName": "kubernetes", "defaultAccess": "allow", "deniedSecrets": ["hidden"]}]});
     *operator.cluster.configuration.lock().unwrap() = settings;
     let (api, folder) = cluster_with_secrets().await;
-    // A process of its own: the client of the API looks into the environment.
+    // A separate process, because the client of the API reads the environment.
     let plan = operator.in_cluster(&net).configuration("settings");
     let plan = plan
         .env("NAMESPACE", "shop")
@@ -76,7 +77,7 @@ async fn secrets_of_the_cluster_need_no_description() {
         assert!(text.contains(part), "{text}");
     }
 
-    // What the operator tells, and what it lists when it is back, leaves it where it is.
+    // Updates from the operator, and its list after a restart, do not affect it.
     let names = async || -> Vec<String> {
         let (_, answer) = ask("metadata").await;
         let all = answer["components"].as_array().into_iter().flatten();

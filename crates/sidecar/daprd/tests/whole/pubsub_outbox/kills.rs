@@ -1,9 +1,9 @@
-//! Sidecars that are killed between the event and its transaction.
+//! Sidecars killed between an event and its transaction.
 
 use super::*;
 
-/// Invariant: nothing is published that was not stored. The sidecar is killed when the event is in the internal topic and
-/// the transaction has not been committed.
+/// Invariant: nothing is published that was not stored. The sidecar is killed when the event is in the
+/// internal topic and the transaction is not committed.
 #[tokio::test]
 async fn a_kill_before_the_transaction_publishes_nothing() {
     let (files, net) = (Files::of_killed(), Net::plain());
@@ -25,14 +25,14 @@ async fn a_kill_before_the_transaction_publishes_nothing() {
         204
     );
     eventually(async || payloads(&got) == [json!("kept")]).await;
-    // Nobody will ever store its marker.
+    // Its marker will never be stored.
     eventually(async || files.unsettled("broker") == 0).await;
     assert_eq!(payloads(&got), [json!("kept")]);
     assert_eq!(files.keys("me||"), ["me||kept"]);
 }
 
-/// Invariant: what was stored is published. The sidecar is killed when the transaction is committed and its event has not
-/// been sent on.
+/// Invariant: stored values are published. The sidecar is killed when the transaction is committed and its
+/// event was not forwarded.
 #[tokio::test]
 async fn a_kill_after_the_transaction_loses_nothing() {
     let (files, net) = (Files::of_killed(), Net::plain());
@@ -60,7 +60,7 @@ async fn a_kill_after_the_transaction_loses_nothing() {
     eventually(async || files.markers().is_empty() && files.unsettled("internal") == 0).await;
 }
 
-/// Sends transactions one after another until the sidecar on a port is gone; the values of those that it confirmed.
+/// Sends transactions one by one until the sidecar on a port is gone; returns the values of confirmed ones.
 async fn load(port: u16, name: String) -> Vec<String> {
     let mut confirmed = Vec::new();
     for number in 0.. {
@@ -79,9 +79,9 @@ async fn load(port: u16, name: String) -> Vec<String> {
     confirmed
 }
 
-/// Invariants, over kills at any moment under load: each transaction that was confirmed is stored and its event comes to
-/// the app; no event comes whose value was not stored; no event is left behind, and neither is a marker but for an event
-/// that was sent on.
+/// Invariants for kills at any time under load: each confirmed transaction is stored and its event reaches
+/// the app; no event arrives whose value was not stored; no event remains, and no marker except those of
+/// forwarded events.
 #[tokio::test]
 async fn kills_under_load_lose_nothing_and_invent_nothing() {
     const KILLS: u64 = 8;
@@ -97,7 +97,7 @@ async fn kills_under_load_lose_nothing_and_invent_nothing() {
             .collect();
         let before = got.lock().unwrap().len();
         eventually(async || got.lock().unwrap().len() > before + 5).await;
-        // Another moment in each round; any will do.
+        // A different time in each round.
         tokio::time::sleep(Duration::from_millis(37 * (round + 1) % 100)).await;
         drop(process);
         for worker in workers {

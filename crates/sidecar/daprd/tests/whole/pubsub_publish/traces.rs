@@ -1,8 +1,8 @@
-//! The trace of an event, from who publishes to who subscribes.
+//! The trace of an event from publisher to subscriber.
 
 use super::*;
 
-/// An app that keeps the trace of the requests it gets, and that of the events in them.
+/// An app that records the traces of its requests and of the events in them.
 async fn traces() -> (App, Arc<Mutex<Vec<(String, Value)>>>) {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&heads);

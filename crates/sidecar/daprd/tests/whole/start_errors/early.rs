@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::{component, log, says};
 
-/// A folder with a Configuration of this `spec`, and resources of which each is wrong in its way.
+/// A folder with a Configuration of this `spec`, and resources with various errors.
 fn with_wrong_resources(spec: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let resources = folder.path().join("resources");
@@ -63,7 +63,7 @@ fn every_port_that_cannot_be_had_is_told_with_its_flag() {
 #[test]
 fn one_port_for_two_servers_is_told_with_both_flags() {
     let folder = tempfile::tempdir().unwrap();
-    // Bound, so that nobody else has them, and not listened on.
+    // Bound, so that no other process takes them, but without a listener.
     let held = [(); 2].map(|()| listen::bind(&["127.0.0.1".to_owned()], 0).unwrap());
     let [one, two] = held.each_ref().map(|held| held[0].port().unwrap());
     let flags = [

@@ -1,8 +1,9 @@
-//! Faults: sidecars that restart, messages that no app can take.
+//! Restarts of sidecars, and messages that apps reject.
 
 use super::*;
 
-/// Invariant: a dead letter is published with the rights of the app; what may not go there is not acknowledged.
+/// Invariant: dead letters are published with the app's permissions; a message that may not go there is not
+/// acknowledged.
 #[tokio::test]
 async fn a_dead_letter_goes_where_the_app_may_publish() {
     let (app, got) = keeping(|target, _| app::text(if target == "/orders" { 500 } else { 200 }, "")).await;
@@ -30,8 +31,8 @@ async fn a_dead_letter_goes_where_the_app_may_publish() {
     assert!(payloads(&got, "/dead").is_empty());
 }
 
-/// Two sidecars with dead-letter topics that lead back to each other, for events and for payloads without an envelope: the count goes
-/// with the message.
+/// Two sidecars with dead-letter topics that form a cycle, for events and for raw payloads: the message
+/// carries its count.
 #[tokio::test]
 async fn dead_letter_topics_that_lead_back_to_each_other_end() {
     let (app, got) = keeping(|_, _| app::text(404, "")).await;
@@ -77,9 +78,9 @@ async fn dead_letter_topics_that_lead_back_to_each_other_end() {
             .filter(|(target, _)| target == path)
             .count()
     };
-    // The first attempt, and one for each time that it was a dead letter.
+    // The first attempt, plus one per dead-lettering.
     eventually(async || calls("/a") + calls("/b") >= 17 && calls("/raw") + calls("/back") >= 17).await;
-    // What comes after it was dropped: the sidecars are done.
+    // Later messages arrive after it was dropped, so the sidecars are done.
     for (node, topic) in [(&first, "a"), (&second, "b"), (&second, "raw"), (&second, "back")] {
         let labels = ["component=\"broker\"", &format!("topic=\"{topic}\"")];
         let waiting = async || {
@@ -94,8 +95,8 @@ async fn dead_letter_topics_that_lead_back_to_each_other_end() {
     assert_eq!(calls("/raw") + calls("/back"), 17);
 }
 
-/// An app fails the first message of a key twice: what it gets of that key and of another one, of which `routes` says what
-/// becomes of failures.
+/// An app that fails the first message of a key twice; returns what it gets of that key and of another.
+/// `routes` configures the handling of failures.
 async fn failed_twice(routes: &str) -> [Vec<Value>; 2] {
     let left = Mutex::new(2);
     let (app, got) = keeping(move |target, event| {
@@ -115,7 +116,7 @@ async fn failed_twice(routes: &str) -> [Vec<Value>; 2] {
         let plan = plan(&net, &app).resource(&broker);
         plan.resource(&subscription("orders", routes)).start().await
     };
-    // The group stands, and all messages come at once to who joins it.
+    // The group exists, so a new member gets all messages at once.
     start().await.stop().await.unwrap();
     let publisher = net.sidecar("publisher").resource(&broker).start().await;
     for data in ["a1", "a2", "b1", "a3", "a4", "b2"] {
@@ -134,8 +135,8 @@ async fn failed_twice(routes: &str) -> [Vec<Value>; 2] {
     [of("a"), of("b")]
 }
 
-/// Invariant: without a retry policy too, a message that the app failed holds back those of its key, and no others, until it has
-/// come again.
+/// Invariant: without a retry policy too, a failed message delays others with its key, and no other messages,
+/// until it is redelivered.
 #[tokio::test]
 async fn a_failed_message_is_not_overtaken_by_its_key() {
     let [a, b] = failed_twice("  routes: {default: /orders}\n").await;
@@ -143,7 +144,7 @@ async fn a_failed_message_is_not_overtaken_by_its_key() {
     assert_eq!(b, ["b1", "b2"]);
 }
 
-/// Invariant: nor is one that could not be published to its dead-letter topic.
+/// Invariant: the same for a message that cannot be published to its dead-letter topic.
 #[tokio::test]
 async fn a_dead_letter_that_goes_nowhere_is_not_overtaken_by_its_key() {
     let [a, b] = failed_twice("  deadLetterTopic: dead\n  routes: {default: /orders}\n").await;
@@ -151,8 +152,8 @@ async fn a_dead_letter_that_goes_nowhere_is_not_overtaken_by_its_key() {
     assert_eq!(b, ["b1", "b2"]);
 }
 
-/// Invariant: three sidecars of an app are restarted one after the other while somebody publishes: every message comes, and
-/// those of a key come in order.
+/// Invariant: during rolling restarts of three sidecars under load every message arrives, and messages with
+/// the same key in order.
 #[tokio::test]
 async fn rolling_restarts_of_sidecars_lose_nothing() {
     const MESSAGES: usize = 90;
@@ -197,8 +198,8 @@ async fn rolling_restarts_of_sidecars_lose_nothing() {
     }
 }
 
-/// Invariant: a message that the app cannot take is dead-lettered with a trace, after its attempts; what follows under its key
-/// waits for that, and nothing else does.
+/// Invariant: a message that the app rejects is dead-lettered with its trace after its attempts. Later
+/// messages with its key wait for that, and no other messages do.
 #[tokio::test]
 async fn poison_between_good_messages_is_dead_lettered() {
     let (app, got) = keeping(|target, event| {

@@ -1,4 +1,4 @@
-//! Apps whose answers cannot be used: the message counts as failed, and comes again.
+//! Apps with unusable responses: the message counts as failed and is redelivered.
 
 use bytes::Bytes;
 use futures::stream;
@@ -9,17 +9,18 @@ use outrigger_transport::body::BoxError;
 use super::*;
 
 const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnTopicEvent";
-/// More than an answer may have.
+/// More than the maximum of a response.
 const LARGE: usize = 3000;
 
-/// Sends the beginning of an answer, and breaks off.
+/// Sends the beginning of a response and breaks off.
 fn cut(begin: &'static [u8]) -> Response<Body> {
     let frames: [Result<Frame<Bytes>, BoxError>; 2] =
         [Ok(Frame::data(begin.into())), Err("the app is gone".into())];
     Response::new(Body::stream(StreamBody::new(stream::iter(frames))))
 }
 
-/// Delivers one message to an app whose first answer is `nonsense`, and waits until its second one counted.
+/// Delivers one message to an app whose first response is `nonsense`, and waits until its second one has been
+/// accepted.
 async fn comes_again(
     way: &str,
     flags: &[&str],
@@ -36,7 +37,7 @@ async fn comes_again(
         let (counted, nonsense) = (Arc::clone(&counted), Arc::clone(&nonsense));
         async move {
             let is_event = request.uri().path() == path;
-            // Whoever has not read a request may not break off its answer in peace.
+            // The request must be read before its response can be aborted cleanly.
             request.into_body().collect().await.unwrap();
             if !is_event {
                 return good();
@@ -106,7 +107,7 @@ async fn over_grpc_an_answer_that_cannot_be_used_is_a_failure() {
     };
     comes_again("cut off", &FLAGS, ON_EVENT, cut, good).await;
     let large = || {
-        // A field that nobody knows.
+        // An unknown field.
         let mut message = vec![0x7a];
         prost::encoding::encode_varint(LARGE as u64, &mut message);
         message.resize(message.len() + LARGE, b' ');
@@ -115,7 +116,7 @@ async fn over_grpc_an_answer_that_cannot_be_used_is_a_failure() {
     comes_again("too large", &FLAGS, ON_EVENT, large, good).await;
 }
 
-/// What the broker brings that is no event never reaches the app's route, and is kept where somebody can look at it.
+/// A message that is not an event never reaches the app's route, and is dead-lettered for inspection.
 #[tokio::test]
 async fn what_is_no_event_is_dead_lettered() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Streams beside each other on one topic: what one client does is nothing to the other.
+//! Several streams on one topic, whose clients must not affect each other.
 
 use tokio::sync::mpsc;
 
@@ -32,7 +32,7 @@ impl Reader {
         Self { tell, stream }
     }
 
-    /// The next event, which is answered.
+    /// The next event, which is acknowledged.
     async fn take(&mut self) -> Value {
         let event = next_event(&mut self.stream).await;
         self.tell
@@ -43,7 +43,7 @@ impl Reader {
     }
 }
 
-/// Waits until the sidecar has so many streams.
+/// Waits until the sidecar has this many streams.
 async fn streams(node: &Node, count: usize) {
     eventually(async || {
         let metadata = node.ask(get("/v1.0/metadata")).await.json();
@@ -53,7 +53,7 @@ async fn streams(node: &Node, count: usize) {
     .await;
 }
 
-/// In memory every subscription gets every event.
+/// In memory, every subscription gets every event.
 #[tokio::test]
 async fn a_reader_that_leaves_takes_nothing_from_another() {
     let net = Net::plain();
@@ -69,7 +69,7 @@ async fn a_reader_that_leaves_takes_nothing_from_another() {
     }
 }
 
-/// Readers of one app share a consumer group: what one leaves unanswered comes to the other.
+/// Readers of one app share a consumer group: events not acknowledged by one are redelivered to another.
 #[tokio::test]
 async fn what_a_reader_leaves_unanswered_comes_to_the_other() {
     let folder = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ async fn what_a_reader_leaves_unanswered_comes_to_the_other() {
     streams(&node, 1).await;
 }
 
-/// A target that outlived its client would take messages of the group, and nobody would get them.
+/// A target that outlives its client would take messages of the group that no client gets.
 #[tokio::test]
 async fn a_client_that_comes_again_and_again_leaves_no_target_behind() {
     let folder = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ async fn a_client_that_comes_again_and_again_leaves_no_target_behind() {
         taken.sort_by_key(|data| data[1].as_u64());
         let expected: Vec<_> = (0..8).map(|number| json!([round, number])).collect();
         assert_eq!(taken, expected, "this client gets all of them");
-        // An answer that nobody has read yet would leave its event to the next client.
+        // An unread acknowledgement would leave its event to the next client.
         let counted = f64::from((round + 1) * 8);
         node.counts("dapr_component_pubsub_ingress_count", &DONE, counted)
             .await;
@@ -113,7 +113,7 @@ async fn a_client_that_comes_again_and_again_leaves_no_target_behind() {
     }
     node.counts("dapr_component_pubsub_ingress_in_flight", &DONE[..2], 0.0)
         .await;
-    // There only once an event had to wait.
+    // Present only after an event had to wait.
     let waiting = node
         .metric("dapr_component_pubsub_ingress_waiting", &DONE[..2])
         .await;

@@ -1,10 +1,10 @@
-//! The spans of calls, reminders and timers of actors, what the app gets of them, and the counters beside them.
+//! Spans of actor calls, reminders and timers, the trace context sent to the app, and the related counters.
 
 use super::pubsub::sampled;
 use super::*;
 use crate::common::{Control, within};
 
-/// An app that hosts actors of type `T`.
+/// An app with actors of type `T`.
 async fn host() -> App {
     App::start(|request: http::Request<hyper::body::Incoming>| async move {
         match request.uri().path() {
@@ -19,14 +19,14 @@ fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a request to the app says of its trace: the trace and the span that sent it.
+/// The trace context of a request to the app: trace id and parent span.
 fn parent(app: &App, path: &str) -> Option<(String, String)> {
     let seen = app.seen().into_iter().find(|seen| seen.target == path)?;
     let (trace, span, _) = context(seen.header("traceparent")?);
     Some((trace, span))
 }
 
-/// Invariant: a call, a reminder and a timer each reach the app within a span that the collector gets.
+/// Invariant: calls, reminders and timers reach the app within exported spans.
 #[tokio::test]
 async fn actors_are_called_and_woken_in_spans() {
     let (net, control, app) = (Net::plain(), Control::start().await, host().await);

@@ -1,4 +1,4 @@
-//! The spans of jobs that are due, and what the app gets of them.
+//! Spans of triggered jobs, and the trace context sent to the app.
 
 use outrigger_wire::runtime::v1::JobEventResponse;
 
@@ -8,7 +8,7 @@ use crate::common::{Control, within};
 
 const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1";
 
-/// Has a job triggered, and holds the `traceparent` of the call at `target` to the span that the collector gets.
+/// Triggers a job and compares the `traceparent` of the request at `target` with the exported span.
 async fn is_triggered_in_a_span(app: App, protocol: &str, target: &str, statement: &str) {
     let (net, control) = (Net::plain(), Control::start().await);
     let (otel, spans) = collector().await;
@@ -39,7 +39,7 @@ async fn is_triggered_in_a_span(app: App, protocol: &str, target: &str, statemen
     assert_eq!(sent.attributes()["dapr.api"], statement);
 }
 
-/// Invariant: a job reaches the app within a span that the collector gets.
+/// Invariant: a job reaches the app within an exported span.
 #[tokio::test]
 async fn a_job_is_triggered_in_a_span_over_http() {
     let app = App::start(|request: http::Request<hyper::body::Incoming>| async move {
@@ -50,7 +50,7 @@ async fn a_job_is_triggered_in_a_span_over_http() {
     is_triggered_in_a_span(app, "http", "/job/soundings", "POST /job/soundings").await;
 }
 
-/// The same of an app with gRPC.
+/// The same with a gRPC app.
 #[tokio::test]
 async fn a_job_is_triggered_in_a_span_over_grpc() {
     let app = App::start(|request: http::Request<hyper::body::Incoming>| async move {

@@ -1,5 +1,4 @@
-//! The spans of publishing and of deliveries: one trace from the publisher to the subscriber, whichever way the app is
-//! called.
+//! Spans of publishing and delivery: one trace from publisher to subscriber, over any protocol.
 
 use outrigger_wire::runtime::v1::subscribe_topic_events_request_alpha1::SubscribeTopicEventsRequestType as Said;
 use outrigger_wire::runtime::v1::subscribe_topic_events_response_alpha1::SubscribeTopicEventsResponseType as Received;
@@ -16,7 +15,7 @@ use crate::common::{Node, Plan, fed};
 const MEMORY: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: broker\nspec:\n  type: \
                       pubsub.in-memory\n  version: v1\n";
 const BULK: &str = "  bulkSubscribe: {enabled: true, maxMessagesCount: 2, maxAwaitDurationMs: 60000}\n";
-/// What the app answers to an event with this payload: that it failed.
+/// The app answers events with this payload with a failure.
 const BAD: &str = "bad";
 const RETRY: i32 = 1;
 
@@ -36,7 +35,7 @@ fn sqlite(folder: &tempfile::TempDir) -> String {
     )
 }
 
-/// Everything that is published to `a` comes to `/a`.
+/// A subscription of `a` to the route `/a`.
 fn subscribing<'n>(net: &'n Net, app: &App, otel: &App) -> Plan<'n> {
     subscribing_on(MEMORY, net, app, otel, "")
 }
@@ -51,7 +50,7 @@ fn subscribing_on<'n>(broker: &str, net: &'n Net, app: &App, otel: &App, rest: &
     plan.resource(broker).resource(&subscription)
 }
 
-/// A trace of a publisher's, and the span in it that publishes.
+/// The trace and the publishing span of a publisher.
 fn parent(number: u8) -> (String, String) {
     (
         format!("{number:02x}").repeat(16),
@@ -76,7 +75,7 @@ impl Spans {
         all.iter().map(|one| &one.span).find(|span| wanted(span)).cloned()
     }
 
-    /// Waits for the span of the delivery in the trace `number`; it is the child of the one that published.
+    /// Waits for the delivery span in the trace `number`, a child of the publishing span.
     async fn delivery(&self, number: u8) -> Span {
         let (trace, published_by) = parent(number);
         let in_trace = |span: &Span| hex(&span.trace_id) == trace;
@@ -106,7 +105,7 @@ fn attribute<'s>(span: &'s Span, key: &str) -> Option<&'s str> {
     }
 }
 
-/// The ids of spans that the app was told as its parents, request by request.
+/// The parent spans sent to the app, request by request.
 fn parents(app: &App, target: &str) -> Vec<(String, String)> {
     let seen = app.seen().into_iter().filter(|seen| seen.target == target);
     seen.map(|seen| {
@@ -215,7 +214,7 @@ async fn a_stream_has_a_span_for_each_delivery() {
     }
 }
 
-/// Each event of a bulk goes on with its own trace; the app, which is called once, with that of the first.
+/// Each event of a bulk continues its own trace; the single request to the app has that of the first event.
 #[tokio::test]
 async fn each_event_of_a_bulk_has_a_span_of_its_own_over_http() {
     let (net, (otel, spans)) = (Net::plain(), collector().await);
@@ -285,7 +284,7 @@ async fn each_event_of_a_bulk_has_a_span_of_its_own_over_grpc() {
     assert_eq!((failed(&first), failed(&second)), (false, true), "{second:?}");
 }
 
-/// Entries of a bulk that is published have spans of their own too, each the parent of its delivery.
+/// The entries of a published bulk have separate spans, each the parent of its delivery.
 #[tokio::test]
 async fn entries_of_a_published_bulk_are_parents_of_their_deliveries() {
     let (net, (otel, spans)) = (Net::plain(), collector().await);
@@ -312,7 +311,7 @@ async fn entries_of_a_published_bulk_are_parents_of_their_deliveries() {
     assert_eq!(parents, published);
 }
 
-/// An event of a publisher that does not trace begins a trace of its own.
+/// An event of a publisher without tracing begins a new trace.
 #[tokio::test]
 async fn an_event_without_a_trace_begins_one() {
     let (net, (otel, spans)) = (Net::plain(), collector().await);

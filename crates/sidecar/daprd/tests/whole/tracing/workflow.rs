@@ -1,4 +1,4 @@
-//! The spans of workflows.
+//! Spans of workflows.
 
 use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Do;
 use outrigger_wire::durabletask::{
@@ -10,7 +10,7 @@ use super::pubsub::sampled;
 use super::*;
 use crate::workflow_api::{Worker, World, hub};
 
-/// Invariant: the span of an execution names the patches that its code ran with.
+/// Invariant: the span of an execution names the patches used by its code.
 #[tokio::test]
 async fn an_execution_names_its_patches() {
     let world = World::new().await;

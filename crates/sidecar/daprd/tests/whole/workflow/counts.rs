@@ -1,4 +1,4 @@
-//! What instances cost: how often the store is asked, and what for.
+//! The cost of instances: the number and kind of store operations.
 
 use std::sync::atomic::AtomicBool;
 
@@ -11,7 +11,7 @@ use super::*;
 
 const WORKFLOW: &str = "dapr.internal.default.shop.workflow";
 
-/// How often each operation was done to the store: a key was read, several were, a transaction was stored.
+/// Number of store operations of each kind: single reads, bulk reads, transactions.
 async fn asked(node: &Node) -> [f64; 3] {
     let mut asked = [0.0; 3];
     for (operation, count) in ["get", "bulk_get", "transaction"].iter().zip(&mut asked) {
@@ -26,13 +26,13 @@ async fn asked(node: &Node) -> [f64; 3] {
     asked
 }
 
-/// How often it was since.
+/// The operations since `before`.
 async fn asked_since(node: &Node, before: [f64; 3]) -> [f64; 3] {
     let now = asked(node).await;
     std::array::from_fn(|index| now[index] - before[index])
 }
 
-/// Reminders of instances that were carried out.
+/// Number of executed instance reminders.
 async fn reminded(node: &Node) -> f64 {
     let labels = [&format!("actor_type=\"{WORKFLOW}\"") as &str, "success=\"true\""];
     let counted = node
@@ -41,7 +41,7 @@ async fn reminded(node: &Node) -> f64 {
     counted.unwrap_or_default()
 }
 
-/// Reminders of runs as they are left when several events are taken in by one turn.
+/// Creates run reminders as they remain when one turn consumes several events.
 async fn leave_behind(world: &World, instance: &str, count: usize) {
     for number in 0..count {
         let request = ScheduleJobRequest {
@@ -82,7 +82,7 @@ async fn reminders_that_an_instance_has_left_read_no_history() {
         world.hosts("shop", 1).await;
         start(&node, "chain", "a", "5").await;
         assert_eq!(output(&node, "a").await, "40");
-        // The first of these was for its turns, each of which was stored with what came of it.
+        // The first of these was for its turns, each stored with its results.
         eventually(async || reminded(&node).await >= 1.0).await;
         for (instance, keys) in [("a", keys), ("never-was", 1)] {
             let (before, already) = (asked(&node).await, reminded(&node).await);
@@ -99,7 +99,7 @@ async fn reminders_that_an_instance_has_left_read_no_history() {
     }
 }
 
-/// An instance that waits, but is not in memory, has its run all the same.
+/// An instance that is pending but not in memory is run too.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_is_run_by_a_reminder_that_finds_nothing_in_memory() {
     let world = World::new().await;
@@ -118,7 +118,7 @@ async fn what_waits_is_run_by_a_reminder_that_finds_nothing_in_memory() {
     world.hosts("shop", 0).await;
     let _worker = Worker::connect(&node, &tasks()).await;
     world.hosts("shop", 1).await;
-    // Nothing waits for it yet: this one is superfluous.
+    // Nothing is pending yet, so this one is redundant.
     let already = reminded(&node).await;
     leave_behind(&world, "a", 1).await;
     eventually(async || reminded(&node).await > already).await;
@@ -127,8 +127,8 @@ async fn what_waits_is_run_by_a_reminder_that_finds_nothing_in_memory() {
     assert_eq!(output(&node, "a").await, "1");
 }
 
-/// A chain of three cost so many transactions, and what else was asked. Each run that came of a reminder beyond the first
-/// one is a step whose result came too late to be stored with the turn that began it.
+/// The cost of a chain of three: its transactions and other operations. Each run by a reminder, except the
+/// first, is a step whose result came too late to be stored with the turn that started it.
 async fn cost_of_chain(node: &Node, before: [f64; 3], already: f64) -> [f64; 3] {
     eventually(async || asked_since(node, before).await[2] == 4.0 + reminded(node).await - already).await;
     asked_since(node, before).await
@@ -143,9 +143,9 @@ async fn a_chain_reads_nothing_between_its_steps() {
     assert_eq!(output(&node, "a").await, "40");
     let [reads, histories, transactions] = cost_of_chain(&node, before, 0.0).await;
     assert!(transactions <= 8.0, "{transactions}");
-    // A result that came too late to be stored with its turn, and its run, may find the instance no longer in memory.
+    // The instance may no longer be in memory when a late result arrives.
     let late = transactions - 5.0;
-    // To see that there is none yet; and by who waits for the end, where that comes first.
+    // One to check that it does not exist, and one by a waiting client if that comes first.
     assert!(
         reads <= 2.0 + late && histories <= 1.0 + 2.0 * late,
         "{reads} {histories} {transactions}"
@@ -157,15 +157,15 @@ async fn a_step_costs_one_transaction_where_its_activity_is_quick() {
     let world = World::new().await;
     let (node, _worker, _) = world.with_worker("shop", chain(Tasks::default())).await;
     let mut costs = Vec::new();
-    // How quick activities are is the machine's affair: one chain of several is enough.
+    // The speed of activities depends on the machine; one of several chains suffices.
     for instance in 0..30 {
         let id = instance.to_string();
         let (before, already) = (asked(&node).await, reminded(&node).await);
         start(&node, "chain", &id, "5").await;
-        // Who watched an instance would have a turn of its own.
+        // A watcher of the instance would cause an extra turn.
         eventually(async || status(&node, &id).await == "COMPLETED").await;
         let [.., transactions] = cost_of_chain(&node, before, already).await;
-        // The start, three turns each with the result of what it began, and the last turn.
+        // The start, three turns with the results of their activities, and the last turn.
         if transactions == 5.0 {
             return;
         }
@@ -201,14 +201,14 @@ async fn results_that_wait_together_are_taken_in_together() {
     eventually(async || is_in_turn.load(Ordering::SeqCst)).await;
     let (before, already) = (asked(&node).await, reminded(&node).await);
     open(&of_activities);
-    // All of them wait behind the turn.
+    // All of them queue behind the turn.
     let labels = [&format!("actor_type=\"{WORKFLOW}\"") as &str];
     let pending = "dapr_runtime_actor_pending_actor_calls";
     node.counts(pending, &labels, ACTIVITIES as f64).await;
     open(&of_turn);
     assert_eq!(output(&node, "a").await, "all");
     let [.., transactions] = asked_since(&node, before).await;
-    // The turn, all results, and the turn that takes them.
+    // The turn, all results, and the turn that consumes them.
     assert_eq!(transactions, 3.0);
     eventually(async || reminded(&node).await - already >= 2.0).await;
     assert_eq!(reminded(&node).await - already, 2.0);

@@ -1,15 +1,15 @@
-//! Instances that end before what they began.
+//! Instances that end before their activities.
 
 use std::sync::{Condvar, Mutex};
 
 use super::*;
 
-/// What an activity waits for.
+/// A gate that blocks an activity.
 #[derive(Default)]
 struct Latch(Mutex<bool>, Condvar);
 
 impl Latch {
-    /// Not for good: a test that fails does not open it, and ends all the same.
+    /// Limited, so that a failing test, which never opens it, does not hang.
     fn wait(&self) {
         let open = self.0.lock().unwrap();
         let waited = self
@@ -24,7 +24,8 @@ impl Latch {
     }
 }
 
-/// Invariant: what a turn has begun in another app is begun there, though the turn was the only one and nobody waits for it.
+/// Invariant: an activity started in another app by the only turn of an instance runs, even if nothing waits
+/// for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_instance_began_as_it_ended_is_not_lost_while_its_app_is_away() {
     let world = World::new().await;
@@ -42,8 +43,8 @@ async fn what_an_instance_began_as_it_ended_is_not_lost_while_its_app_is_away() 
     eventually(async || bank.ran() == ["double"]).await;
 }
 
-/// Regression: the activities of an instance that was purged and begun again within a minute were taken for those of before,
-/// which its worker gives the same ids.
+/// Regression: activities of an instance purged and restarted within a minute were confused with those of the
+/// previous run, which have the same ids.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_was_purged_begins_again_with_activities_of_its_own() {
     let world = World::new().await;
@@ -58,7 +59,7 @@ async fn an_instance_that_was_purged_begins_again_with_activities_of_its_own() {
     }
 }
 
-/// Invariant: an instance whose activities have no reminders any more waits for none of them.
+/// Invariant: an instance whose activities have lost their reminders does not wait for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_instance_begins_anew_though_an_activity_of_the_last_one_has_not_answered() {
     let world = World::new().await;
@@ -81,7 +82,7 @@ async fn an_instance_begins_anew_though_an_activity_of_the_last_one_has_not_answ
     let (node, worker, _) = world.with_worker("shop", tasks).await;
     start(&node, "held", "a", "").await;
     tokio::task::block_in_place(|| began.wait());
-    // The worker of before is with its activity.
+    // The previous worker is busy with its activity.
     let ends = Tasks::default().workflow("held", |_| Some(End::Completed(String::new())));
     let other = Worker::connect(&node, &Arc::new(ends)).await;
     let terminated = node.ask(post("/v1.0/workflows/dapr/a/terminate", "")).await;

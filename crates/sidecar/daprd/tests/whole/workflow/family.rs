@@ -1,4 +1,4 @@
-//! Parents and children that do not go the same way.
+//! Parents and children in different states.
 
 use super::*;
 use crate::replay::Context;
@@ -12,7 +12,7 @@ async fn is_gone(node: &Node, id: &str) -> bool {
     node.ask(get(&format!("/v1.0/workflows/dapr/{id}"))).await.status == 404
 }
 
-/// A parent with a child here and one in another app.
+/// A parent with a local child and one in another app.
 fn split(tasks: Tasks) -> Tasks {
     tasks.workflow("split", |context| {
         let here = context.begin_child("chain", "", "1");
@@ -23,7 +23,7 @@ fn split(tasks: Tasks) -> Tasks {
     })
 }
 
-/// Invariant: what is left of a family can be purged, whichever of its children are gone, or not here.
+/// Invariant: a partial family can be purged, whichever children are gone or elsewhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parent_is_purged_whose_children_are_gone_or_elsewhere() {
     let world = World::new().await;
@@ -42,18 +42,18 @@ async fn a_parent_is_purged_whose_children_are_gone_or_elsewhere() {
         start(&shop, "split", parent, "").await;
         assert_eq!(output(&shop, parent).await, "88");
     }
-    // The one here was purged by itself, that of the other app goes with its parent.
+    // The local child was purged before; that of the other app is purged with its parent.
     assert_eq!(purged(&shop, "a:0000").await, 202);
     assert!(!is_gone(&bank, "a:0001").await);
     assert_eq!(purged(&shop, "a").await, 202);
     assert!(is_gone(&shop, "a").await && is_gone(&bank, "a:0001").await);
-    // Where the other app refuses nothing goes.
+    // If the other app refuses, nothing is purged.
     start(&shop, "leaver", "l", "").await;
     output(&shop, "l").await;
     eventually(async || status(&bank, "asleep").await == "RUNNING").await;
     assert_eq!(purged(&shop, "l").await, 500);
     assert!(!is_gone(&shop, "l").await);
-    // Where nobody hosts it, its children stay.
+    // Without a host, its children stay.
     worker.leave().await;
     world.hosts("bank", 0).await;
     assert_eq!(purged(&shop, "b").await, 202);
@@ -62,7 +62,7 @@ async fn a_parent_is_purged_whose_children_are_gone_or_elsewhere() {
     assert_eq!(purged(&shop, "b").await, 404, "it is not there itself");
 }
 
-/// Invariant: a purge waits once for an app that nobody hosts, however many children live there.
+/// Invariant: a purge waits only once for an app without hosts, however many children it has.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_app_that_is_away_is_asked_once_for_all_children_that_it_has() {
     let world = World::new().await;
@@ -90,7 +90,7 @@ async fn an_app_that_is_away_is_asked_once_for_all_children_that_it_has() {
     shop.counts(operations, &failed, 1.0).await;
 }
 
-/// Invariant: a parent that is terminated ends, though its child is stalled and takes no event.
+/// Invariant: a terminated parent ends even if its child is stalled and accepts no events.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parent_is_terminated_whose_child_is_stalled() {
     let world = World::new().await;
@@ -157,7 +157,7 @@ async fn a_workflow_that_continues_as_new_takes_its_child_over() {
     assert_eq!(output(&node, "p").await, "7");
 }
 
-/// Regression: what a child gave that was left behind was taken for what the child gives that has its number now.
+/// Regression: the result of an abandoned child was taken for that of a newer child with the same number.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_that_was_left_behind_does_not_answer_for_another() {
     let world = World::new().await;

@@ -1,9 +1,9 @@
-//! Instances whose sidecar is killed, as a process.
+//! Instances whose sidecar process is killed.
 
 use super::*;
 
-/// Invariant: each instance ends as it would have, with each activity and each result once in its history, although its
-/// sidecar is killed between any of its steps.
+/// Invariant: each instance ends normally, with each activity and each result once in its history, even if
+/// its sidecar is killed between any of its steps.
 #[tokio::test(flavor = "multi_thread")]
 async fn chains_outlive_sidecars_that_are_killed() {
     const KILLS: u64 = 6;
@@ -23,7 +23,7 @@ async fn chains_outlive_sidecars_that_are_killed() {
             ids.push(id);
         }
         eventually(async || tasks.ran().len() > before).await;
-        // Another moment in each round; any will do.
+        // A different time in each round.
         tokio::time::sleep(Duration::from_millis(7 * round)).await;
         drop(process);
         worker.leave().await;

@@ -1,4 +1,4 @@
-//! Instances whose changes are larger than the store takes in one transaction.
+//! Instances with changes larger than a transaction of the store.
 
 use outrigger_components_testing::server::Etcd;
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::common::client::send;
 
-/// Activities of the fan-out: more than the 128 operations that etcd takes at once.
+/// Number of activities: more than the 128 operations of an etcd transaction.
 const WIDTH: u32 = 200;
 
 fn component(endpoint: &str) -> String {
@@ -16,7 +16,7 @@ fn component(endpoint: &str) -> String {
     )
 }
 
-/// How many keys etcd has.
+/// Number of keys in etcd.
 async fn keys(port: u16) -> u64 {
     // From the first key to the last.
     let every = json!({"key": "AA==", "range_end": "AA==", "count_only": true});
@@ -27,7 +27,8 @@ async fn keys(port: u16) -> u64 {
     count.as_str().map_or(0, |count| count.parse().unwrap())
 }
 
-/// Invariant: a step that is larger than a transaction ends as any other, each activity once, and a purge leaves nothing.
+/// Invariant: a step larger than a transaction completes like any other, each activity runs once, and a purge
+/// leaves nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fan_out_that_is_larger_than_a_transaction_of_etcd_ends_and_is_purged() {
     let Some(etcd) = Etcd::start() else { return };
@@ -59,7 +60,7 @@ async fn a_fan_out_that_is_larger_than_a_transaction_of_etcd_ends_and_is_purged(
         .into_iter()
         .filter(|(step, _)| *step == "completed");
     assert_eq!(done.count(), WIDTH as usize);
-    // Its metadata and custom status too.
+    // Plus its metadata and custom status.
     assert_eq!(keys(port).await, events.len() as u64 + 2);
     let purged = node.ask(post("/v1.0/workflows/dapr/a/purge", "")).await;
     assert_eq!(purged.status, 202, "{}", purged.text());

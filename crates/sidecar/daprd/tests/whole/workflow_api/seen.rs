@@ -1,4 +1,4 @@
-//! Work that a worker leaves, and what is seen of instances over HTTP.
+//! Work items of a disconnected worker, and instances over HTTP.
 
 use super::*;
 
@@ -18,7 +18,7 @@ async fn work_that_a_worker_leaves_goes_to_another() {
     let (turn, new) = second.turn().await;
     assert_eq!(turn.instance_id, "a");
     assert_ne!(old, new);
-    // What the first one worked out meanwhile is of an execution that is not the one that counts.
+    // The first worker's result belongs to a superseded execution.
     second.complete("a", &old, "\"old\"").await;
     assert_eq!(status(&node, "a").await["runtimeStatus"], "PENDING");
     second.complete("a", &new, "\"new\"").await;
@@ -27,7 +27,7 @@ async fn work_that_a_worker_leaves_goes_to_another() {
     assert_eq!(output, "\"new\"");
 }
 
-/// Instances and their histories are seen over HTTP, by who has the token of the API.
+/// HTTP clients with the API token can read instances and their histories.
 #[tokio::test]
 async fn instances_and_their_histories_are_seen() {
     let world = World::new().await;
