@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_kind_is_ready_when_its_own_source_is_watched() {
+    async fn kind_is_ready_when_source_is_watched() {
         let readiness = Readiness::default();
         let stop = CancellationToken::new();
         let reloader = |kind, condition| {
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_reports_nothing_is_listed_each_minute() {
+    async fn lists_silent_source_every_minute() {
         let (stop, lists) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
         let source = Box::new(Unchanging(Arc::clone(&lists)));
         let reloader = Reloader::new(source, Vec::new(), &Readiness::default());

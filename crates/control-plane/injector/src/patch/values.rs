@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_exact() {
+    fn computes_exact_amounts() {
         for (one, other) in [
             ("700m", "0.7"),
             ("1100m", "1.1"),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_of_values() {
+    fn classifies_invalid_values() {
         use Problem::{Counts, Ignored, Refused};
         let counts = |problem: Option<Problem>| matches!(problem, Some(Counts(_)));
         for (want, value, expected) in [

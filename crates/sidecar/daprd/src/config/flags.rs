@@ -199,18 +199,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_sorted_and_without_repetition() {
+    fn flags_are_sorted_and_unique() {
         assert!(FLAGS.is_sorted_by(|a, b| a.name < b.name));
     }
 
     #[test]
-    fn the_page_of_flags_has_them_all() {
+    fn flags_are_documented() {
         outrigger_testing::pages::Page::read("reference/flags.md")
             .check("daprd", &outrigger_flags::reference(FLAGS));
     }
 
     #[test]
-    fn usage_lists_every_flag_in_use() {
+    fn usage_lists_every_flag() {
         let text = usage();
         assert!(
             text.contains("--app-id string") && text.contains("(default \"4Mi\")"),

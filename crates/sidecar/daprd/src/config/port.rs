@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_follows_from_its_four_parts() {
+    fn derives_port_from_four_parts() {
         // Hash bytes 0 and 1 of "myapp|/srv/app|1000|host-1", computed with sha256sum.
         assert_eq!(port_of("myapp", Path::new("/srv/app"), 1000, "host-1"), 48_562);
         assert_eq!(stable_port("a"), stable_port("a"));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_given_port_is_used_and_a_taken_one_avoided() {
+    fn uses_given_port_or_avoids_taken_one() {
         let given = Internal {
             port: Some(1234),
             listen_address: String::new(),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_of_the_app_is_avoided() {
+    fn avoids_app_port() {
         // The app may start to listen after its sidecar.
         let app_port = stable_port("app");
         assert_ne!(

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn sidecars_that_lost_the_operator_together_return_one_by_one() {
+    fn spreads_reconnects() {
         let most = PAUSES.1.mul_f64(1.5);
         for away in [0, 2, 20, 300].map(Duration::from_secs) {
             let times = returns(away);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_and_begin_again() {
+    fn pauses_grow_and_reset() {
         let mut pauses = Pauses::seeded(7);
         let first = pauses.next();
         assert!(first >= PAUSES.0 / 2 && first <= PAUSES.0 * 2, "{first:?}");

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_readable_where_the_operator_looked_them_up() {
+    fn decodes_secrets_from_operator() {
         let component = |name: &str, store: &str| {
             let json = format!(
                 r#"{{"metadata":{{"name":"{name}"}},"auth":{{"secretStore":"{store}"}},"spec":{{"type":"state.x","metadata":[

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn streams_are_not_opened_again_in_step() {
+    async fn reopens_streams_with_jitter() {
         let all = join_all((0..100).map(|seed| tries(seed, Duration::from_millis(1)))).await;
         for retry in 1..6 {
             let moments: BTreeSet<_> = all.iter().map(|times| times[retry]).collect();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_that_lasted_is_opened_again_at_once() {
+    async fn reopens_stable_stream_at_once() {
         let times = tries(1, STABLE_AFTER).await;
         for pair in times.windows(2) {
             let pause = pair[1] - pair[0] - STABLE_AFTER.as_millis();

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_of_several_files_that_is_emptied_opens_nothing() {
+    async fn emptied_file_keeps_access_rules() {
         let mut reloading = Reloading::start([BASE, CLOSED]);
         for text in ["", "\n", "# nothing\n", "---\n"] {
             let refused = reloading.write(1, text).await.unwrap_err();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_was_empty_at_the_start_may_stay_so_and_not_become_so_again() {
+    async fn accepts_only_initially_empty_file() {
         let mut reloading = Reloading::start(["", CLOSED]);
         reloading.write(1, OPENED).await.unwrap();
         assert!(reloading.is_open());
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn access_control_that_is_cut_off_stays_until_a_restart() {
+    async fn truncated_access_control_keeps_rules() {
         let mut reloading = Reloading::start([BASE, CLOSED]);
         let before_policies = OPENED.find("    policies").unwrap();
         for text in [
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn access_control_that_comes_later_applies_and_stays() {
+    async fn applies_added_access_control() {
         let mut reloading = Reloading::start([BASE, "kind: Configuration\n"]);
         assert!(reloading.is_open());
         reloading.write(1, CLOSED).await.unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_change_again_is_not_said_again() {
+    async fn logs_unchanged_problems_once() {
         let mut reloading = Reloading::start([BASE, CLOSED]);
         let lines = outrigger_testing::log_lines::Lines::new();
         let said = || {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_restart_applies_is_named() {
+    fn names_sections_that_need_restart() {
         let old = Configuration::default();
         assert!(needs_restart(&old, &old).is_empty());
         let mut new = old.clone();

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stood_in_a_broken_file_stays() {
+    fn keeps_resources_of_broken_file() {
         let mut desired = Desired::new(vec![
             component("kept", "broken"),
             component("moved", "broken"),

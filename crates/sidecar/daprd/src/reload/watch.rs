@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_come_change_and_go() {
+    async fn notices_created_changed_and_deleted_files() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.yaml");
         let mut watch = Watch::new(&[folder.path().to_owned()]).unwrap();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_links_lead_to_is_watched_and_its_neighbours_are_not() {
+    async fn watches_link_targets_only() {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let target = elsewhere.path().join("target");
         fs::write(&target, "1").unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_folder_may_be_replaced() {
+    async fn notices_replaced_folder() {
         let parent = tempfile::tempdir().unwrap();
         let at = |name: &str| parent.path().join(name);
         fs::create_dir(at("one")).unwrap();

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flag_raises_the_limit_of_header_lists_and_never_overflows_it() {
+    fn scales_header_list_limit_without_overflow() {
         let limits = [0, 4 << 10, 32 << 10, 64 << 10, 4 << 20, u32::MAX].map(grpc_header_list);
         assert_eq!(
             limits,

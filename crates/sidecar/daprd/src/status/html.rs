@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_name_is_no_markup() {
+    fn escapes_markup() {
         let status = json!({
             "sidecar": {"appID": "<b>"},
             "components": [{"name": "\"><script>x</script>", "state": "failed", "error": "a & b"}],

@@ -85,7 +85,7 @@ async fn write(node: &Node, id: &str) -> Answer {
 /// Invariant: a host that has lost placement soon stops writing its actors' state, however long the app takes
 /// to deactivate them, because other hosts may have them.
 #[tokio::test]
-async fn a_host_that_is_fenced_writes_no_state() {
+async fn fenced_host_writes_no_state() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
     let app = host(json!({"entities": ["T"]}), &asked).await;
     let node = sidecar(&net, &placement, &app).await;
@@ -103,7 +103,7 @@ async fn a_host_that_is_fenced_writes_no_state() {
 
 /// Invariant: the same if placement is lost while moving actors are being deactivated.
 #[tokio::test]
-async fn a_host_that_is_fenced_while_its_actors_move_writes_no_state() {
+async fn fenced_host_writes_no_state_during_move() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
     let app = host(json!({"entities": ["T"]}), &asked).await;
     let node = sidecar(&net, &placement, &app).await;
@@ -123,7 +123,7 @@ async fn a_host_that_is_fenced_while_its_actors_move_writes_no_state() {
 /// Invariant: a stopping host whose actors no round moves writes no state after its stream to placement has
 /// ended.
 #[tokio::test]
-async fn a_host_that_stops_by_itself_writes_no_state_behind_its_stream() {
+async fn stopping_host_writes_no_state() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
     let app = host(json!({"entities": ["T"]}), &asked).await;
     let plan = net.sidecar("host").app(app.port).resource(ACTOR_STORE);
@@ -147,7 +147,7 @@ async fn a_host_that_stops_by_itself_writes_no_state_behind_its_stream() {
 
 /// Invariant: with handover, no turn runs twice; the caller of a turn aborted by a move gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_turn_that_a_move_cut_off_is_not_run_again() {
+async fn aborted_turn_is_not_repeated() {
     let (net, control, asked) = (Net::plain(), Control::with_handover().await, Asked::default());
     let settings = json!({"entities": ["T"], "drainOngoingCallTimeout": "100ms"});
     let (app, other) = (host(settings.clone(), &asked).await, host(settings, &asked).await);
@@ -174,7 +174,7 @@ async fn a_turn_that_a_move_cut_off_is_not_run_again() {
 
 /// Invariant: calls queued behind an aborted turn do not start before the round ends.
 #[tokio::test]
-async fn what_waits_behind_a_turn_that_is_cut_off_does_not_begin() {
+async fn calls_behind_aborted_turn_wait() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
     let settings = json!({"entities": ["T"], "drainOngoingCallTimeout": "100ms"});
     let app = host(settings, &asked).await;
@@ -216,7 +216,7 @@ async fn what_waits_behind_a_turn_that_is_cut_off_does_not_begin() {
 /// Invariant: an app that does not answer one actor's deactivation delays no other's, and that actor counts
 /// as deactivated after the timeout.
 #[tokio::test]
-async fn an_idle_actor_that_does_not_end_holds_up_no_other() {
+async fn stuck_deactivation_delays_no_other() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
     let app = host(json!({"entities": ["T"], "actorIdleTimeout": "100ms"}), &asked).await;
     let node = sidecar(&net, &placement, &app).await;
@@ -237,7 +237,7 @@ async fn an_idle_actor_that_does_not_end_holds_up_no_other() {
 
 /// Invariant: while many idle actors wait for slow deactivations, the others can be called.
 #[tokio::test]
-async fn idle_actors_that_are_not_being_ended_yet_can_be_called() {
+async fn idle_actors_stay_callable() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
     let app = host(json!({"entities": ["T"], "actorIdleTimeout": "100ms"}), &asked).await;
     let node = sidecar(&net, &placement, &app).await;
@@ -262,7 +262,7 @@ async fn idle_actors_that_are_not_being_ended_yet_can_be_called() {
 
 /// Invariant: an app whose `DELETE` response never ends does not block the sidecar.
 #[tokio::test]
-async fn a_sidecar_ends_in_time_although_the_app_does_not_end_its_answers() {
+async fn endless_response_does_not_block_shutdown() {
     for protocol in ["http", "h2c"] {
         let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
         let app = host(json!({"entities": ["T"]}), &asked).await;
@@ -283,7 +283,7 @@ async fn a_sidecar_ends_in_time_although_the_app_does_not_end_its_answers() {
 
 /// Invariant: a timer whose actor lives elsewhere gets its callback, and its response can cancel it.
 #[tokio::test]
-async fn a_timer_whose_actor_has_moved_is_cancelled_by_its_answer() {
+async fn response_cancels_timer_of_moved_actor() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let (here, there) = (Asked::default(), Asked::default());
     let settings = json!({"entities": ["T"]});
@@ -315,7 +315,7 @@ async fn a_timer_whose_actor_has_moved_is_cancelled_by_its_answer() {
 /// it arrives again on the next stream and waits for that. A queued reminder arrives again too, and the app
 /// gets it once.
 #[tokio::test]
-async fn a_reminder_goes_on_without_the_stream_that_it_came_on() {
+async fn reminder_survives_scheduler_stream() {
     const WAKE: &str = "/actors/T/1/method/remind/wake";
     const LATER: &str = "/actors/T/1/method/remind/later";
     let (net, mut control) = (Net::plain(), Control::start().await);

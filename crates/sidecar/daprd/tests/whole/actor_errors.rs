@@ -24,7 +24,7 @@ async fn until_placed(node: &Node) {
 }
 
 #[tokio::test]
-async fn without_a_state_store_actors_are_called_and_their_state_says_what_is_missing() {
+async fn actors_work_without_state_store() {
     let (net, placement, app) = (Net::plain(), Placement::start().await, host().await);
     let node = net
         .sidecar("me")
@@ -40,7 +40,7 @@ async fn without_a_state_store_actors_are_called_and_their_state_says_what_is_mi
 }
 
 #[tokio::test]
-async fn a_store_without_transactions_fails_reads_as_reads_and_writes_as_writes() {
+async fn store_without_transactions_fails_state_calls() {
     let (folder, desk) = (tempfile::tempdir().unwrap(), Desk::new());
     *desk.features.lock().unwrap() = vec!["ETAG"];
     let _store = Process::start(folder.path(), "ship", &desk);
@@ -69,7 +69,7 @@ async fn a_store_without_transactions_fails_reads_as_reads_and_writes_as_writes(
 }
 
 #[tokio::test]
-async fn reminders_are_for_types_that_are_hosted_here_and_are_not_replaced_unasked() {
+async fn reminders_require_hosted_type() {
     let (net, control, app) = (Net::plain(), Control::start().await, host().await);
     let node = control.with_both(net.sidecar("me").app(app.port)).start().await;
     let other = control.with_both(net.sidecar("other")).start().await;
@@ -94,7 +94,7 @@ async fn reminders_are_for_types_that_are_hosted_here_and_are_not_replaced_unask
 
 /// As in the contract, calls wait for placement and are answered when it is available.
 #[tokio::test]
-async fn calls_wait_until_placement_has_told_its_first_table() {
+async fn calls_wait_for_first_placement_table() {
     let (net, placement, app) = (Net::plain(), Placement::start().await, host().await);
     placement.hold(true);
     let node = net

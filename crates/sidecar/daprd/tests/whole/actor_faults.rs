@@ -68,7 +68,7 @@ async fn invoke(node: &Node, id: &str, method: &str) -> Answer {
 /// Invariant: killing the app during a turn fails that call, which is not repeated. Once the app is back,
 /// that actor and others can be called and reminded.
 #[tokio::test]
-async fn an_app_killed_in_a_turn_fails_that_call_alone() {
+async fn killed_app_fails_only_its_turn() {
     let folder = tempfile::tempdir().unwrap();
     let (net, control, turns) = (Net::plain(), Control::start().await, Turns::default());
     let app = host(0, &turns).await;
@@ -101,7 +101,7 @@ async fn an_app_killed_in_a_turn_fails_that_call_alone() {
 /// Invariant: while the store accepts no writes, turns without writes continue. Pending writes are stored
 /// once and in order.
 #[tokio::test]
-async fn a_slow_store_holds_up_who_writes_and_nobody_else() {
+async fn slow_store_delays_only_writers() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state.db");
     let (net, control, turns) = (Net::plain(), Control::start().await, Turns::default());
@@ -137,7 +137,7 @@ async fn a_slow_store_holds_up_who_writes_and_nobody_else() {
 /// Invariant: writes pending when the host lost placement are not stored, because other hosts may have the
 /// actor.
 #[tokio::test]
-async fn a_write_that_waited_when_its_host_was_fenced_is_not_made() {
+async fn fenced_host_drops_pending_write() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state.db");
     let (net, mut control, turns) = (Net::plain(), Control::start().await, Turns::default());
@@ -173,7 +173,7 @@ async fn a_write_that_waited_when_its_host_was_fenced_is_not_made() {
 
 /// Invariant: pending writes of a turn aborted by a move are not stored, because the new host has the actor.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_of_a_turn_that_a_move_cut_off_is_not_made() {
+async fn aborted_turn_drops_pending_write() {
     let folder = tempfile::tempdir().unwrap();
     let (file, elsewhere) = (folder.path().join("state.db"), folder.path().join("other.db"));
     let (net, control, turns) = (Net::plain(), Control::with_handover().await, Turns::default());

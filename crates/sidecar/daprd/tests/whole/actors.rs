@@ -83,7 +83,7 @@ fn calls(app: &App) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_actor_is_called_where_it_lives() {
+async fn calls_actor_at_its_host() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let (one, two) = (echo(only()).await, echo(only()).await);
     let first = start(&net, &placement, "first", Some(&one)).await;
@@ -133,7 +133,7 @@ async fn an_actor_is_called_where_it_lives() {
 }
 
 #[tokio::test]
-async fn failures_of_actors_have_the_codes_of_the_contract() {
+async fn actor_failures_have_contract_codes() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let app = host(only(), async |request: Request<Incoming>| {
         let path = request.uri().path().to_owned();
@@ -223,7 +223,7 @@ async fn failures_of_actors_have_the_codes_of_the_contract() {
 }
 
 #[tokio::test]
-async fn calls_of_one_actor_take_turns_and_those_of_others_do_not_wait() {
+async fn serializes_calls_per_actor() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let (go, running, most) = (
         Arc::new(Notify::new()),
@@ -263,7 +263,7 @@ async fn calls_of_one_actor_take_turns_and_those_of_others_do_not_wait() {
 }
 
 #[tokio::test]
-async fn a_call_that_passes_on_the_id_of_its_turn_joins_it() {
+async fn reentrant_call_joins_turn() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let (seen, mut ids) = mpsc::unbounded_channel();
     let go = Arc::new(Notify::new());
@@ -314,7 +314,7 @@ async fn a_call_that_passes_on_the_id_of_its_turn_joins_it() {
 }
 
 #[tokio::test]
-async fn state_is_the_active_actors_own() {
+async fn state_requires_active_actor() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let app = echo(only()).await;
     let node = start(&net, &placement, "me", Some(&app)).await;
@@ -396,7 +396,7 @@ async fn state_is_the_active_actors_own() {
 }
 
 #[tokio::test]
-async fn idle_actors_end_and_timers_are_due() {
+async fn deactivates_idle_actors_and_fires_timers() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let app = echo(json!({"entities": ["T"], "actorIdleTimeout": "200ms"})).await;
     let node = start(&net, &placement, "me", Some(&app)).await;
@@ -426,7 +426,7 @@ async fn idle_actors_end_and_timers_are_due() {
 }
 
 #[tokio::test]
-async fn actors_of_other_namespaces_and_strangers_are_refused() {
+async fn refuses_foreign_actor_callers() {
     let placement = Placement::start().await;
     let net = Net::secure().await;
     let identity = net.identity("dapr-placement").await;

@@ -66,7 +66,7 @@ async fn invoke(node: &Node, metadata: &[(&str, &str)], operation: &str, path: &
 }
 
 #[tokio::test]
-async fn output_bindings_answer_over_both_apis() {
+async fn invokes_output_bindings() {
     let target = App::echo().await;
     let node = with_http_binding(&target).await;
     let body = r#"{"operation":"post","data":{"b":1,"a":[true]},"metadata":{"path":"x","X-Own":"yes"}}"#;
@@ -92,7 +92,7 @@ async fn output_bindings_answer_over_both_apis() {
 }
 
 #[tokio::test]
-async fn an_answer_without_content_is_204() {
+async fn empty_response_is_204() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();
     let node = Net::plain()
@@ -118,7 +118,7 @@ async fn an_answer_without_content_is_204() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_called_is_said_in_the_words_of_the_contract() {
+async fn invalid_binding_calls_have_contract_texts() {
     let target = App::start(|_| async { app::text(418, "short and stout") }).await;
     let node = with_http_binding(&target).await;
     for (path, body, reason) in [
@@ -155,7 +155,7 @@ async fn what_cannot_be_called_is_said_in_the_words_of_the_contract() {
 }
 
 #[tokio::test]
-async fn trace_and_baggage_reach_the_outside_system() {
+async fn passes_trace_and_baggage_to_binding() {
     let target = App::echo().await;
     let node = with_http_binding(&target).await;
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -189,7 +189,7 @@ async fn trace_and_baggage_reach_the_outside_system() {
 }
 
 #[tokio::test]
-async fn a_call_is_repeated_as_the_policy_says() {
+async fn retries_binding_call_by_policy() {
     let failures = Arc::new(AtomicUsize::new(2));
     let left = failures.clone();
     let target = App::start(move |_| {
@@ -217,7 +217,7 @@ async fn a_call_is_repeated_as_the_policy_says() {
 }
 
 #[tokio::test]
-async fn events_reach_an_http_app_that_wants_them() {
+async fn delivers_events_to_http_app() {
     let app = App::start(|request| async move {
         match (request.method(), request.uri().path()) {
             (&Method::OPTIONS, "/asked" | "/elsewhere") => app::text(405, ""),
@@ -288,7 +288,7 @@ async fn grpc_app(
 }
 
 #[tokio::test]
-async fn events_reach_a_grpc_app_and_its_answers_go_on() {
+async fn delivers_events_to_grpc_app() {
     let target = App::echo().await;
     let url = format!("http://127.0.0.1:{}", target.port);
     let answer = BindingEventResponse {
@@ -323,7 +323,7 @@ async fn events_reach_a_grpc_app_and_its_answers_go_on() {
 }
 
 #[tokio::test]
-async fn an_answer_with_too_many_fields_is_none() {
+async fn refuses_response_with_too_many_fields() {
     let answer = BindingEventResponse {
         states: vec![StateItem::default(); (128 << 10) + 1],
         ..BindingEventResponse::default()
@@ -346,7 +346,7 @@ async fn an_answer_with_too_many_fields_is_none() {
 }
 
 #[tokio::test]
-async fn of_many_bindings_that_an_answer_names_a_few_are_called_at_once() {
+async fn limits_concurrent_bindings_of_response() {
     let running = Arc::new(AtomicUsize::new(0));
     let most = Arc::new(AtomicUsize::new(0));
     let gate = Arc::new(Semaphore::new(0));
@@ -395,7 +395,7 @@ async fn of_many_bindings_that_an_answer_names_a_few_are_called_at_once() {
 }
 
 #[tokio::test]
-async fn a_refused_event_is_repeated_as_the_policy_says_and_counted() {
+async fn retries_refused_event_by_policy() {
     let app = App::start(|request| async move {
         let status = if request.uri().path() == "/tick" { 500 } else { 200 };
         app::text(status, "no")
@@ -439,7 +439,7 @@ async fn ticking(app: &App) -> Node {
 }
 
 #[tokio::test]
-async fn events_come_while_the_app_is_well() {
+async fn delivers_events_only_to_healthy_app() {
     let well = Arc::new(AtomicBool::new(false));
     let probes = Arc::new(AtomicUsize::new(0));
     let (state, count) = (well.clone(), probes.clone());
@@ -476,7 +476,7 @@ async fn events_come_while_the_app_is_well() {
 }
 
 #[tokio::test]
-async fn events_come_again_when_the_app_gets_well_before_the_last_one_is_handled() {
+async fn resumes_events_after_recovery() {
     let (release, released) = watch::channel(false);
     let well = Arc::new(AtomicBool::new(true));
     let probes = Arc::new(AtomicUsize::new(0));
@@ -511,7 +511,7 @@ async fn events_come_again_when_the_app_gets_well_before_the_last_one_is_handled
 }
 
 #[tokio::test]
-async fn an_event_in_flight_is_finished_before_the_end() {
+async fn shutdown_finishes_event_in_flight() {
     let (release, released) = watch::channel(false);
     let answered = Arc::new(AtomicUsize::new(0));
     let count = answered.clone();

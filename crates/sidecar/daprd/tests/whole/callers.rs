@@ -44,7 +44,7 @@ const CLAIMS: [&[(&str, &str)]; 3] = [
 ];
 
 #[tokio::test]
-async fn a_caller_is_who_its_certificate_says() {
+async fn caller_is_identified_by_certificate() {
     let net = Net::secure().await;
     let app = App::echo().await;
     let callee = net.sidecar("callee").app(app.port).start().await;
@@ -109,7 +109,7 @@ fn actor_call(metadata: &[(&str, &str)]) -> InternalInvokeRequest {
 }
 
 #[tokio::test]
-async fn a_caller_of_an_actor_is_who_its_certificate_says() {
+async fn actor_caller_is_identified_by_certificate() {
     let net = Net::secure().await;
     let (_placement, app, host, client) = actors(&net).await;
     let as_by =
@@ -167,7 +167,7 @@ async fn a_caller_of_an_actor_is_who_its_certificate_says() {
 }
 
 #[tokio::test]
-async fn actors_are_not_called_from_other_namespaces() {
+async fn refuses_actor_calls_across_namespaces() {
     let net = Net::secure().await;
     let (_placement, app, host, _client) = actors(&net).await;
     let identity = net.identity_in(Some("other"), "a").await;
@@ -183,7 +183,7 @@ async fn actors_are_not_called_from_other_namespaces() {
 }
 
 #[tokio::test]
-async fn an_actor_whose_id_is_too_long_is_never_active() {
+async fn refuses_too_long_actor_id() {
     let net = Net::secure().await;
     let (_placement, app, host, _client) = actors(&net).await;
     let before = app.calls();
@@ -233,7 +233,7 @@ async fn an_actor_whose_id_is_too_long_is_never_active() {
 }
 
 #[tokio::test]
-async fn a_proxied_call_is_of_whom_the_certificate_says() {
+async fn proxy_caller_is_identified_by_certificate() {
     let net = Net::secure().await;
     let app = App::start(|_| async { grpc::response(&[], &[b"order"], &[("grpc-status", "0")]) }).await;
     let callee = net.sidecar("callee").app(app.port).flag("--app-protocol=grpc");
@@ -255,7 +255,7 @@ async fn a_proxied_call_is_of_whom_the_certificate_says() {
 }
 
 #[tokio::test]
-async fn no_app_speaks_to_other_sidecars_in_the_name_of_its_own() {
+async fn app_cannot_impersonate_its_sidecar() {
     let net = Net::secure().await;
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;

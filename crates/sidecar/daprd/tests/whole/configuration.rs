@@ -136,7 +136,7 @@ async fn unsubscribe(node: &Node, id: &str) -> UnsubscribeConfigurationResponse 
 }
 
 #[tokio::test]
-async fn values_are_read_over_both_apis() {
+async fn reads_values_over_both_apis() {
     let (net, store) = (Net::plain(), Store::new());
     let node = store.beside(net.sidecar("me")).await;
     let path = "/v1.0/configuration/conf";
@@ -170,7 +170,7 @@ async fn values_are_read_over_both_apis() {
 }
 
 #[tokio::test]
-async fn a_stream_tells_of_changes_until_it_is_ended() {
+async fn streams_changes_until_end() {
     let (net, store) = (Net::plain(), Store::new());
     let node = store.beside(net.sidecar("me")).await;
     store.write("a", "old");
@@ -207,7 +207,7 @@ async fn a_stream_tells_of_changes_until_it_is_ended() {
 }
 
 #[tokio::test]
-async fn streams_end_well_when_the_sidecar_does() {
+async fn shutdown_ends_streams_cleanly() {
     let (net, store) = (Net::plain(), Store::new());
     let node = store.beside(net.sidecar("me")).await;
     let mut changes = stream(&node, "SubscribeConfiguration", &[]).await;
@@ -218,7 +218,7 @@ async fn streams_end_well_when_the_sidecar_does() {
 }
 
 #[tokio::test]
-async fn the_app_is_told_of_changes_until_it_unsubscribes() {
+async fn notifies_app_until_unsubscribe() {
     let (net, store) = (Net::plain(), Store::new());
     let (app, mut updates) = listening_app(200).await;
     let node = store.beside(net.sidecar("me").app(app.port)).await;
@@ -261,7 +261,7 @@ async fn the_app_is_told_of_changes_until_it_unsubscribes() {
 }
 
 #[tokio::test]
-async fn subscriptions_go_on_in_the_store_that_takes_the_place_of_theirs() {
+async fn subscriptions_move_to_replaced_store() {
     let (net, store, other) = (Net::plain(), Store::new(), Store::new());
     let (app, mut updates) = listening_app(200).await;
     let feature = "  features:\n  - name: HotReload\n    enabled: true\n";
@@ -319,7 +319,7 @@ async fn subscriptions_go_on_in_the_store_that_takes_the_place_of_theirs() {
 }
 
 #[tokio::test]
-async fn what_the_app_refuses_is_told_again_under_its_policy() {
+async fn retries_refused_updates_by_policy() {
     let (net, store) = (Net::plain(), Store::new());
     let (app, mut updates) = listening_app(500).await;
     let policy = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
@@ -342,7 +342,7 @@ async fn what_the_app_refuses_is_told_again_under_its_policy() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_has_the_codes_of_the_contract() {
+async fn invalid_calls_have_contract_codes() {
     let (net, store) = (Net::plain(), Store::new());
     let bare = net.sidecar("bare").start().await;
     let node = store.beside(net.sidecar("me")).await;

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::common::{App, Net, app, eventually, get, grpc, post, request, within};
 
 #[tokio::test]
-async fn an_app_may_restart_between_calls() {
+async fn http_app_may_restart() {
     let net = Net::plain();
     let first = App::echo().await;
     let port = first.port;
@@ -35,7 +35,7 @@ async fn an_app_may_restart_between_calls() {
 }
 
 #[tokio::test]
-async fn a_grpc_app_may_restart_between_calls() {
+async fn grpc_app_may_restart() {
     let answer = |_| async { grpc::ok(&grpc::invoked("done", "")) };
     let net = Net::plain();
     let first = App::start(answer).await;
@@ -81,7 +81,7 @@ async fn takes_small_heads() -> (u16, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn a_head_that_the_app_does_not_take_fails_its_call_and_no_other() {
+async fn refused_head_fails_only_its_call() {
     let (port, connections) = takes_small_heads().await;
     let net = Net::plain();
     let sidecar = net
@@ -141,7 +141,7 @@ async fn serve_once(mut stream: TcpStream, count: Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn connections_the_app_closed_in_silence_fail_no_call() {
+async fn silently_closed_connections_fail_no_call() {
     let net = Net::plain();
     let app = Rude::start().await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -153,7 +153,7 @@ async fn connections_the_app_closed_in_silence_fail_no_call() {
 }
 
 #[tokio::test]
-async fn a_peer_may_restart_between_calls() {
+async fn peer_may_restart() {
     let net = Net::secure().await;
     let app = App::echo().await;
     let (caller, callee) = net.pair(app.port).await;
@@ -183,7 +183,7 @@ async fn a_peer_may_restart_between_calls() {
 }
 
 #[tokio::test]
-async fn proxied_calls_survive_a_peers_restart() {
+async fn proxied_calls_survive_peer_restart() {
     let net = Net::plain();
     let app = App::start(|_| async { grpc::response(&[], &[b"order"], &[("grpc-status", "0")]) }).await;
     let plan = net.sidecar("callee").app(app.port).flag("--app-protocol=grpc");
@@ -200,7 +200,7 @@ async fn proxied_calls_survive_a_peers_restart() {
 }
 
 #[tokio::test]
-async fn a_peer_that_never_answers_is_tried_as_often_as_the_contract_says() {
+async fn retries_silent_peer_like_contract() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, callee) = net.pair(app.port).await;
@@ -214,7 +214,7 @@ async fn a_peer_that_never_answers_is_tried_as_often_as_the_contract_says() {
 }
 
 #[tokio::test]
-async fn instances_share_the_calls_and_one_may_leave() {
+async fn balances_calls_and_survives_leave() {
     let net = Net::plain();
     let named = |name: &'static str| move |_| async move { app::text(200, name) };
     let (one, two) = (App::start(named("one")).await, App::start(named("two")).await);
@@ -240,7 +240,7 @@ async fn instances_share_the_calls_and_one_may_leave() {
 }
 
 #[tokio::test]
-async fn a_call_under_way_when_the_peer_drains_is_finished() {
+async fn draining_peer_finishes_call() {
     let net = Net::plain();
     let (go, gate) = tokio::sync::watch::channel(false);
     let app = App::start(move |request| {
@@ -277,7 +277,7 @@ async fn a_call_under_way_when_the_peer_drains_is_finished() {
 }
 
 #[tokio::test]
-async fn many_calls_at_once_share_few_connections_and_all_end() {
+async fn concurrent_calls_share_connections() {
     let net = Net::secure().await;
     let app = App::start(|request| async move {
         let body = request.into_body().collect().await.unwrap().to_bytes();

@@ -29,7 +29,7 @@ fn user(text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_said_comes_back_with_tools_called() {
+async fn returns_answers_and_tool_calls() {
     let node = with_echo().await;
     let question = json!({
         "name": "ignored: the path names it",
@@ -75,7 +75,7 @@ async fn what_is_said_comes_back_with_tools_called() {
 }
 
 #[tokio::test]
-async fn the_first_version_takes_texts() {
+async fn first_version_accepts_texts() {
     let node = with_echo().await;
     let parameters =
         json!({ "p": { "@type": "type.googleapis.com/google.protobuf.StringValue", "value": "v" } });
@@ -103,7 +103,7 @@ async fn the_first_version_takes_texts() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_has_the_codes_of_the_contract() {
+async fn invalid_requests_have_contract_codes() {
     let node = with_echo().await;
     let asked = json!({ "inputs": [user("x")] });
     let message = converse(&node, 2, "other", &asked)
@@ -200,7 +200,7 @@ const RETRIES: &str = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:
                        components:\n      llm: {outbound: {retry: twice}}\n";
 
 #[tokio::test]
-async fn a_model_on_the_web_is_asked_under_its_policy_and_once() {
+async fn calls_web_model_once_under_policy() {
     let (app, asked) = provider(2).await;
     let node = Net::plain()
         .sidecar("me")
@@ -223,7 +223,7 @@ async fn a_model_on_the_web_is_asked_under_its_policy_and_once() {
 }
 
 #[tokio::test]
-async fn failures_of_a_provider_are_told() {
+async fn reports_provider_failures() {
     let (app, _asked) = provider(usize::MAX).await;
     let node = Net::plain()
         .sidecar("me")

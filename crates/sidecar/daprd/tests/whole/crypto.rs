@@ -111,7 +111,7 @@ fn payload(outcome: &Outcome) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_document_goes_through_one_api_and_comes_back_through_the_other() {
+async fn decrypts_document_of_other_api() {
     let node = with_keys().await;
     for length in [0, 5, 65_536, 200_000] {
         let plain = text(length);
@@ -145,7 +145,7 @@ async fn a_document_goes_through_one_api_and_comes_back_through_the_other() {
 }
 
 #[tokio::test]
-async fn documents_of_dapr_are_read_by_both_apis() {
+async fn decrypts_documents_of_dapr() {
     let node = with_keys().await;
     for (document, length) in [(SMALL, 20), (TWO_SEGMENTS, 65_556)] {
         let answer = decrypted(&node, document).await;
@@ -165,7 +165,7 @@ async fn documents_of_dapr_are_read_by_both_apis() {
 }
 
 #[tokio::test]
-async fn large_documents_stream_and_are_broken_off_where_they_are_wrong() {
+async fn streams_large_documents() {
     let node = with_keys().await;
     let plain = text(3 << 20);
     let document = encrypted(&node, plain.clone()).await;
@@ -183,7 +183,7 @@ async fn large_documents_stream_and_are_broken_off_where_they_are_wrong() {
 }
 
 #[tokio::test]
-async fn a_client_may_send_everything_before_it_reads() {
+async fn accepts_upload_sent_before_read() {
     let node = Net::plain()
         .sidecar("me")
         .flag("--max-body-size=64Mi")
@@ -210,7 +210,7 @@ async fn a_client_may_send_everything_before_it_reads() {
 }
 
 #[tokio::test]
-async fn what_was_tampered_with_has_a_status_of_its_own() {
+async fn reports_tampered_documents() {
     let node = with_keys().await;
     let document = encrypted(&node, text(100_000)).await;
     let mut tampered = document.to_vec();
@@ -246,7 +246,7 @@ async fn what_was_tampered_with_has_a_status_of_its_own() {
 }
 
 #[tokio::test]
-async fn requests_that_lack_something_are_refused() {
+async fn refuses_incomplete_requests() {
     let node = with_keys().await;
     let put = |path: &str, headers: &[&str]| request("PUT", path, headers, "x");
     let message = node.ask(put(ENCRYPT, &[])).await.error(400, "ERR_BAD_REQUEST");
@@ -287,7 +287,7 @@ async fn requests_that_lack_something_are_refused() {
 }
 
 #[tokio::test]
-async fn streams_are_checked_message_by_message() {
+async fn validates_stream_messages() {
     let node = with_keys().await;
     let good = || encrypt_request(options("oct32", "AES"), b"x", 0);
     let other = Some(proto::EncryptRequestOptions {
@@ -361,7 +361,7 @@ async fn streams_are_checked_message_by_message() {
 }
 
 #[tokio::test]
-async fn single_operations_are_not_offered_unless_the_configuration_says_so() {
+async fn disables_single_operations_by_default() {
     let node = with_keys().await;
     let answer = node.ask(post("/v1.0-alpha1/subtlecrypto/keys/sign", "{}")).await;
     let message = answer.error(501, "ERR_API_UNIMPLEMENTED");
@@ -378,7 +378,7 @@ async fn single_operations_are_not_offered_unless_the_configuration_says_so() {
 }
 
 #[tokio::test]
-async fn single_operations_work_through_both_apis() {
+async fn runs_single_operations() {
     let node = Net::plain()
         .sidecar("me")
         .spec("  features:\n  - name: SubtleCrypto\n    enabled: true\n")

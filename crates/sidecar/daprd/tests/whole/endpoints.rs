@@ -26,7 +26,7 @@ async fn outside(request: Request<Incoming>) -> Response<Body> {
 }
 
 #[tokio::test]
-async fn an_endpoint_is_called_by_name() {
+async fn calls_endpoint_by_name() {
     let net = Net::plain();
     let app = App::start(outside).await;
     let spec = format!(
@@ -80,7 +80,7 @@ async fn an_endpoint_is_called_by_name() {
 }
 
 #[tokio::test]
-async fn redirects_that_send_anything_but_a_question_elsewhere_are_the_callers() {
+async fn follows_only_safe_redirects() {
     let net = Net::plain();
     let other = App::echo().await;
     let elsewhere = format!("http://127.0.0.1:{}/there", other.port);
@@ -129,7 +129,7 @@ async fn redirects_that_send_anything_but_a_question_elsewhere_are_the_callers()
 }
 
 #[tokio::test]
-async fn a_method_that_is_no_text_goes_where_http_carries_it() {
+async fn forwards_non_utf8_method_over_http() {
     let net = Net::plain();
     let app = App::start(outside).await;
     let spec = format!("  baseUrl: http://127.0.0.1:{}", app.port);
@@ -149,7 +149,7 @@ async fn a_method_that_is_no_text_goes_where_http_carries_it() {
 }
 
 #[tokio::test]
-async fn no_method_leads_out_of_an_endpoint() {
+async fn method_stays_within_endpoint() {
     let net = Net::plain();
     let app = App::start(outside).await;
     let spec = format!(
@@ -192,7 +192,7 @@ async fn no_method_leads_out_of_an_endpoint() {
 }
 
 #[tokio::test]
-async fn an_endpoint_is_called_by_url() {
+async fn calls_endpoint_by_url() {
     let net = Net::plain();
     let app = App::start(outside).await;
     let node = net
@@ -309,7 +309,7 @@ fn block(pem: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_endpoint_behind_tls_gets_what_its_resource_says() {
+async fn uses_tls_settings_of_endpoint() {
     let net = Net::plain();
     let tls = Tls::new();
     let app = App::serve_tls(tls.server(), outside).await;
@@ -363,7 +363,7 @@ async fn an_endpoint_behind_tls_gets_what_its_resource_says() {
 }
 
 #[tokio::test]
-async fn the_secrets_of_an_endpoint_come_from_its_store() {
+async fn resolves_endpoint_secrets() {
     let net = Net::plain();
     let tls = Tls::new();
     let app = App::serve_tls(tls.server(), outside).await;

@@ -62,7 +62,7 @@ async fn old(request: Request<Incoming>) -> Response<Body> {
 }
 
 #[tokio::test]
-async fn an_old_peer_is_called_in_the_old_way() {
+async fn calls_old_peer_without_streaming() {
     let net = Net::plain();
     let peer = App::start(old).await;
     let caller = caller(&net, &peer).await;
@@ -123,7 +123,7 @@ fn payload(seq: u64, data: &'static str) -> InternalInvokeResponseStream {
 }
 
 #[tokio::test]
-async fn answers_that_make_no_sense_are_failures_and_the_next_call_works() {
+async fn invalid_responses_fail_only_their_call() {
     let net = Net::plain();
     let peer = App::start(|request| async move {
         assert_eq!(request.uri().path(), STREAM);
@@ -179,7 +179,7 @@ async fn answers_that_make_no_sense_are_failures_and_the_next_call_works() {
 }
 
 #[tokio::test]
-async fn interim_statuses_are_no_answers() {
+async fn refuses_interim_status_as_response() {
     let net = Net::plain();
     let peer = App::start(|request| async move {
         let streams = request.uri().path() == STREAM;
@@ -240,7 +240,7 @@ async fn interim_statuses_are_no_answers() {
 }
 
 #[tokio::test]
-async fn a_peer_that_hangs_up_is_tried_four_times() {
+async fn retries_disconnecting_peer_three_times() {
     let net = Net::plain();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -268,7 +268,7 @@ async fn a_peer_that_hangs_up_is_tried_four_times() {
 }
 
 #[tokio::test]
-async fn callers_that_make_no_sense_are_refused_and_the_next_call_works() {
+async fn invalid_callers_fail_only_their_call() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, callee) = net.pair(app.port).await;

@@ -18,7 +18,7 @@ use crate::common::{Answer, App, Net, app, eventually, fed, get, grpc, post, req
 const GET_METADATA: &str = "/dapr.proto.runtime.v1.Dapr/GetMetadata";
 
 #[tokio::test]
-async fn the_api_token_is_required_and_goes_no_further() {
+async fn requires_and_strips_api_token() {
     let net = Net::plain();
     let app = App::echo().await;
     let callee = net.sidecar("callee").app(app.port).start().await;
@@ -56,7 +56,7 @@ async fn the_api_token_is_required_and_goes_no_further() {
 /// Local clients may use all of 127.0.0.0/8.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn the_apis_listen_where_they_are_told_to() {
+async fn listens_on_configured_addresses() {
     let net = Net::plain();
     let elsewhere = Ipv4Addr::new(127, 0, 0, 2);
     let reaches = async |address: Ipv4Addr, port: u16| {
@@ -79,7 +79,7 @@ async fn the_apis_listen_where_they_are_told_to() {
 }
 
 #[tokio::test]
-async fn the_api_token_guards_every_grpc_call() {
+async fn requires_api_token_over_grpc() {
     let net = Net::plain();
     let node = net
         .sidecar("caller")
@@ -113,7 +113,7 @@ async fn the_api_token_guards_every_grpc_call() {
 }
 
 #[tokio::test]
-async fn the_app_gets_its_own_token() {
+async fn sends_app_token() {
     let net = Net::plain();
     let app = App::echo().await;
     let callee = net
@@ -145,7 +145,7 @@ async fn the_app_gets_its_own_token() {
 }
 
 #[tokio::test]
-async fn denied_apis_are_not_there() {
+async fn disables_denied_apis() {
     let net = Net::plain();
     let node = net
         .sidecar("caller")
@@ -170,7 +170,7 @@ async fn denied_apis_are_not_there() {
 }
 
 #[tokio::test]
-async fn only_allowed_apis_are_there() {
+async fn enables_only_allowed_apis() {
     let net = Net::plain();
     let node = net
         .sidecar("caller")
@@ -195,7 +195,7 @@ async fn only_allowed_apis_are_there() {
 }
 
 #[tokio::test]
-async fn browsers_of_allowed_origins_may_call() {
+async fn applies_cors() {
     let net = Net::plain();
     let node = net
         .sidecar("caller")
@@ -299,7 +299,7 @@ async fn browsers_of_allowed_origins_may_call() {
 }
 
 #[tokio::test]
-async fn bodies_over_the_limit_are_cut_off() {
+async fn refuses_oversized_bodies() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         match request.into_body().collect().await {
@@ -341,7 +341,7 @@ async fn bodies_over_the_limit_are_cut_off() {
 }
 
 #[tokio::test]
-async fn a_body_of_just_the_limit_passes_between_sidecars() {
+async fn passes_body_at_limit() {
     let net = Net::plain();
     let app = App::echo().await;
     for limit in [100, 16 * 1024, 64 * 1024] {
@@ -357,7 +357,7 @@ async fn a_body_of_just_the_limit_passes_between_sidecars() {
 }
 
 #[tokio::test]
-async fn one_call_at_a_time_means_until_its_last_byte() {
+async fn concurrency_limit_covers_whole_body() {
     let net = Net::plain();
     let (sender, body) = fed();
     let stream = std::sync::Mutex::new(Some(body));
@@ -414,7 +414,7 @@ async fn one_call_at_a_time_means_until_its_last_byte() {
 }
 
 #[tokio::test]
-async fn calls_that_fail_give_their_place_back() {
+async fn failed_calls_release_slot() {
     let net = Net::plain();
     let app = App::echo().await;
     let port = app.port;
@@ -462,7 +462,7 @@ async fn calls_that_fail_give_their_place_back() {
 }
 
 #[tokio::test]
-async fn messages_of_more_fields_than_there_may_be_are_refused_before_they_are_decoded() {
+async fn refuses_messages_with_too_many_fields() {
     let net = Net::plain();
     let node = net.sidecar("a").start().await;
     let path = "/dapr.proto.runtime.v1.Dapr/GetBulkState";

@@ -49,7 +49,7 @@ async fn hosts_are_replaced(fleet: &Fleet) -> (usize, Vec<String>) {
 /// Invariant: a rolling replacement of hosts fails no call and runs none twice, no actor is active in two
 /// places, and a reminder fires the right number of times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rolling_restart_under_load_fails_no_call() {
+async fn rolling_restart_fails_no_call() {
     let fleet = Fleet::new().await;
     let (made, failed) = Box::pin(hosts_are_replaced(&fleet)).await;
     assert_eq!(failed, [""; 0], "of {made}");
@@ -63,7 +63,7 @@ async fn a_rolling_restart_under_load_fails_no_call() {
 /// Invariant: without handover, a rolling restart fails calls only with the contract's error, no actor is
 /// active in two places, and a reminder fires the right number of times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rolling_restart_without_handover_fails_as_the_contract_says() {
+async fn rolling_restart_without_handover_has_contract_errors() {
     let fleet = Fleet::of(Control::start().await, false);
     let (made, failed) = Box::pin(hosts_are_replaced(&fleet)).await;
     let strange: Vec<_> = failed.iter().filter(|failed| !is_of_contract(failed)).collect();
@@ -79,7 +79,7 @@ fn outage() -> Duration {
 /// Invariant: killing a host during a turn fails that call, which is not repeated, and its actors move to
 /// other hosts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_killed_in_a_turn_fails_that_call_alone() {
+async fn killed_host_fails_only_its_turn() {
     let fleet = Fleet::new().await;
     let (app, first) = fleet.host("first").await;
     let caller = Arc::new(fleet.caller().await);
@@ -107,7 +107,7 @@ async fn a_host_killed_in_a_turn_fails_that_call_alone() {
 /// Invariant: while all three placements are down, actors stay where they are and callers find them;
 /// afterwards too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn actors_go_on_while_all_placements_are_gone() {
+async fn actors_survive_placement_outage() {
     let mut replicas = Replicas::start(true).await;
     let fleet = Fleet::of(Control::scheduler().await, true);
     let (_app, first) = fleet.host_by("first", &replicas.flag()).await;
@@ -152,7 +152,7 @@ async fn actors_go_on_while_all_placements_are_gone() {
 
 /// Invariant: when a host joins, no call waits for turns of other actors, whether its actor moves or stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_the_long_turns_of_others() {
+async fn calls_never_wait_for_other_turns() {
     let fleet = Fleet::new().await;
     let (_app, _first) = fleet.host("first").await;
     let caller = Arc::new(fleet.caller().await);
@@ -191,7 +191,7 @@ async fn nobody_waits_for_the_long_turns_of_others() {
 /// Invariant: an app that becomes unhealthy keeps its actors until their turns have ended; other hosts get
 /// them only then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_app_that_is_not_well_ends_its_turns_before_others_begin() {
+async fn unhealthy_app_finishes_turns_first() {
     let mut fleet = Fleet::new().await;
     fleet.flags = HANDOVER_WHILE_WELL;
     let (_app, first) = fleet.host("first").await;
@@ -232,7 +232,7 @@ async fn an_app_that_is_not_well_ends_its_turns_before_others_begin() {
 
 /// Invariant: one sidecar without handover makes placement fall back to Dapr's rounds, in which calls wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mixed_fleet_falls_back() {
+async fn mixed_fleet_falls_back_to_rounds() {
     let mut fleet = Fleet::new().await;
     let (_app, first) = fleet.host("first").await;
     fleet.flags = &[];
@@ -283,7 +283,7 @@ fn call_all(
 /// Invariant: a host whose app takes longer to deactivate moving actors than placement waits runs no turn
 /// concurrently with the new host.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_hands_over_for_too_long_gives_the_others_up() {
+async fn slow_handover_gives_up_actors() {
     let control = Control::with_placement(&["--handover", "--disseminate-timeout=3s"]).await;
     let fleet = Fleet::of(control, true);
     let (_app, first) = fleet.host("first").await;

@@ -93,7 +93,7 @@ fn terminate(child: &mut Child) -> (ExitStatus, Duration) {
 
 /// Opening a named pipe blocks until there is a reader; neither start nor shutdown may wait for that.
 #[test]
-fn a_log_file_that_nobody_reads_holds_nothing_up() {
+fn unread_log_pipe_blocks_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -117,7 +117,7 @@ fn a_log_file_that_nobody_reads_holds_nothing_up() {
 }
 
 #[test]
-fn a_start_that_waits_for_a_file_system_ends_on_sigterm() {
+fn blocked_start_ends_on_sigterm() {
     let Some(hanging) = Hanging::mount() else {
         outrigger_testing::skip::skip_optional("this user cannot mount a file system");
         return;

@@ -76,7 +76,7 @@ async fn works(node: &Node, store: &str) {
 }
 
 #[tokio::test]
-async fn components_follow_their_files() {
+async fn reloads_components() {
     let net = Net::plain();
     let node = plan(&net).start().await;
     assert_eq!(listed(&node).await, []);
@@ -133,7 +133,7 @@ fn endpoint(name: &str, port: u16) -> String {
 }
 
 #[tokio::test]
-async fn endpoints_follow_their_files() {
+async fn reloads_endpoints() {
     let net = Net::plain();
     let (first, second) = (App::echo().await, App::echo().await);
     let node = plan(&net).resource(&endpoint("kept", first.port)).start().await;
@@ -159,7 +159,7 @@ async fn endpoints_follow_their_files() {
 }
 
 #[tokio::test]
-async fn nothing_is_reloaded_unless_it_is_asked_for() {
+async fn reloads_only_with_feature() {
     let net = Net::plain();
     let node = net.sidecar("me").start().await;
     let asks = net
@@ -173,7 +173,7 @@ async fn nothing_is_reloaded_unless_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn no_call_fails_while_its_store_is_replaced() {
+async fn replacing_store_fails_no_call() {
     let net = Net::plain();
     let node = plan(&net).resource(&memory("mem")).start().await;
     let over = Arc::new(AtomicBool::new(false));
@@ -211,7 +211,7 @@ async fn no_call_fails_while_its_store_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_broken_file_keeps_what_it_said_and_an_empty_one_ends_it() {
+async fn broken_file_keeps_components() {
     let net = Net::plain();
     let node = plan(&net).resource(&memory("mem")).start().await;
     works(&node, "mem").await;
@@ -228,7 +228,7 @@ async fn a_broken_file_keeps_what_it_said_and_an_empty_one_ends_it() {
 }
 
 #[tokio::test]
-async fn a_component_that_does_not_start_ends_its_predecessor_and_perhaps_the_process() {
+async fn failed_component_replaces_predecessor() {
     let net = Net::plain();
     let node = plan(&net).resource(&memory("mem")).start().await;
     put(
@@ -248,7 +248,7 @@ async fn a_component_that_does_not_start_ends_its_predecessor_and_perhaps_the_pr
 }
 
 #[tokio::test]
-async fn two_components_of_one_name_end_the_process() {
+async fn duplicate_component_ends_process() {
     let net = Net::plain();
     let node = plan(&net).resource(&memory("mem")).start().await;
     put(&node, "1.yaml", &component("mem", "secretstores.local.env", ""));
@@ -261,7 +261,7 @@ async fn two_components_of_one_name_end_the_process() {
 }
 
 #[tokio::test]
-async fn components_wait_for_the_store_of_their_secrets() {
+async fn components_wait_for_secret_store() {
     let net = Net::plain();
     let node = plan(&net).start().await;
     let secrets = node.folder().join("secrets.json");
@@ -302,7 +302,7 @@ async fn components_wait_for_the_store_of_their_secrets() {
 }
 
 #[tokio::test]
-async fn the_folder_may_be_exchanged() {
+async fn follows_replaced_folder() {
     let net = Net::plain();
     let node = plan(&net).resource(&memory("old")).start().await;
     let next = node.folder().join("next");
@@ -327,7 +327,7 @@ async fn the_folder_may_be_exchanged() {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_missing_changes_nothing() {
+async fn missing_folder_changes_nothing() {
     let net = Net::plain();
     let process = plan(&net).resource(&memory("old")).spawn().await;
     let elsewhere = tempfile::tempdir().unwrap();
@@ -338,7 +338,7 @@ async fn a_folder_that_is_missing_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_subscription_that_comes_to_a_pubsub_that_there_is_not_is_told() {
+async fn reports_subscription_without_pubsub() {
     let net = Net::plain();
     let broker = component("broker", "pubsub.in-memory", "");
     let process = plan(&net).resource(&broker).spawn().await;
@@ -358,7 +358,7 @@ fn behind_link(folder: &Path, text: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn the_store_of_actors_stays_what_it_is() {
+async fn never_reloads_actor_store() {
     let net = Net::plain();
     let marked = |note: &str| {
         let rest = format!(
@@ -379,7 +379,7 @@ async fn the_store_of_actors_stays_what_it_is() {
 }
 
 #[tokio::test]
-async fn a_pipe_among_the_files_stops_nothing() {
+async fn pipe_blocks_no_reload() {
     let net = Net::plain();
     let node = plan(&net).start().await;
     let pipe = node.resources().join("pipe.yaml");

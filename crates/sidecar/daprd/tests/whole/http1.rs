@@ -22,7 +22,7 @@ async fn written(node: &Node, request: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_curl_and_browsers_send_raw_reaches_the_app() {
+async fn passes_unescaped_targets_to_app() {
     let net = Net::plain();
     let echo = App::echo().await;
     let (caller, callee) = net.pair(echo.port).await;
@@ -57,7 +57,7 @@ async fn what_curl_and_browsers_send_raw_reaches_the_app() {
 }
 
 #[tokio::test]
-async fn a_body_that_was_only_announced_is_none() {
+async fn forwards_empty_chunked_body_as_none() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, callee) = net.pair(app.port).await;
@@ -79,7 +79,7 @@ async fn a_body_that_was_only_announced_is_none() {
 }
 
 #[tokio::test]
-async fn an_answer_may_have_many_header_fields() {
+async fn accepts_many_response_headers() {
     let net = Net::plain();
     let many = async |_| {
         let mut response = app::text(200, "");
@@ -107,7 +107,7 @@ async fn an_answer_may_have_many_header_fields() {
 }
 
 #[tokio::test]
-async fn lengths_are_kept_on_every_way_to_the_app() {
+async fn keeps_content_length() {
     let net = Net::plain();
     let echo = App::echo().await;
     let pipelines = "  httpPipeline:\n    handlers:\n    - {name: alias, type: middleware.http.routeralias}\n    \
@@ -166,7 +166,7 @@ async fn lengths_are_kept_on_every_way_to_the_app() {
 }
 
 #[tokio::test]
-async fn a_malformed_body_is_the_fault_of_the_request() {
+async fn malformed_body_is_client_error() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, callee) = net.pair(app.port).await;
@@ -201,7 +201,7 @@ async fn a_malformed_body_is_the_fault_of_the_request() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_malformed_is_broken_off_behind_its_head() {
+async fn malformed_response_breaks_after_head() {
     let net = Net::plain();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -234,7 +234,7 @@ async fn an_answer_that_is_malformed_is_broken_off_behind_its_head() {
 }
 
 #[tokio::test]
-async fn a_client_may_close_its_half_behind_the_request() {
+async fn accepts_half_closed_client() {
     const INTERIM: &str = "HTTP/1.1 100 Continue\r\n\r\n";
     let net = Net::plain();
     let (go, gate) = tokio::sync::watch::channel(false);
@@ -289,7 +289,7 @@ async fn switching() -> u16 {
 }
 
 #[tokio::test]
-async fn an_app_may_not_switch_protocols() {
+async fn refuses_protocol_switch_by_app() {
     let net = Net::plain();
     let (caller, callee) = net.pair(switching().await).await;
     for _ in 0..3 {
@@ -314,7 +314,7 @@ async fn an_app_may_not_switch_protocols() {
 /// The kernel timer of the sidecar's end of a connection: 2 means keep-alive.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn vanished_peers_are_noticed_on_every_port() {
+async fn detects_vanished_peers() {
     let net = Net::plain();
     let app = App::start(async |_| Response::new(Body::Empty)).await;
     let node = net.sidecar("node").app(app.port).start().await;

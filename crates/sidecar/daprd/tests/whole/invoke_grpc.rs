@@ -63,7 +63,7 @@ fn quota_status() -> Status {
 }
 
 #[tokio::test]
-async fn grpc_to_http_and_back() {
+async fn calls_http_app_over_grpc() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         let mut response = app::echo(request).await;
@@ -104,7 +104,7 @@ async fn grpc_to_http_and_back() {
 }
 
 #[tokio::test]
-async fn an_http_failure_is_a_status_with_its_code_and_words() {
+async fn maps_http_failure_to_status() {
     let net = Net::plain();
     let words = "out of stock, and this sentence is longer than what a status carries of it";
     let app = App::start(move |request| async move {
@@ -155,7 +155,7 @@ async fn an_http_failure_is_a_status_with_its_code_and_words() {
 }
 
 #[tokio::test]
-async fn grpc_to_grpc_keeps_types_metadata_and_trailers() {
+async fn grpc_keeps_types_metadata_and_trailers() {
     let net = Net::plain();
     let app = GrpcApp::start(|_| {
         let answer = InvokeResponse {
@@ -211,7 +211,7 @@ async fn grpc_to_grpc_keeps_types_metadata_and_trailers() {
 }
 
 #[tokio::test]
-async fn a_grpc_failure_keeps_its_details() {
+async fn grpc_failure_keeps_details() {
     let net = Net::plain();
     let app = GrpcApp::start(|_| {
         let mut trailers = http::HeaderMap::new();
@@ -246,7 +246,7 @@ async fn a_grpc_failure_keeps_its_details() {
 }
 
 #[tokio::test]
-async fn http_to_grpc_and_back() {
+async fn calls_grpc_app_over_http() {
     let net = Net::plain();
     let app = GrpcApp::start(|invocation| {
         let body = invocation.data.as_ref().unwrap().value.clone();
@@ -290,7 +290,7 @@ async fn http_to_grpc_and_back() {
 }
 
 #[tokio::test]
-async fn a_grpc_failure_is_json_for_an_http_caller() {
+async fn maps_grpc_failure_to_json() {
     let net = Net::plain();
     let app = GrpcApp::start(|invocation| match invocation.method.as_str() {
         "quota" => grpc::failure(&quota_status()),
@@ -336,7 +336,7 @@ async fn a_grpc_failure_is_json_for_an_http_caller() {
 }
 
 #[tokio::test]
-async fn apps_behind_tls_are_called_the_same_way() {
+async fn calls_apps_over_tls() {
     let net = Net::plain();
     let app = App::start_tls(|request| async move {
         let invocation = grpc::on_invoke(request).await;
@@ -354,7 +354,7 @@ async fn apps_behind_tls_are_called_the_same_way() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_called_is_an_error_of_the_contract() {
+async fn invalid_targets_have_contract_errors() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -386,7 +386,7 @@ async fn what_cannot_be_called_is_an_error_of_the_contract() {
 }
 
 #[tokio::test]
-async fn standard_headers_of_an_http_caller_reach_a_grpc_app_under_names_of_their_own() {
+async fn renames_standard_headers_for_grpc_app() {
     let net = Net::plain();
     let app = GrpcApp::start(|_| grpc::ok(&grpc::invoked("done", ""))).await;
     let (caller, callee) = app.pair(&net).await;
@@ -437,7 +437,7 @@ async fn standard_headers_of_an_http_caller_reach_a_grpc_app_under_names_of_thei
 }
 
 #[tokio::test]
-async fn an_http_caller_with_a_body_of_grpc_is_an_http_caller() {
+async fn accepts_grpc_body_from_http_caller() {
     let net = Net::plain();
     let app = GrpcApp::start(|_| grpc::ok(&grpc::invoked("done", ""))).await;
     let (caller, callee) = app.pair(&net).await;
@@ -464,7 +464,7 @@ async fn an_http_caller_with_a_body_of_grpc_is_an_http_caller() {
 }
 
 #[tokio::test]
-async fn a_binary_header_of_an_app_that_is_not_base64_is_left_out() {
+async fn drops_invalid_binary_header() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         let mut response = app::echo(request).await;

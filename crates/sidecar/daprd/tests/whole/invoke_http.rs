@@ -18,7 +18,7 @@ fn basic(user: &str, id: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_path_names_target_and_method() {
+async fn path_names_target_and_method() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -43,7 +43,7 @@ async fn the_path_names_target_and_method() {
 }
 
 #[tokio::test]
-async fn the_target_header_takes_the_whole_path_as_method_and_is_not_forwarded() {
+async fn target_header_takes_path_as_method() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -65,7 +65,7 @@ async fn the_target_header_takes_the_whole_path_as_method_and_is_not_forwarded()
 }
 
 #[tokio::test]
-async fn basic_authentication_names_the_target_and_is_forwarded() {
+async fn basic_auth_names_target() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -84,7 +84,7 @@ async fn basic_authentication_names_the_target_and_is_forwarded() {
 }
 
 #[tokio::test]
-async fn without_target_there_is_nothing_to_call() {
+async fn refuses_call_without_target() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -104,7 +104,7 @@ async fn without_target_there_is_nothing_to_call() {
 }
 
 #[tokio::test]
-async fn unknown_and_malformed_targets_are_refused_by_name() {
+async fn names_unknown_and_malformed_targets() {
     let net = Net::plain();
     let caller = net.sidecar("caller").start().await;
     let message = caller
@@ -128,7 +128,7 @@ async fn unknown_and_malformed_targets_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn paths_arrive_in_canonical_form() {
+async fn canonicalizes_paths() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -156,7 +156,7 @@ async fn paths_arrive_in_canonical_form() {
 }
 
 #[tokio::test]
-async fn escapes_in_a_method_mean_the_same_to_every_target() {
+async fn decodes_escapes_for_every_target() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, callee) = net.pair(app.port).await;
@@ -201,7 +201,7 @@ async fn escapes_in_a_method_mean_the_same_to_every_target() {
 }
 
 #[tokio::test]
-async fn every_verb_is_passed_on() {
+async fn forwards_every_verb() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -218,7 +218,7 @@ async fn every_verb_is_passed_on() {
 }
 
 #[tokio::test]
-async fn headers_travel_both_ways_except_those_of_one_connection() {
+async fn forwards_end_to_end_headers() {
     let net = Net::plain();
     let app = App::start(|_| async {
         let mut response = app::text(201, "made");
@@ -289,7 +289,7 @@ async fn headers_travel_both_ways_except_those_of_one_connection() {
 }
 
 #[tokio::test]
-async fn the_callee_learns_who_calls_and_from_where() {
+async fn identifies_caller_to_callee() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -321,7 +321,7 @@ async fn the_callee_learns_who_calls_and_from_where() {
 }
 
 #[tokio::test]
-async fn statuses_pass_unchanged() {
+async fn forwards_statuses() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         let code = request
@@ -359,7 +359,7 @@ async fn statuses_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn an_app_calls_itself_directly() {
+async fn calls_own_app_directly() {
     let net = Net::plain();
     let app = App::echo().await;
     let node = net.sidecar("me").app(app.port).start().await;
@@ -378,7 +378,7 @@ async fn an_app_calls_itself_directly() {
 }
 
 #[tokio::test]
-async fn an_answer_without_its_body_tells_how_long_it_would_be() {
+async fn head_response_keeps_content_length() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         let mut response = http::Response::new(Body::Empty);
@@ -402,7 +402,7 @@ async fn an_answer_without_its_body_tells_how_long_it_would_be() {
 }
 
 #[tokio::test]
-async fn what_a_server_can_do_is_not_asked_of_an_app() {
+async fn refuses_options_asterisk() {
     let net = Net::plain();
     let app = App::echo().await;
     let node = net.sidecar("me").app(app.port).start().await;
@@ -415,7 +415,7 @@ async fn what_a_server_can_do_is_not_asked_of_an_app() {
 }
 
 #[tokio::test]
-async fn a_target_in_another_namespace_is_not_the_one_here() {
+async fn distinguishes_namespaces_of_targets() {
     let net = Net::plain();
     let (here, there) = (App::echo().await, App::echo().await);
     let caller = net.sidecar("caller").start().await;
@@ -434,7 +434,7 @@ async fn a_target_in_another_namespace_is_not_the_one_here() {
 }
 
 #[tokio::test]
-async fn a_target_that_cannot_be_one_is_named_and_no_other_is_called() {
+async fn invalid_target_calls_no_other() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -461,7 +461,7 @@ async fn a_target_that_cannot_be_one_is_named_and_no_other_is_called() {
 }
 
 #[tokio::test]
-async fn an_app_that_calls_itself_is_not_told_of_another_caller() {
+async fn self_call_drops_caller_headers() {
     let net = Net::plain();
     let app = App::echo().await;
     let node = net.sidecar("me").app(app.port).start().await;
@@ -482,7 +482,7 @@ async fn an_app_that_calls_itself_is_not_told_of_another_caller() {
 }
 
 #[tokio::test]
-async fn who_asks_a_remote_app_for_events_gets_a_stream_of_them() {
+async fn streams_events_from_remote_app() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         let status = request.uri().path().trim_start_matches('/').parse().unwrap();

@@ -20,7 +20,7 @@ async fn chain(net: &Net, app: &App) -> (Node, Node) {
 }
 
 #[tokio::test]
-async fn an_open_call_carries_chunks_both_ways() {
+async fn streams_chunks_both_ways() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = chain(&net, &app).await;
@@ -40,7 +40,7 @@ async fn an_open_call_carries_chunks_both_ways() {
 }
 
 #[tokio::test]
-async fn events_leave_one_by_one() {
+async fn streams_events_one_by_one() {
     let net = Net::plain();
     let (sender, body) = fed();
     let body = std::sync::Mutex::new(Some(body));
@@ -92,7 +92,7 @@ fn block(start: usize, length: usize) -> Bytes {
 }
 
 #[tokio::test]
-async fn a_large_body_arrives_whole() {
+async fn delivers_large_body() {
     const BLOCK: usize = 64 * 1024;
     const TOTAL: usize = 64 * 1024 * 1024;
     let net = Net::plain();
@@ -131,7 +131,7 @@ async fn flood(sender: &mpsc::Sender<Result<Bytes, outrigger_transport::body::Bo
 }
 
 #[tokio::test]
-async fn a_slow_app_slows_the_client_down_instead_of_filling_memory() {
+async fn slow_app_applies_backpressure() {
     let net = Net::plain();
     let (reading, gate) = tokio::sync::watch::channel(false);
     let app = App::start(move |request| {
@@ -176,7 +176,7 @@ impl Drop for DropNotice {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_takes_the_apps_request_with_it() {
+async fn disconnect_cancels_app_request() {
     let net = Net::plain();
     let (gone, mut is_gone) = mpsc::unbounded_channel();
     let app = App::start(move |request| {
@@ -205,7 +205,7 @@ async fn a_client_that_goes_away_takes_the_apps_request_with_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_stops_reading_a_stream_ends_it_at_the_app() {
+async fn abandoned_stream_ends_at_app() {
     let net = Net::plain();
     let (gone, mut is_gone) = mpsc::unbounded_channel();
     let app = App::start(move |request| {
@@ -236,7 +236,7 @@ async fn a_client_that_stops_reading_a_stream_ends_it_at_the_app() {
 }
 
 #[tokio::test]
-async fn an_app_that_dies_in_mid_body_breaks_the_response_off() {
+async fn dying_app_breaks_response() {
     let net = Net::plain();
     let (die, gate) = tokio::sync::watch::channel(false);
     let app = App::start(move |_| {
@@ -272,7 +272,7 @@ async fn an_app_that_dies_in_mid_body_breaks_the_response_off() {
 }
 
 #[tokio::test]
-async fn a_client_that_breaks_off_its_upload_does_not_look_finished_to_the_app() {
+async fn aborted_upload_fails_at_app() {
     let net = Net::plain();
     let (results_in, mut results) = mpsc::unbounded_channel();
     let app = App::start(move |request| {

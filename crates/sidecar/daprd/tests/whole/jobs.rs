@@ -66,7 +66,7 @@ fn times(app: &App, path: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_job_is_kept_until_its_last_trigger() {
+async fn keeps_job_until_last_trigger() {
     let (net, control) = (Net::plain(), Control::start().await);
     let (tell, mut received) = mpsc::unbounded_channel();
     let app = App::start(move |request: Request<Incoming>| {
@@ -118,7 +118,7 @@ async fn a_job_is_kept_until_its_last_trigger() {
 }
 
 #[tokio::test]
-async fn what_is_no_job_has_the_code_of_the_contract() {
+async fn invalid_jobs_have_contract_codes() {
     let (net, control) = (Net::plain(), Control::start().await);
     let app = handling(|_, _| 200).await;
     let node = control
@@ -167,7 +167,7 @@ async fn what_is_no_job_has_the_code_of_the_contract() {
 }
 
 #[tokio::test]
-async fn over_grpc_a_job_carries_any_message() {
+async fn grpc_job_carries_any_message() {
     let (net, control) = (Net::plain(), Control::start().await);
     let (tell, mut received) = mpsc::unbounded_channel();
     let app = App::start(move |request: Request<Incoming>| {
@@ -241,7 +241,7 @@ async fn over_grpc_a_job_carries_any_message() {
 /// Invariant: a failing job is retried as its failure policy says and then ends; a job unknown to the app
 /// ends at once.
 #[tokio::test]
-async fn a_job_that_the_app_fails_at_follows_its_policy() {
+async fn failed_job_follows_policy() {
     let (net, control) = (Net::plain(), Control::start().await);
     let app = handling(|path, before| match path {
         "/job/again" if before < 2 => 500,
@@ -269,7 +269,7 @@ async fn a_job_that_the_app_fails_at_follows_its_policy() {
 
 /// Invariant: an accepted job is triggered, late rather than never, even if its scheduler was killed.
 #[tokio::test]
-async fn a_scheduler_that_was_killed_goes_on_where_it_was() {
+async fn killed_scheduler_resumes_jobs() {
     let (net, mut control) = (Net::plain(), Control::start().await);
     let app = handling(|_, _| 200).await;
     let node = control
@@ -289,7 +289,7 @@ async fn a_scheduler_that_was_killed_goes_on_where_it_was() {
 
 /// Invariant: triggers in flight at a killed sidecar are repeated at another sidecar of the app.
 #[tokio::test]
-async fn a_job_that_a_killed_sidecar_had_comes_again() {
+async fn redelivers_job_after_sidecar_kill() {
     let (net, control) = (Net::plain(), Control::start().await);
     let open = Arc::new(Semaphore::new(0));
     let (waiting, begun) = (Arc::clone(&open), Arc::new(AtomicUsize::new(0)));

@@ -19,7 +19,7 @@ use crate::common::{Answer, App, Net, Node, app, eventually, fed, get, grpc, pos
 const SET_METADATA: &str = "/dapr.proto.runtime.v1.Dapr/SetMetadata";
 
 #[tokio::test]
-async fn readiness_waits_for_the_app_and_outbound_calls_do_not() {
+async fn readiness_waits_for_app() {
     let net = Net::plain();
     let other = App::echo().await;
     let _callee = net.sidecar("callee").app(other.port).start().await;
@@ -44,7 +44,7 @@ async fn readiness_waits_for_the_app_and_outbound_calls_do_not() {
 }
 
 #[tokio::test]
-async fn metadata_can_be_read_and_extended_through_both_apis() {
+async fn reads_and_sets_metadata() {
     let net = Net::plain();
     let app = App::echo().await;
     let endpoint = "apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: outside\nspec:\n  \
@@ -98,7 +98,7 @@ async fn metadata_can_be_read_and_extended_through_both_apis() {
 }
 
 #[tokio::test]
-async fn the_public_port_tells_and_does_nothing() {
+async fn public_port_is_read_only() {
     let net = Net::plain();
     let app = App::echo().await;
     let node = net
@@ -150,7 +150,7 @@ fn open_call(node: &Node, target: &'static str) -> tokio::task::JoinHandle<Strin
 }
 
 #[tokio::test]
-async fn a_requested_end_lets_calls_finish() {
+async fn shutdown_lets_calls_finish() {
     let net = Net::plain();
     let (go, app) = slow_app().await;
     for ask in ["http", "grpc"] {
@@ -180,7 +180,7 @@ async fn a_requested_end_lets_calls_finish() {
 }
 
 #[tokio::test]
-async fn an_open_stream_is_cut_when_the_grace_period_ends() {
+async fn grace_period_ends_open_stream() {
     let net = Net::plain();
     let (sender, body) = fed();
     let stream = std::sync::Mutex::new(Some(body));
@@ -207,7 +207,7 @@ async fn an_open_stream_is_cut_when_the_grace_period_ends() {
 }
 
 #[tokio::test]
-async fn the_metrics_server_outlives_a_data_plane_whose_grace_period_is_over() {
+async fn metrics_outlive_data_plane() {
     let net = Net::plain();
     let mut node = net.sidecar("me").start().await;
     node.end_data_plane().await;
@@ -216,7 +216,7 @@ async fn the_metrics_server_outlives_a_data_plane_whose_grace_period_is_over() {
 }
 
 #[tokio::test]
-async fn a_blocked_shutdown_goes_on_serving_for_its_time() {
+async fn blocked_shutdown_keeps_serving() {
     let net = Net::plain();
     let app = App::echo().await;
     let node = net
@@ -258,7 +258,7 @@ const PROBES: [&str; 4] = [
 ];
 
 #[tokio::test]
-async fn a_blocked_shutdown_ends_when_the_app_is_unhealthy() {
+async fn unhealthy_app_ends_blocked_shutdown() {
     let net = Net::plain();
     let (well, app) = patient().await;
     let plan = net
@@ -278,7 +278,7 @@ async fn a_blocked_shutdown_ends_when_the_app_is_unhealthy() {
 }
 
 #[tokio::test]
-async fn an_unhealthy_app_is_not_called() {
+async fn never_calls_unhealthy_app() {
     let net = Net::plain();
     let (well, app) = patient().await;
     let plan = net.sidecar("callee").app(app.port);
@@ -310,7 +310,7 @@ async fn an_unhealthy_app_is_not_called() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_named() {
+async fn names_taken_port() {
     let net = Net::plain();
     let first = net.sidecar("first").start().await;
     let second = net
@@ -325,7 +325,7 @@ async fn a_port_that_is_taken_is_named() {
 }
 
 #[tokio::test]
-async fn unix_sockets_serve_both_apis_and_vanish() {
+async fn serves_and_removes_unix_sockets() {
     let net = Net::plain();
     let app = App::echo().await;
     let folder = tempfile::tempdir().unwrap();
@@ -347,7 +347,7 @@ async fn unix_sockets_serve_both_apis_and_vanish() {
 }
 
 #[tokio::test]
-async fn what_callers_keep_in_the_metadata_is_bounded() {
+async fn limits_metadata_attributes() {
     let net = Net::plain();
     let node = net.sidecar("me").start().await;
     let set = async |key: &str, value: String| {
@@ -387,7 +387,7 @@ async fn what_callers_keep_in_the_metadata_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_start_without_trouble_has_no_line_above_info_and_none_twice() {
+async fn clean_start_logs_no_warnings() {
     for net in [Net::plain(), Net::secure().await] {
         let process = net.sidecar("calm").spawn().await;
         eventually(async || process.log().contains("dapr initialized")).await;

@@ -65,7 +65,7 @@ async fn unlock(node: &Node, store: &str, owner: &str) -> Unlock {
 }
 
 #[tokio::test]
-async fn a_lock_has_one_owner_whichever_api_is_asked() {
+async fn lock_has_one_owner_over_both_apis() {
     let (node, folder) = with_locks().await;
     let ann = json!({"resourceId": "r", "lockOwner": "ann", "expiryInSeconds": 60});
     let bob = json!({"resource_id": "r", "lock_owner": "bob", "expiry_in_seconds": "60"});
@@ -88,7 +88,7 @@ async fn a_lock_has_one_owner_whichever_api_is_asked() {
 }
 
 #[tokio::test]
-async fn locks_end_by_themselves() {
+async fn locks_expire() {
     let (node, _folder) = with_locks().await;
     let answer = call(&node, "TryLockAlpha1", &lease("locks", "r", "ann", 1)).await;
     assert!(answer.message::<TryLockResponse>().success);
@@ -100,7 +100,7 @@ async fn locks_end_by_themselves() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_has_the_codes_of_the_contract() {
+async fn invalid_calls_have_contract_codes() {
     let (node, _folder) = with_locks().await;
     let bare = Net::plain().sidecar("bare").start().await;
     let whole = json!({"resourceId": "r", "lockOwner": "o", "expiryInSeconds": 1});
@@ -189,7 +189,7 @@ async fn what_cannot_be_done_has_the_codes_of_the_contract() {
 }
 
 #[tokio::test]
-async fn a_prefix_with_the_separator_is_refused_at_the_start() {
+async fn refuses_key_prefix_with_separator() {
     let folder = tempfile::tempdir().unwrap();
     let net = Net::plain();
     let plan = net.sidecar("me").resource(&resource("locks", &folder, "a||b"));

@@ -14,7 +14,7 @@ async fn orders(request: http::Request<hyper::body::Incoming>) -> Response<Body>
 }
 
 #[tokio::test]
-async fn calls_are_counted_on_both_sides() {
+async fn counts_calls_on_both_sides() {
     let net = Net::secure().await;
     let app = App::start(orders).await;
     let (caller, callee) = net.pair(app.port).await;
@@ -104,7 +104,7 @@ async fn calls_are_counted_on_both_sides() {
 }
 
 #[tokio::test]
-async fn grpc_calls_are_counted_by_method_and_status() {
+async fn counts_grpc_calls_by_method_and_status() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         if request.uri().path() == grpc::ON_INVOKE {
@@ -143,7 +143,7 @@ async fn grpc_calls_are_counted_by_method_and_status() {
 }
 
 #[tokio::test]
-async fn settings_of_the_configuration_bound_the_series() {
+async fn configuration_limits_series() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let spec = "  metrics:\n    recordErrorCodes: true\n    latencyDistributionBuckets: [1, 10, 100]\n    http:\n      \
@@ -175,7 +175,7 @@ async fn settings_of_the_configuration_bound_the_series() {
 }
 
 #[tokio::test]
-async fn a_switch_turns_families_off_and_the_server_stays() {
+async fn disables_metric_families() {
     let net = Net::plain();
     let node = net
         .sidecar("me")
@@ -189,7 +189,7 @@ async fn a_switch_turns_families_off_and_the_server_stays() {
 }
 
 #[tokio::test]
-async fn streams_of_the_api_are_not_counted() {
+async fn omits_api_streams() {
     let spec = "  metrics:\n    recordErrorCodes: true\n";
     let node = Net::plain().sidecar("me").spec(spec).start().await;
     let service = "/dapr.proto.runtime.v1.Dapr";
@@ -226,7 +226,7 @@ async fn streams_of_the_api_are_not_counted() {
 }
 
 #[tokio::test]
-async fn silent_connections_keep_nobody_from_metrics_and_profiles() {
+async fn silent_connections_block_no_metrics() {
     let net = Net::plain();
     let profiles = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = profiles.local_addr().unwrap().port();

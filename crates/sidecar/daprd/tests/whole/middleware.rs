@@ -84,7 +84,7 @@ async fn ask(node: &Node, method: &str, body: &'static str) -> Answer {
 }
 
 #[tokio::test]
-async fn the_api_is_behind_its_pipeline_in_the_order_of_the_configuration() {
+async fn runs_api_pipeline_in_order() {
     let app = telling().await;
     let net = Net::plain();
     let handlers = [
@@ -122,7 +122,7 @@ async fn the_api_is_behind_its_pipeline_in_the_order_of_the_configuration() {
 }
 
 #[tokio::test]
-async fn calls_are_logged_as_they_leave_the_pipeline() {
+async fn logs_calls_after_pipeline() {
     static LOG: ApiLog = ApiLog(Mutex::new(Vec::new()));
     tracing::subscriber::set_global_default(&LOG).unwrap();
     let app = telling().await;
@@ -160,7 +160,7 @@ async fn calls_are_logged_as_they_leave_the_pipeline() {
 }
 
 #[tokio::test]
-async fn bodies_pass_through_middleware_as_they_stream() {
+async fn streams_bodies_through_middleware() {
     let app = App::echo().await;
     let net = Net::plain();
     let node = net
@@ -190,7 +190,7 @@ async fn bodies_pass_through_middleware_as_they_stream() {
 }
 
 #[tokio::test]
-async fn calls_of_the_app_have_a_pipeline_of_their_own() {
+async fn runs_separate_app_pipeline() {
     let (app, outside) = (telling().await, telling().await);
     let net = Net::plain();
     let callee = net
@@ -235,7 +235,7 @@ async fn calls_of_the_app_have_a_pipeline_of_their_own() {
 }
 
 #[tokio::test]
-async fn requests_are_limited_by_client_and_path() {
+async fn limits_requests_by_client_and_path() {
     let net = Net::plain();
     let node = net
         .sidecar("me")
@@ -270,7 +270,7 @@ async fn requests_are_limited_by_client_and_path() {
 }
 
 #[tokio::test]
-async fn only_targets_that_match_are_let_through() {
+async fn passes_only_matching_targets() {
     let net = Net::plain();
     let node = net
         .sidecar("me")
@@ -302,7 +302,7 @@ async fn ruled(net: &Net, app: &App, rule: &str) -> Node {
 }
 
 #[tokio::test]
-async fn no_spelling_of_a_path_gets_around_middleware() {
+async fn path_spellings_do_not_bypass_middleware() {
     let net = Net::plain();
     let app = telling().await;
     let node = ruled(
@@ -357,7 +357,7 @@ async fn no_spelling_of_a_path_gets_around_middleware() {
 }
 
 #[tokio::test]
-async fn what_middleware_makes_of_a_path_is_where_a_request_goes() {
+async fn routes_by_rewritten_path() {
     let net = Net::plain();
     let app = telling().await;
     let node = net
@@ -387,7 +387,7 @@ async fn what_middleware_makes_of_a_path_is_where_a_request_goes() {
 }
 
 #[tokio::test]
-async fn only_tokens_of_the_issuer_are_let_through() {
+async fn passes_only_tokens_of_issuer() {
     let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
     let point = pair.public_key().as_ref();
     let set = json!({"keys": [{"kty": "EC", "crv": "P-256", "kid": "k", "alg": "ES256",

@@ -11,7 +11,7 @@ use crate::common::net::Plan;
 use crate::common::{App, Net, Node, app, eventually, get, grpc, post, request};
 
 #[tokio::test]
-async fn sidecars_with_identities_call_each_other() {
+async fn calls_between_identities_succeed() {
     let net = Net::secure().await;
     let app = App::echo().await;
     let (caller, callee) = net.pair(app.port).await;
@@ -34,7 +34,7 @@ async fn grpc_plain(node: &Node) -> bool {
 }
 
 #[tokio::test]
-async fn an_impostor_is_not_spoken_to() {
+async fn refuses_impostor() {
     let net = Net::secure().await;
     let (honest, evil) = (App::echo().await, App::echo().await);
     let (caller, callee) = net.pair(honest.port).await;
@@ -65,7 +65,7 @@ async fn an_impostor_is_not_spoken_to() {
 }
 
 #[tokio::test]
-async fn strangers_from_another_authority_are_refused() {
+async fn refuses_peers_of_another_authority() {
     let (net, other) = (Net::secure().await, Net::secure().await);
     let app = App::echo().await;
     let callee = net.sidecar("callee").app(app.port).start().await;
@@ -133,7 +133,7 @@ async fn guarded(net: &Net, app: &App, rules: &str) -> (Node, Node) {
 }
 
 #[tokio::test]
-async fn callers_may_do_what_the_rules_say() {
+async fn applies_access_rules() {
     let net = Net::secure().await;
     let app = App::echo().await;
     let (caller, callee) = guarded(&net, &app, RULES).await;
@@ -184,7 +184,7 @@ async fn callers_may_do_what_the_rules_say() {
 }
 
 #[tokio::test]
-async fn no_spelling_of_a_path_gets_around_a_rule() {
+async fn path_spellings_do_not_bypass_rules() {
     let net = Net::secure().await;
     let app = App::echo().await;
     let (caller, _callee) = guarded(&net, &app, SECRET_FIRST).await;
@@ -258,7 +258,7 @@ async fn no_spelling_of_a_path_gets_around_a_rule() {
 }
 
 #[tokio::test]
-async fn grpc_methods_are_ruled_by_their_full_name() {
+async fn matches_full_grpc_method_names() {
     let rules = r#"
   accessControl:
     defaultAction: deny
@@ -313,7 +313,7 @@ async fn grpc_methods_are_ruled_by_their_full_name() {
 }
 
 #[tokio::test]
-async fn forged_identity_headers_do_not_count() {
+async fn ignores_forged_identity_headers() {
     let net = Net::secure().await;
     let app = App::echo().await;
     let (_caller, _callee) = guarded(&net, &app, RULES).await;
@@ -329,7 +329,7 @@ async fn forged_identity_headers_do_not_count() {
 }
 
 #[tokio::test]
-async fn certificates_change_under_load_and_no_call_fails() {
+async fn renews_certificates_under_load() {
     // Short-lived certificates, so that each sidecar renews a few times during the calls.
     let net = Net::secure_with("{workloadCertTTL: 10s, allowedClockSkew: 0s}").await;
     let app = App::start(|_| async { slow_text().await }).await;
@@ -364,7 +364,7 @@ async fn certificates_change_under_load_and_no_call_fails() {
 }
 
 #[tokio::test]
-async fn connections_end_with_their_certificates_and_health_says_why() {
+async fn connections_end_with_certificates() {
     let net = Net::secure_with("{workloadCertTTL: 10s, allowedClockSkew: 0s}").await;
     let app = App::echo().await;
     let (caller, callee) = net.pair(app.port).await;

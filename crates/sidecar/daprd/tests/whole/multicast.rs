@@ -8,7 +8,7 @@ fn unique(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn sidecars_find_each_other_and_notice_who_leaves() {
+async fn discovers_and_forgets_peers() {
     let net = Net::multicast();
     let (one, two) = (unique("one"), unique("two"));
     let app = App::echo().await;
@@ -31,7 +31,7 @@ async fn sidecars_find_each_other_and_notice_who_leaves() {
 }
 
 #[tokio::test]
-async fn several_instances_share_the_calls() {
+async fn balances_calls_over_instances() {
     let net = Net::multicast();
     let id = unique("shared");
     let named = |name: &'static str| move |_| async move { app::text(200, name) };

@@ -290,7 +290,7 @@ fn hot_reload() -> Value {
 }
 
 #[tokio::test]
-async fn everything_comes_from_the_operator() {
+async fn loads_everything_from_operator() {
     let net = Net::secure().await;
     let app = App::start(|request| async move {
         let secret = request.headers().get("x-secret").cloned();
@@ -364,7 +364,7 @@ async fn everything_comes_from_the_operator() {
 }
 
 #[tokio::test]
-async fn components_follow_the_operator_and_its_restarts() {
+async fn reloads_components_from_operator() {
     let net = Net::secure().await;
     let mut operator = Process::start(&net, "dapr-operator").await;
     *operator.cluster.configuration.lock().unwrap() = hot_reload();
@@ -406,7 +406,7 @@ async fn components_follow_the_operator_and_its_restarts() {
 }
 
 #[tokio::test]
-async fn the_configuration_follows_the_operator() {
+async fn reloads_configuration_from_operator() {
     let net = Net::secure().await;
     let operator = Process::start(&net, "dapr-operator").await;
     operator.configure(hot_reload());
@@ -421,7 +421,7 @@ async fn the_configuration_follows_the_operator() {
 }
 
 #[tokio::test]
-async fn connections_to_the_operator_end_with_its_certificate() {
+async fn operator_connection_ends_with_certificate() {
     let net = Net::secure_with("{workloadCertTTL: 15s, allowedClockSkew: 0s}").await;
     // Its certificate is not renewed; the sidecar's is.
     let operator = Process::start(&net, "dapr-operator").await;
@@ -451,7 +451,7 @@ fn outlived(identity: &Identity) -> bool {
 }
 
 #[tokio::test]
-async fn what_the_operator_lacks_ends_the_start() {
+async fn missing_operator_resource_fails_start() {
     let net = Net::secure().await;
     let operator = Process::start(&net, "dapr-operator").await;
     let failed = operator.beside(&net).configuration("other").try_launch().await;

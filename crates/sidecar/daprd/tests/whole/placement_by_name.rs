@@ -80,7 +80,7 @@ async fn started(handover: bool) -> (Net, Control, App, Arc<AtomicUsize>, Node) 
 /// Invariant: while no replica behind the placement name is the leader, actors stay where they are; with a
 /// leader again too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn actors_go_on_while_placement_behind_a_name_is_gone() {
+async fn actors_survive_outage_of_named_placement() {
     let (_net, mut control, _app, ended, node) = started(true).await;
     control.placement.kill();
     let gone = Instant::now();
@@ -101,7 +101,7 @@ async fn actors_go_on_while_placement_behind_a_name_is_gone() {
 
 /// Invariant: without handover all actors end with the stream, as in the contract.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_handover_actors_end_with_placement_behind_a_name() {
+async fn actors_end_with_named_placement() {
     let (_net, mut control, _app, ended, node) = started(false).await;
     control.placement.kill();
     eventually(async || ended.load(Ordering::SeqCst) == ACTORS).await;
@@ -112,7 +112,7 @@ async fn without_handover_actors_end_with_placement_behind_a_name() {
 /// A pod without a known namespace has no actors and no workflows, because they could belong to any
 /// namespace. If the namespace is set to empty, the pod gets no certificate.
 #[tokio::test]
-async fn without_a_namespace_there_are_no_actors_and_no_workflows() {
+async fn disables_actors_without_namespace() {
     let net = Net::secure().await;
     let operator = Process::start(&net, "dapr-operator").await;
     operator.configure(json!({"spec": {}}));

@@ -117,14 +117,14 @@ async fn leaders_are_killed(handover: bool) {
 /// Invariant: when leaders of three replicas are killed one after another under load, no actor and no turn is
 /// in two places, failed calls have the contract's error, and the next leader takes over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leader_of_three_is_killed() {
+async fn survives_leader_kill() {
     Box::pin(leaders_are_killed(false)).await;
 }
 
 /// Invariant: the same, and no short call fails and none runs twice, because sidecars continue without a
 /// leader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leader_of_three_is_killed_with_handover() {
+async fn survives_leader_kill_with_handover() {
     Box::pin(leaders_are_killed(true)).await;
 }
 
@@ -171,12 +171,12 @@ async fn a_host_is_cut_off(handover: bool) {
 /// Invariant: a host partitioned from placement, with open connections, ends its calls and actors before they
 /// start elsewhere, even during a turn. Callers find their new place, and the host rejoins later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_is_cut_off_from_placement_fences_itself() {
+async fn partitioned_host_fences_itself() {
     Box::pin(a_host_is_cut_off(false)).await;
 }
 
 /// Invariant: the same with handover.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_is_cut_off_from_placement_fences_itself_with_handover() {
+async fn partitioned_host_fences_itself_with_handover() {
     Box::pin(a_host_is_cut_off(true)).await;
 }

@@ -75,7 +75,7 @@ fn status_with(code: Code, http: &str) -> Status {
 }
 
 #[tokio::test]
-async fn what_a_socket_offers_is_there_like_what_is_built_in() {
+async fn uses_components_of_socket() {
     let harbour = harbour().await;
     let (node, desk) = (&harbour.node, &harbour.desk);
     assert_eq!(
@@ -117,7 +117,7 @@ async fn what_a_socket_offers_is_there_like_what_is_built_in() {
 }
 
 #[tokio::test]
-async fn a_restart_of_the_process_is_a_passing_failure() {
+async fn recovers_after_component_restart() {
     let Harbour {
         folder,
         desk,
@@ -138,7 +138,7 @@ async fn a_restart_of_the_process_is_a_passing_failure() {
 }
 
 #[tokio::test]
-async fn a_component_can_say_what_callers_are_told() {
+async fn component_chooses_error_for_callers() {
     let harbour = harbour().await;
     let (node, desk) = (&harbour.node, &harbour.desk);
     desk.faulty(Some(Fault::Answer(status_with(Code::DataLoss, "506"))));
@@ -220,7 +220,7 @@ async fn a_component_can_say_what_callers_are_told() {
 }
 
 #[tokio::test]
-async fn a_blocked_shutdown_pauses_the_broker_and_finishes_what_is_in_flight() {
+async fn blocked_shutdown_pauses_broker() {
     let (folder, desk) = (tempfile::tempdir().unwrap(), Desk::new());
     let _process = Process::start(folder.path(), "ship", &desk);
     let (go, gate) = watch::channel(false);
@@ -263,7 +263,7 @@ async fn a_blocked_shutdown_pauses_the_broker_and_finishes_what_is_in_flight() {
 }
 
 #[tokio::test]
-async fn transactions_keep_to_the_limit_of_the_component() {
+async fn respects_transaction_limit_of_component() {
     let harbour = harbour().await;
     let (node, desk) = (&harbour.node, &harbour.desk);
     *desk.max_size.lock().unwrap() = Some(1);
@@ -283,7 +283,7 @@ async fn transactions_keep_to_the_limit_of_the_component() {
 }
 
 #[tokio::test]
-async fn a_component_whose_process_is_not_there_ends_the_start() {
+async fn missing_component_process_fails_start() {
     let folder = tempfile::tempdir().unwrap();
     let net = Net::plain();
     let started = net

@@ -23,7 +23,7 @@ async fn fill(sender: &Feed) {
 }
 
 #[tokio::test]
-async fn uploads_that_stall_leave_room_for_other_calls() {
+async fn stalled_uploads_block_no_calls() {
     let net = Net::plain();
     let (go, gate) = watch::channel(false);
     let app = App::start(move |request| {
@@ -72,7 +72,7 @@ async fn uploads_that_stall_leave_room_for_other_calls() {
 }
 
 #[tokio::test]
-async fn downloads_nobody_reads_leave_room_for_other_calls() {
+async fn unread_downloads_block_no_calls() {
     let net = Net::plain();
     let blocks = Arc::new(AtomicUsize::new(0));
     let sent = Arc::clone(&blocks);
@@ -118,7 +118,7 @@ async fn downloads_nobody_reads_leave_room_for_other_calls() {
 }
 
 #[tokio::test]
-async fn an_answer_may_come_before_the_upload_ends() {
+async fn accepts_response_before_upload_ends() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         drop(request);
@@ -135,7 +135,7 @@ async fn an_answer_may_come_before_the_upload_ends() {
 }
 
 #[tokio::test]
-async fn a_client_may_wait_for_permission_to_send() {
+async fn supports_expect_continue() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -147,7 +147,7 @@ async fn a_client_may_wait_for_permission_to_send() {
 }
 
 #[tokio::test]
-async fn bodies_are_allowed_where_they_are_unusual_and_absent_where_they_must_be() {
+async fn handles_unusual_bodies() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         if request.method() == http::Method::HEAD {
@@ -180,7 +180,7 @@ async fn bodies_are_allowed_where_they_are_unusual_and_absent_where_they_must_be
 }
 
 #[tokio::test]
-async fn header_values_beyond_ascii_do_not_fail_a_call() {
+async fn accepts_non_ascii_header_values() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         let mut response = app::text(200, "fine");
@@ -211,7 +211,7 @@ async fn header_values_beyond_ascii_do_not_fail_a_call() {
 }
 
 #[tokio::test]
-async fn as_many_headers_as_fit_are_passed() {
+async fn passes_headers_up_to_limit() {
     let net = Net::plain();
     let app = App::echo().await;
     let callee = net.sidecar("callee").app(app.port).start().await;
@@ -237,7 +237,7 @@ async fn as_many_headers_as_fit_are_passed() {
 }
 
 #[tokio::test]
-async fn a_cancelled_invocation_over_grpc_is_cancelled_at_the_app() {
+async fn cancels_grpc_invocation_at_app() {
     struct Dropped(mpsc::UnboundedSender<()>);
     impl Drop for Dropped {
         fn drop(&mut self) {
@@ -268,7 +268,7 @@ async fn a_cancelled_invocation_over_grpc_is_cancelled_at_the_app() {
 }
 
 #[tokio::test]
-async fn pipelined_and_kept_connections_answer_in_order() {
+async fn answers_pipelined_requests_in_order() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;

@@ -68,7 +68,7 @@ async fn pair(net: &Net, app: &App) -> (Node, Node) {
 }
 
 #[tokio::test]
-async fn a_unary_call_passes_untouched_from_near_and_far() {
+async fn proxies_unary_calls() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let (caller, callee) = pair(&net, &app).await;
@@ -106,7 +106,7 @@ async fn a_unary_call_passes_untouched_from_near_and_far() {
 }
 
 #[tokio::test]
-async fn streams_pass_in_every_direction() {
+async fn proxies_streams() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let (caller, callee) = pair(&net, &app).await;
@@ -131,7 +131,7 @@ async fn streams_pass_in_every_direction() {
 }
 
 #[tokio::test]
-async fn a_message_larger_than_any_window_passes() {
+async fn proxies_large_messages() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let (caller, _callee) = pair(&net, &app).await;
@@ -142,7 +142,7 @@ async fn a_message_larger_than_any_window_passes() {
 }
 
 #[tokio::test]
-async fn baggage_is_checked_and_told_to_the_caller_by_each_sidecar() {
+async fn each_sidecar_checks_baggage() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let traced = "  tracing:\n    samplingRate: \"1\"";
@@ -168,7 +168,7 @@ async fn baggage_is_checked_and_told_to_the_caller_by_each_sidecar() {
 }
 
 #[tokio::test]
-async fn statuses_keep_their_words_and_details() {
+async fn keeps_status_text_and_details() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let (caller, callee) = pair(&net, &app).await;
@@ -184,7 +184,7 @@ async fn statuses_keep_their_words_and_details() {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_is_cancelled_at_the_app() {
+async fn cancels_proxied_call_at_app() {
     let net = Net::plain();
     let (gone, mut is_gone) = mpsc::unbounded_channel();
     let app = App::start(move |request| {
@@ -218,7 +218,7 @@ async fn a_cancelled_call_is_cancelled_at_the_app() {
 }
 
 #[tokio::test]
-async fn calls_without_a_usable_target_say_what_is_missing() {
+async fn names_missing_proxy_target() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let (caller, _callee) = pair(&net, &app).await;
@@ -246,7 +246,7 @@ async fn calls_without_a_usable_target_say_what_is_missing() {
 }
 
 #[tokio::test]
-async fn an_app_that_dies_in_mid_stream_ends_the_call_with_a_failure() {
+async fn dying_app_fails_proxied_stream() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let (caller, _callee) = pair(&net, &app).await;
@@ -262,7 +262,7 @@ async fn an_app_that_dies_in_mid_stream_ends_the_call_with_a_failure() {
 }
 
 #[tokio::test]
-async fn half_a_message_does_not_confuse_the_next_call() {
+async fn partial_message_affects_no_other_call() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let (caller, _callee) = pair(&net, &app).await;
@@ -278,7 +278,7 @@ async fn half_a_message_does_not_confuse_the_next_call() {
 }
 
 #[tokio::test]
-async fn only_paths_that_can_be_read_in_one_way_are_methods() {
+async fn refuses_ambiguous_method_paths() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let (caller, callee) = pair(&net, &app).await;
@@ -318,7 +318,7 @@ async fn only_paths_that_can_be_read_in_one_way_are_methods() {
 }
 
 #[tokio::test]
-async fn a_sidecar_takes_calls_of_others_for_its_own_app_only() {
+async fn proxies_only_to_own_app() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let (between, callee) = pair(&net, &app).await;

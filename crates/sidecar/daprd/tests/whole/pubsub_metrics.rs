@@ -36,7 +36,7 @@ async fn timed(node: &Node, family: &str, labels: &[&str], count: f64) {
 }
 
 #[tokio::test]
-async fn publishing_is_counted_and_timed_by_its_outcome() {
+async fn measures_publishing_by_outcome() {
     let net = Net::plain();
     let scoped = format!("{MEMORY}  metadata:\n  - name: protectedTopics\n    value: closed\n");
     let node = net.sidecar("me").resource(&scoped).start().await;
@@ -64,7 +64,7 @@ async fn publishing_is_counted_and_timed_by_its_outcome() {
 }
 
 #[tokio::test]
-async fn deliveries_are_counted_and_timed_and_their_lag_is_shown() {
+async fn measures_deliveries_and_lag() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         app::text(
@@ -123,7 +123,7 @@ async fn deliveries_are_counted_and_timed_and_their_lag_is_shown() {
 }
 
 #[tokio::test]
-async fn bulks_are_counted_and_timed_by_what_became_of_their_events() {
+async fn measures_bulks_by_outcome() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         let is_bulk = request.uri().path() == "/bulk";

@@ -175,7 +175,7 @@ async fn transact(node: &Node, operations: &[Value]) -> Answer {
 }
 
 #[tokio::test]
-async fn what_is_stored_is_published_once_and_leaves_no_marker() {
+async fn publishes_stored_value_once() {
     let (files, net) = (Files::new(), Net::plain());
     let (app, got) = keeping().await;
     let node = plan(&net, &app, &files, "").start().await;
@@ -238,7 +238,7 @@ async fn what_is_stored_is_published_once_and_leaves_no_marker() {
 }
 
 #[tokio::test]
-async fn over_grpc_it_is_the_same_and_needs_no_app() {
+async fn publishes_over_grpc_without_app() {
     let (files, net) = (Files::new(), Net::plain());
     let (app, got) = keeping().await;
     let _reader = net
@@ -283,7 +283,7 @@ async fn over_grpc_it_is_the_same_and_needs_no_app() {
 }
 
 #[tokio::test]
-async fn a_transaction_that_fails_publishes_nothing_and_leaves_nothing() {
+async fn failed_transaction_publishes_nothing() {
     let (files, net) = (Files::new(), Net::plain());
     let (app, got) = keeping().await;
     let node = plan(&net, &app, &files, "").start().await;
@@ -306,7 +306,7 @@ async fn a_transaction_that_fails_publishes_nothing_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_published_is_not_stored() {
+async fn unpublishable_value_is_not_stored() {
     let (files, net) = (Files::new(), Net::plain());
     let refusing = files.broker("broker") + &property("publishingScopes", "me=orders");
     for (broker, cause) in [
@@ -344,7 +344,7 @@ async fn what_cannot_be_published_is_not_stored() {
 
 /// The error text is the cause alone.
 #[tokio::test]
-async fn a_broker_that_does_not_answer_is_the_cause() {
+async fn names_unresponsive_broker() {
     let (files, net) = (Files::new(), Net::plain());
     let node = net
         .sidecar("me")
@@ -368,7 +368,7 @@ async fn a_broker_that_does_not_answer_is_the_cause() {
 }
 
 #[tokio::test]
-async fn an_event_waits_for_its_transaction_wherever_it_is() {
+async fn event_waits_for_its_transaction() {
     let (files, net) = (Files::new(), Net::plain());
     let (app, got) = keeping().await;
     let nodes = [
@@ -399,7 +399,7 @@ async fn an_event_waits_for_its_transaction_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn keys_that_are_no_markers_are_left_alone() {
+async fn ignores_foreign_keys() {
     let (files, net) = (Files::new(), Net::plain());
     let (app, got) = keeping().await;
     let node = plan(&net, &app, &files, "").start().await;

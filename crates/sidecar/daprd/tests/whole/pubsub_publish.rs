@@ -75,7 +75,7 @@ async fn publish(node: &Node, query: &str, headers: &[&str], body: &str) {
 }
 
 #[tokio::test]
-async fn what_is_refused_has_the_code_of_the_contract() {
+async fn refused_publishes_have_contract_codes() {
     let net = Net::plain();
     let scoped = format!("{MEMORY}  metadata:\n  - name: publishingScopes\n    value: me=a\n");
     let node = net.sidecar("me").resource(&scoped).start().await;
@@ -175,7 +175,7 @@ async fn what_is_refused_has_the_code_of_the_contract() {
 }
 
 #[tokio::test]
-async fn bulks_that_are_none_are_refused_as_a_whole() {
+async fn refuses_malformed_bulks() {
     let net = Net::plain();
     let node = net.sidecar("me").resource(MEMORY).start().await;
     for (body, reason) in [
@@ -212,7 +212,7 @@ async fn bulks_that_are_none_are_refused_as_a_whole() {
 }
 
 #[tokio::test]
-async fn metadata_that_all_entries_of_a_bulk_would_have_are_bounded() {
+async fn limits_shared_bulk_metadata() {
     let net = Net::plain();
     let node = net.sidecar("me").resource(MEMORY).start().await;
     let entry = |id: usize| json!({"entryId": id.to_string(), "event": "", "contentType": "text/plain", "metadata": {}});
@@ -246,7 +246,7 @@ async fn metadata_that_all_entries_of_a_bulk_would_have_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_payload_gets_an_envelope_that_the_caller_can_say_more_of() {
+async fn wraps_payload_in_customizable_envelope() {
     let net = Net::plain();
     let (app, got) = keeping().await;
     let node = subscriber(&net, &app).await;
@@ -334,7 +334,7 @@ async fn a_payload_gets_an_envelope_that_the_caller_can_say_more_of() {
 }
 
 #[tokio::test]
-async fn a_raw_payload_stays_as_it_is() {
+async fn passes_raw_payload_unchanged() {
     let net = Net::plain();
     let (app, got) = keeping().await;
     let plan = net.sidecar("me").app(app.port).resource(MEMORY);
@@ -351,7 +351,7 @@ async fn a_raw_payload_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn of_a_bulk_what_failed_is_listed_and_the_rest_comes() {
+async fn bulk_lists_failures_and_publishes_rest() {
     let folder = tempfile::tempdir().unwrap();
     let net = Net::plain();
     let (app, got) = keeping().await;
@@ -407,7 +407,7 @@ async fn of_a_bulk_what_failed_is_listed_and_the_rest_comes() {
 
 /// Expired messages are not delivered, whether the broker supports TTLs or the sidecar checks them.
 #[tokio::test]
-async fn what_has_expired_does_not_come() {
+async fn expired_messages_are_not_delivered() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("broker.db");
     let broker = sqlite(&file);
@@ -444,7 +444,7 @@ async fn what_has_expired_does_not_come() {
 /// Whatever the broker's limit: a message above the sidecar's limit is refused with that limit in the error,
 /// and no other message is lost.
 #[tokio::test]
-async fn a_message_above_the_limit_is_refused_alone() {
+async fn refuses_only_oversized_message() {
     let folder = tempfile::tempdir().unwrap();
     let net = Net::plain();
     let (app, got) = keeping().await;

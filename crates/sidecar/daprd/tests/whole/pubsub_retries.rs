@@ -102,7 +102,7 @@ enum Way {
 const WAYS: [Way; 4] = [Way::Http, Way::HttpBulk, Way::Grpc, Way::GrpcBulk];
 
 #[tokio::test]
-async fn a_failure_is_tried_again_if_the_policy_names_its_code() {
+async fn retries_publish_on_matching_code() {
     let harbour = Harbour::new("{gRPCStatusCodes: \"14\", httpStatusCodes: \"503\"}").await;
     for way in WAYS {
         for (status, tries) in [
@@ -123,7 +123,7 @@ async fn a_failure_is_tried_again_if_the_policy_names_its_code() {
 
 /// Codes of one protocol do not affect callers over the other.
 #[tokio::test]
-async fn each_protocol_has_its_list() {
+async fn protocols_have_separate_code_lists() {
     let harbour = Harbour::new("{gRPCStatusCodes: \"14\"}").await;
     let refusal = Status::failed_precondition("not so");
     harbour.desk.faulty(Some(Fault::Answer(refusal)));
@@ -139,7 +139,7 @@ async fn each_protocol_has_its_list() {
 }
 
 #[tokio::test]
-async fn of_a_bulk_only_what_failed_is_tried_again() {
+async fn retries_only_failed_bulk_entries() {
     let harbour = Harbour::new("{gRPCStatusCodes: \"14\", httpStatusCodes: \"503\"}").await;
     for way in [Way::HttpBulk, Way::GrpcBulk] {
         *harbour.desk.refused.lock().unwrap() = [("1".to_owned(), 1), ("3".to_owned(), 2)].into();

@@ -93,7 +93,7 @@ async fn call(node: &Node, method: &str, message: &impl Message) -> grpc::Outcom
 }
 
 #[tokio::test]
-async fn a_reminder_comes_until_it_is_taken_back() {
+async fn reminder_fires_until_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
     let app = host("one", &got).await;
@@ -153,7 +153,7 @@ async fn a_reminder_comes_until_it_is_taken_back() {
 }
 
 #[tokio::test]
-async fn malformed_periods_and_unknown_types_have_the_codes_of_the_contract() {
+async fn invalid_reminders_have_contract_codes() {
     let folder = tempfile::tempdir().unwrap();
     let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
     let app = host("one", &got).await;
@@ -211,24 +211,24 @@ fn component(kind: &str, version: &str, properties: &[(&str, &str)]) -> String {
 }
 
 #[tokio::test]
-async fn a_store_in_memory_is_one_for_actors() {
+async fn memory_store_supports_actors() {
     is_for_actors(&component("state.in-memory", "v1", &[])).await;
 }
 
 #[tokio::test]
-async fn a_store_in_sqlite_is_one_for_actors() {
+async fn sqlite_store_supports_actors() {
     let folder = tempfile::tempdir().unwrap();
     is_for_actors(&store(folder.path())).await;
 }
 
 #[tokio::test]
-async fn a_store_in_redis_is_one_for_actors() {
+async fn redis_store_supports_actors() {
     let Some(redis) = Redis::start(&[]) else { return };
     is_for_actors(&component("state.redis", "v1", &[("redisHost", &redis.host())])).await;
 }
 
 #[tokio::test]
-async fn stores_in_postgresql_are_some_for_actors() {
+async fn postgres_stores_support_actors() {
     let Some(postgres) = Postgres::start() else { return };
     let text = postgres.text();
     for version in ["v1", "v2"] {
@@ -243,7 +243,7 @@ async fn stores_in_postgresql_are_some_for_actors() {
 }
 
 #[tokio::test]
-async fn a_store_in_etcd_is_one_for_actors() {
+async fn etcd_store_supports_actors() {
     let Some(etcd) = Etcd::start() else { return };
     is_for_actors(&component("state.etcd", "v2", &[("endpoints", &etcd.endpoint())])).await;
 }
@@ -299,7 +299,7 @@ async fn is_for_actors(store: &str) {
 
 /// Invariant: the actors of a killed host move to others with their state and reminders.
 #[tokio::test]
-async fn a_killed_host_loses_neither_state_nor_reminder() {
+async fn killed_host_loses_no_state_or_reminder() {
     // Replicas of one app: state belongs to the app.
     let folder = tempfile::tempdir().unwrap();
     let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
@@ -335,7 +335,7 @@ async fn a_killed_host_loses_neither_state_nor_reminder() {
 /// Invariant: without the scheduler, calls, state and timers work; reminders due in the outage fire
 /// afterwards.
 #[tokio::test]
-async fn without_a_scheduler_all_but_reminders_goes_on_and_those_come_late() {
+async fn scheduler_outage_delays_only_reminders() {
     let folder = tempfile::tempdir().unwrap();
     let (net, mut control, got) = (Net::plain(), Control::start().await, Got::default());
     let app = host("one", &got).await;
@@ -380,7 +380,7 @@ async fn without_a_scheduler_all_but_reminders_goes_on_and_those_come_late() {
 
 /// Invariant: actors move to a new host, each is in one place, and every call is answered.
 #[tokio::test]
-async fn actors_move_to_a_host_that_comes() {
+async fn actors_move_to_new_host() {
     let folder = tempfile::tempdir().unwrap();
     let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
     let store = store(folder.path());
@@ -418,7 +418,7 @@ async fn actors_move_to_a_host_that_comes() {
 
 /// Invariant: after outages of placement and of the scheduler, actors are called and reminded again.
 #[tokio::test]
-async fn a_control_plane_that_was_killed_is_found_again() {
+async fn reconnects_to_restarted_control_plane() {
     let folder = tempfile::tempdir().unwrap();
     let (net, mut control, got) = (Net::plain(), Control::start().await, Got::default());
     let app = host("one", &got).await;
@@ -441,7 +441,7 @@ async fn a_control_plane_that_was_killed_is_found_again() {
 
 /// Invariant: a host that leaves gracefully deactivates its actors, which ends their timers.
 #[tokio::test]
-async fn a_timer_ends_with_its_actor() {
+async fn timer_ends_with_actor() {
     let folder = tempfile::tempdir().unwrap();
     let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
     let app = host("one", &got).await;
@@ -461,7 +461,7 @@ async fn a_timer_ends_with_its_actor() {
 /// Invariant: the policies of an actor type apply to calls. Failed reminders and timers are not retried by
 /// them, and do not open their circuit breakers for calls.
 #[tokio::test]
-async fn policies_of_a_type_are_not_for_what_is_due() {
+async fn actor_policies_skip_timers_and_reminders() {
     let folder = tempfile::tempdir().unwrap();
     let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
     let policy = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
@@ -515,7 +515,7 @@ async fn policies_of_a_type_are_not_for_what_is_due() {
 
 /// Invariant: reminders that Dapr stored in the state store before 1.16 are reported in every format.
 #[tokio::test]
-async fn the_log_names_reminders_that_only_the_store_has() {
+async fn logs_reminders_of_old_format() {
     let folder = tempfile::tempdir().unwrap();
     let (net, control) = (Net::plain(), Control::start().await);
     let app = App::start(|request: Request<Incoming>| async move {

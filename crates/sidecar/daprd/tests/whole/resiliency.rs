@@ -48,7 +48,7 @@ async fn failing(times: usize, status: u16) -> App {
 }
 
 #[tokio::test]
-async fn failures_are_repeated_until_one_succeeds() {
+async fn retries_until_success() {
     let net = Net::plain();
     let app = failing(2, 503).await;
     let (caller, _callee) = pair(&net, &app, &policies(RETRY, "{retry: few}")).await;
@@ -70,7 +70,7 @@ async fn failures_are_repeated_until_one_succeeds() {
 }
 
 #[tokio::test]
-async fn what_still_fails_is_passed_on_as_it_is() {
+async fn passes_last_failure_unchanged() {
     let net = Net::plain();
     let app = failing(usize::MAX, 503).await;
     let (caller, _callee) = pair(&net, &app, &policies(RETRY, "{retry: few}")).await;
@@ -80,7 +80,7 @@ async fn what_still_fails_is_passed_on_as_it_is() {
 }
 
 #[tokio::test]
-async fn only_matching_statuses_are_repeated() {
+async fn retries_only_matching_statuses() {
     let net = Net::plain();
     let rule = "    retries:\n      some: {policy: constant, duration: 10ms, maxRetries: 2, matching: \
                 {httpStatusCodes: \"500-502,504\"}}";
@@ -95,7 +95,7 @@ async fn only_matching_statuses_are_repeated() {
 }
 
 #[tokio::test]
-async fn small_streamed_bodies_are_repeated_and_large_ones_are_not() {
+async fn retries_only_small_streamed_bodies() {
     let net = Net::plain();
     for (size, calls, status) in [(16 * 1024, 2, 200), (60 * 1024, 2, 200), (256 * 1024, 1, 503)] {
         let app = failing(1, 503).await;
@@ -118,7 +118,7 @@ async fn small_streamed_bodies_are_repeated_and_large_ones_are_not() {
 }
 
 #[tokio::test]
-async fn a_body_over_the_limit_is_not_repeated_and_opens_no_breaker() {
+async fn oversized_body_is_not_retried() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         let whole = request.into_body().collect().await.is_ok();
@@ -157,7 +157,7 @@ async fn a_body_over_the_limit_is_not_repeated_and_opens_no_breaker() {
 }
 
 #[tokio::test]
-async fn an_attempt_has_its_time_limit() {
+async fn limits_time_per_attempt() {
     let net = Net::plain();
     let slow = Arc::new(AtomicUsize::new(1));
     let left = Arc::clone(&slow);
@@ -201,7 +201,7 @@ async fn an_attempt_has_its_time_limit() {
 }
 
 #[tokio::test]
-async fn a_breaker_opens_and_lets_one_call_probe() {
+async fn breaker_opens_and_probes_once() {
     let net = Net::plain();
     let healthy = Arc::new(AtomicUsize::new(0));
     let state = Arc::clone(&healthy);
@@ -244,7 +244,7 @@ async fn a_breaker_opens_and_lets_one_call_probe() {
 }
 
 #[tokio::test]
-async fn lost_connections_are_repeated_as_the_policy_says_not_as_built_in() {
+async fn policy_replaces_builtin_retries() {
     let net = Net::plain();
     let app = App::echo().await;
     let rule = "    retries:\n      none: {policy: constant, duration: 10ms, maxRetries: 0}";
@@ -260,7 +260,7 @@ async fn lost_connections_are_repeated_as_the_policy_says_not_as_built_in() {
 }
 
 #[tokio::test]
-async fn proxied_calls_are_repeated_by_code() {
+async fn retries_proxied_calls_by_code() {
     let net = Net::plain();
     let left = Arc::new(AtomicUsize::new(2));
     let app = App::start(move |request| {
@@ -302,7 +302,7 @@ async fn proxied_calls_are_repeated_by_code() {
 }
 
 #[tokio::test]
-async fn a_broken_policy_file_names_itself_and_the_rest_works() {
+async fn broken_policy_file_affects_no_other() {
     let net = Net::plain();
     let app = App::echo().await;
     let callee = net.sidecar("callee").app(app.port).start().await;

@@ -32,7 +32,7 @@ async fn with_vault(spec: &str) -> (Node, TempDir) {
 }
 
 #[tokio::test]
-async fn secrets_are_given_one_by_one_or_all_at_once() {
+async fn reads_one_or_all_secrets() {
     let (node, _folder) = with_vault("").await;
     let answer = node.ask(get("/v1.0/secrets/vault/open")).await;
     assert_eq!(
@@ -57,7 +57,7 @@ async fn secrets_are_given_one_by_one_or_all_at_once() {
 }
 
 #[tokio::test]
-async fn scopes_hide_secrets_from_both_apis() {
+async fn applies_scopes_to_both_apis() {
     let (node, _folder) = with_vault(SCOPES).await;
     let message = node
         .ask(get("/v1.0/secrets/vault/hidden"))
@@ -85,7 +85,7 @@ async fn scopes_hide_secrets_from_both_apis() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_has_the_codes_of_the_contract() {
+async fn missing_secrets_have_contract_codes() {
     let (node, _folder) = with_vault("").await;
     let message = node
         .ask(get("/v1.0/secrets/other/k"))

@@ -61,7 +61,7 @@ fn component(kind: &str, name: &str, properties: &[&str]) -> String {
 }
 
 #[test]
-fn a_wrong_command_line_is_told_without_the_list_of_flags() {
+fn wrong_command_line_omits_usage() {
     let folder = tempfile::tempdir().unwrap();
     let output = daprd(
         folder.path(),
@@ -83,7 +83,7 @@ fn a_wrong_command_line_is_told_without_the_list_of_flags() {
 }
 
 #[test]
-fn files_and_folders_that_are_not_there_are_named_together() {
+fn names_all_missing_files() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("resources")).unwrap();
     std::fs::write(folder.path().join("config.yaml"), "").unwrap();
@@ -115,7 +115,7 @@ fn files_and_folders_that_are_not_there_are_named_together() {
 }
 
 #[test]
-fn flags_that_cannot_be_used_hide_nothing_that_is_wrong_with_files() {
+fn reports_flag_and_file_errors() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("resources")).unwrap();
     let log = log(
@@ -136,7 +136,7 @@ fn flags_that_cannot_be_used_hide_nothing_that_is_wrong_with_files() {
 }
 
 #[test]
-fn a_component_that_fails_does_not_hide_a_wrong_subscription() {
+fn reports_component_and_subscription_errors() {
     let folder = tempfile::tempdir().unwrap();
     let subscription = "apiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata:\n  name: s\nspec:\n  \
                         pubsubname: p\n  topic: t\n  routes:\n    rules:\n    - match: event.type ==\n      \
@@ -152,7 +152,7 @@ fn a_component_that_fails_does_not_hide_a_wrong_subscription() {
 }
 
 #[test]
-fn wrong_resiliency_is_told_with_its_lines() {
+fn names_lines_of_wrong_resiliency() {
     let folder = tempfile::tempdir().unwrap();
     let policy = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
                   timeouts:\n      slow: soon\n    retries:\n      often: {policy: constant}\n  targets:\n    \
@@ -174,7 +174,7 @@ fn wrong_resiliency_is_told_with_its_lines() {
 }
 
 #[test]
-fn an_unknown_flag_hides_neither_wrong_values_nor_wrong_files() {
+fn unknown_flag_hides_no_other_errors() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--ap-id=app", "--dapr-http-port=99999", "--mode=kubernets"];
     let files = ["--config=config.yaml", "--resources-path=resources"];
@@ -191,7 +191,7 @@ fn an_unknown_flag_hides_neither_wrong_values_nor_wrong_files() {
 }
 
 #[test]
-fn a_name_that_is_taken_hides_nothing_that_is_wrong_with_others() {
+fn duplicate_name_hides_no_other_errors() {
     let folder = tempfile::tempdir().unwrap();
     for (file, text) in [
         ("a.yaml", component("state.in-memory", "one", &[])),
@@ -230,7 +230,7 @@ fn a_name_that_is_taken_hides_nothing_that_is_wrong_with_others() {
 }
 
 #[test]
-fn every_wrong_component_is_told_with_its_lines() {
+fn names_lines_of_wrong_components() {
     let folder = tempfile::tempdir().unwrap();
     let resources = folder.path().join("resources");
     std::fs::create_dir(&resources).unwrap();
@@ -315,7 +315,7 @@ fn every_wrong_component_is_told_with_its_lines() {
 }
 
 #[test]
-fn every_wrong_value_of_a_component_is_told_with_its_line() {
+fn names_lines_of_wrong_properties() {
     let folder = tempfile::tempdir().unwrap();
     let properties = [
         "redisHost",
@@ -337,7 +337,7 @@ fn every_wrong_value_of_a_component_is_told_with_its_line() {
 }
 
 #[test]
-fn a_log_file_that_cannot_be_opened_hides_nothing() {
+fn unusable_log_file_hides_no_errors() {
     let folder = tempfile::tempdir().unwrap();
     let files = ["--log-file=none/daprd.log", "--config=nope.yaml"];
     let told = log(folder.path(), &files);

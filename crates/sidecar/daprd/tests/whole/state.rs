@@ -47,7 +47,7 @@ fn item(key: &str, value: &'static str) -> StateItem {
 }
 
 #[tokio::test]
-async fn a_value_lives_from_save_to_delete() {
+async fn saves_reads_and_deletes_value() {
     let node = with_memory().await;
     assert_eq!(node.ask(get("/v1.0/state/mem/k")).await.status, 204);
     let saved = node
@@ -78,7 +78,7 @@ async fn a_value_lives_from_save_to_delete() {
 }
 
 #[tokio::test]
-async fn both_apis_see_the_same_values() {
+async fn apis_share_values() {
     let node = with_memory().await;
     let save = SaveStateRequest {
         store_name: "mem".into(),
@@ -119,7 +119,7 @@ async fn both_apis_see_the_same_values() {
 }
 
 #[tokio::test]
-async fn a_transaction_happens_whole_or_not_at_all() {
+async fn transactions_are_atomic() {
     let node = with_memory().await;
     let body = r#"{"operations":[{"request":{"key":"a","value":1},"operation":"upsert"},
         {"operation":"upsert","request":{"key":"b","value":"x"}},
@@ -159,7 +159,7 @@ async fn a_transaction_happens_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn bad_requests_get_the_codes_of_the_contract() {
+async fn bad_state_requests_have_contract_codes() {
     let node = with_memory().await;
     for body in [
         "",
@@ -224,7 +224,7 @@ async fn stored(node: &Node, escaped_key: &str) -> String {
 }
 
 #[tokio::test]
-async fn bodies_are_read_as_go_reads_them() {
+async fn parses_bodies_like_go() {
     let node = with_memory().await;
     for (path, status, text) in [
         ("/v1.0/state/mem", 204, ""),
@@ -259,7 +259,7 @@ async fn bodies_are_read_as_go_reads_them() {
 }
 
 #[tokio::test]
-async fn numbers_out_of_range_are_refused_before_anything_is_written() {
+async fn refuses_out_of_range_numbers_before_write() {
     let node = with_memory().await;
     for (path, body) in [
         (
@@ -279,7 +279,7 @@ async fn numbers_out_of_range_are_refused_before_anything_is_written() {
 }
 
 #[tokio::test]
-async fn the_memory_store_takes_any_number_of_seconds() {
+async fn memory_store_accepts_any_ttl() {
     let node = with_memory().await;
     let body = r#"[{"key":"k","value":1,"metadata":{"ttlInSeconds":"99999999999"}}]"#;
     assert_eq!(node.ask(post("/v1.0/state/mem", body)).await.status, 204);
@@ -292,7 +292,7 @@ async fn the_memory_store_takes_any_number_of_seconds() {
 }
 
 #[tokio::test]
-async fn large_values_are_what_small_ones_are() {
+async fn stores_large_values() {
     let node = with_memory().await;
     let long = "x<é".repeat(100_000);
     let large = json!([
@@ -312,7 +312,7 @@ async fn large_values_are_what_small_ones_are() {
 }
 
 #[tokio::test]
-async fn encrypted_values_are_read_back_and_never_stored_plain() {
+async fn encrypts_stored_values() {
     let folder = tempfile::tempdir().unwrap();
     let secrets = folder.path().join("secrets.json");
     std::fs::write(&secrets, r#"{"key":"000102030405060708090a0b0c0d0e0f"}"#).unwrap();
@@ -358,7 +358,7 @@ async fn encrypted_values_are_read_back_and_never_stored_plain() {
 }
 
 #[tokio::test]
-async fn loaded_stores_are_listed_with_what_they_can_do() {
+async fn lists_stores_with_capabilities() {
     let node = with_memory().await;
     let metadata = node.ask(get("/v1.0/metadata")).await.json();
     let listed = &metadata["components"][0];
@@ -374,7 +374,7 @@ async fn loaded_stores_are_listed_with_what_they_can_do() {
 }
 
 #[tokio::test]
-async fn a_component_that_cannot_start_says_where_and_why_unless_it_may_fail() {
+async fn reports_component_that_cannot_start() {
     let net = Net::plain();
     let unknown = component("odd", "state.nosuch", "");
     let error = net
@@ -403,7 +403,7 @@ async fn a_component_that_cannot_start_says_where_and_why_unless_it_may_fail() {
 }
 
 #[tokio::test]
-async fn bodies_over_the_limit_are_refused_in_the_words_of_each_route() {
+async fn refuses_oversized_bodies_per_route() {
     let net = Net::plain();
     let plan = net.sidecar("me").flag("--max-body-size=1000");
     let node = plan
@@ -459,7 +459,7 @@ async fn bodies_over_the_limit_are_refused_in_the_words_of_each_route() {
 }
 
 #[tokio::test]
-async fn a_bulk_get_has_a_limit_where_messages_have_none() {
+async fn limits_bulk_get_without_message_limit() {
     let net = Net::plain();
     let plan = net.sidecar("me").flag("--max-body-size=0");
     let plan = plan.resource(&component("mem", "state.in-memory", ""));
@@ -487,7 +487,7 @@ async fn a_bulk_get_has_a_limit_where_messages_have_none() {
 }
 
 #[tokio::test]
-async fn a_bulk_get_ends_where_its_answer_would_be_too_large() {
+async fn limits_bulk_get_response() {
     let net = Net::plain();
     let plan = net.sidecar("me").flag("--max-body-size=3000000");
     let node = plan

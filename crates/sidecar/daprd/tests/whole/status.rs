@@ -30,7 +30,7 @@ fn row(status: &Value, list: &str, member: &str, value: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_does_not_run_is_shown_with_its_error_and_place() {
+async fn shows_failed_parts() {
     const PASSWORD: &str = "hunter2hunter2";
     let net = Net::plain();
     let bad = format!(
@@ -103,7 +103,7 @@ async fn what_does_not_run_is_shown_with_its_error_and_place() {
 }
 
 #[tokio::test]
-async fn peers_are_shown_with_their_connections() {
+async fn shows_peers_and_connections() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, callee) = net.pair(app.port).await;
@@ -119,7 +119,7 @@ async fn peers_are_shown_with_their_connections() {
 }
 
 #[tokio::test]
-async fn what_workflows_wait_for_is_shown() {
+async fn shows_pending_workflows() {
     let world = World::new().await;
     let node = world.sidecar().await;
     let mut worker = Worker::connect(&node).await;

@@ -106,7 +106,7 @@ fn plan<'n>(net: &'n Net, app: &App) -> Plan<'n> {
 }
 
 #[tokio::test]
-async fn events_go_where_rules_send_them_and_dead_letters_say_why() {
+async fn routes_events_and_dead_letters() {
     let (app, got) = keeping(|target, event| match target {
         "/dapr/subscribe" => app::text(
             200,
@@ -166,7 +166,7 @@ async fn events_go_where_rules_send_them_and_dead_letters_say_why() {
 
 /// As in Dapr, so that both use the same topics.
 #[tokio::test]
-async fn topics_of_no_namespace_are_those_of_the_default_one() {
+async fn empty_namespace_uses_default_topics() {
     let (app, got) = keeping(|_, _| app::text(200, "")).await;
     let net = Net::plain();
     let folder = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ async fn topics_of_no_namespace_are_those_of_the_default_one() {
 /// Invariant: a message is acknowledged only when the app has handled it. If the sidecar is killed before,
 /// another one gets the message.
 #[tokio::test]
-async fn what_a_killed_sidecar_was_delivering_comes_again() {
+async fn redelivers_message_after_sidecar_kill() {
     let folder = tempfile::tempdir().unwrap();
     // Messages leased to the killed sidecar are soon redelivered.
     let broker = sqlite_leasing(&folder.path().join("broker.db"), "1s");
@@ -245,7 +245,7 @@ async fn what_a_killed_sidecar_was_delivering_comes_again() {
 
 /// Invariant: an app that exits while it handles a message gets it again; other messages are not delayed.
 #[tokio::test]
-async fn what_the_app_failed_at_comes_again_beside_the_others() {
+async fn redelivers_failed_message() {
     let folder = tempfile::tempdir().unwrap();
     let refused = Arc::new(Mutex::new(2));
     let left = Arc::clone(&refused);
@@ -277,7 +277,7 @@ async fn what_the_app_failed_at_comes_again_beside_the_others() {
 
 /// Invariant: a shutdown waits for messages in progress and takes no new ones.
 #[tokio::test]
-async fn a_shutdown_waits_for_the_app_and_delivers_nothing_new() {
+async fn shutdown_waits_for_messages_in_progress() {
     let open = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&open);
     let app = App::start(move |request| {
@@ -318,7 +318,7 @@ async fn a_shutdown_waits_for_the_app_and_delivers_nothing_new() {
 }
 
 #[tokio::test]
-async fn entries_of_a_bulk_have_a_status_each() {
+async fn bulk_entries_have_separate_statuses() {
     let folder = tempfile::tempdir().unwrap();
     let refused = Arc::new(Mutex::new(true));
     let (app, got) = keeping(move |target, event| {
@@ -372,7 +372,7 @@ async fn entries_of_a_bulk_have_a_status_each() {
 }
 
 #[tokio::test]
-async fn an_entry_of_a_bulk_has_the_metadata_of_its_message_alone() {
+async fn bulk_entries_have_separate_metadata() {
     let (app, got) = keeping(|_, _| app::text(200, "")).await;
     let net = Net::plain();
     let bulk = "  routes: {default: /bulk}\n  bulkSubscribe: {enabled: true, maxAwaitDurationMs: 50}\n";
@@ -395,7 +395,7 @@ async fn an_entry_of_a_bulk_has_the_metadata_of_its_message_alone() {
 }
 
 #[tokio::test]
-async fn subscriptions_follow_their_files() {
+async fn reloads_subscriptions() {
     let (app, got) = keeping(|_, _| app::text(200, "")).await;
     let net = Net::plain();
     let node = plan(&net, &app)
@@ -421,7 +421,7 @@ async fn subscriptions_follow_their_files() {
 }
 
 #[tokio::test]
-async fn a_malformed_rule_ends_the_start_with_its_place() {
+async fn malformed_rule_fails_start() {
     let (app, _got) = keeping(|_, _| app::text(200, "")).await;
     let net = Net::plain();
     let rules = "  routes:\n    rules:\n    - match: event.type ==\n      path: /a\n";
@@ -463,7 +463,7 @@ async fn next_event(body: &mut Incoming) -> TopicEventRequest {
 }
 
 #[tokio::test]
-async fn a_stream_gets_events_until_it_is_closed() {
+async fn streams_events_until_closed() {
     let net = Net::plain();
     let node = net.sidecar("me").resource(MEMORY).resource(RETRY).start().await;
     let (tell, body) = fed();

@@ -82,7 +82,7 @@ async fn pair(net: &Net, app: &App, target: &str) -> (Node, Node) {
 }
 
 #[tokio::test]
-async fn streams_outlive_the_timeout_of_a_policy() {
+async fn streams_outlive_policy_timeout() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let (caller, _callee) = pair(&net, &app, "{timeout: brief, retry: few}").await;
@@ -116,7 +116,7 @@ async fn streams_outlive_the_timeout_of_a_policy() {
 }
 
 #[tokio::test]
-async fn the_timeout_covers_the_whole_answer_of_a_unary_call() {
+async fn timeout_covers_unary_response() {
     let net = Net::plain();
     let app = App::start(orders).await;
     let (caller, _callee) = pair(&net, &app, "{timeout: brief, retry: few}").await;
@@ -157,7 +157,7 @@ async fn slow(request: Request<Incoming>) -> Response<Body> {
 }
 
 #[tokio::test]
-async fn the_timeout_covers_the_whole_answer_of_an_http_call() {
+async fn timeout_covers_http_response() {
     let net = Net::plain();
     let app = App::start(slow).await;
     let rules = policies(&format!("{TIMEOUTS}{RETRY}"), "{timeout: brief, retry: few}");

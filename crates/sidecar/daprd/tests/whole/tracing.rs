@@ -34,7 +34,7 @@ fn context(traceparent: &str) -> (String, String, String) {
 }
 
 #[tokio::test]
-async fn a_trace_goes_on_through_both_sidecars() {
+async fn continues_trace_through_both_sidecars() {
     let net = Net::plain();
     let app = App::echo().await;
     let sampled = "  tracing:\n    samplingRate: \"1\"";
@@ -75,7 +75,7 @@ async fn a_trace_goes_on_through_both_sidecars() {
 }
 
 #[tokio::test]
-async fn a_trace_state_needs_its_trace() {
+async fn drops_trace_state_without_trace() {
     let app = App::echo().await;
     for spec in [
         "  tracing:\n    samplingRate: \"1\"",
@@ -105,7 +105,7 @@ async fn a_trace_state_needs_its_trace() {
 }
 
 #[tokio::test]
-async fn an_unsampled_parent_stays_unsampled() {
+async fn keeps_unsampled_parent() {
     let net = Net::plain();
     let app = App::echo().await;
     let sampled = "  tracing:\n    samplingRate: \"1\"";
@@ -126,7 +126,7 @@ async fn an_unsampled_parent_stays_unsampled() {
 }
 
 #[tokio::test]
-async fn malformed_baggage_is_refused() {
+async fn refuses_malformed_baggage() {
     let net = Net::plain();
     let app = App::echo().await;
     let node = net
@@ -154,7 +154,7 @@ async fn malformed_baggage_is_refused() {
 }
 
 #[tokio::test]
-async fn grpc_carries_the_context_in_both_forms() {
+async fn grpc_carries_both_context_formats() {
     let net = Net::plain();
     let app = App::start(|request| async move {
         if request.uri().path() == grpc::ON_INVOKE {
@@ -269,7 +269,7 @@ async fn collector() -> (App, Arc<Mutex<Vec<Collected>>>) {
 }
 
 #[tokio::test]
-async fn a_collector_gets_the_spans_of_a_call() {
+async fn exports_spans_of_call() {
     let net = Net::plain();
     let (otel, spans) = collector().await;
     let app =
@@ -360,7 +360,7 @@ async fn a_collector_gets_the_spans_of_a_call() {
 }
 
 #[tokio::test]
-async fn spans_under_way_are_sent_before_the_end() {
+async fn shutdown_exports_pending_spans() {
     let net = Net::plain();
     let (otel, spans) = collector().await;
     let app = App::echo().await;
@@ -381,7 +381,7 @@ async fn spans_under_way_are_sent_before_the_end() {
 }
 
 #[tokio::test]
-async fn without_tracing_contexts_pass_through() {
+async fn passes_contexts_without_tracing() {
     let net = Net::plain();
     let app = App::echo().await;
     let callee = net

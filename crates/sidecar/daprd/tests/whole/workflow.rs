@@ -176,7 +176,7 @@ fn steps_of_chain() -> Vec<(&'static str, i32)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn activities_run_one_after_the_other_and_fail_with_reasons() {
+async fn runs_sequential_activities() {
     let world = World::new().await;
     let (node, _worker, tasks) = world.with_worker("shop", chain(Tasks::default())).await;
     start(&node, "chain", "good", "5").await;
@@ -193,7 +193,7 @@ async fn activities_run_one_after_the_other_and_fail_with_reasons() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_activities_run_at_once() {
+async fn runs_activities_concurrently() {
     let world = World::new().await;
     let tasks = Tasks::default()
         .activity("double", |request| double(request.input.as_deref()))
@@ -217,7 +217,7 @@ async fn many_activities_run_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn timers_events_and_suspension() {
+async fn handles_timers_events_and_suspension() {
     let world = World::new().await;
     let tasks = Tasks::default().workflow("wait", |context| {
         context.status = Some("asleep".to_owned());
@@ -248,7 +248,7 @@ async fn timers_events_and_suspension() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn children_give_their_results_and_end_with_their_parent() {
+async fn runs_and_terminates_children() {
     let world = World::new().await;
     let tasks = chain(Tasks::default())
         .workflow("parent", |context| {
@@ -284,7 +284,7 @@ async fn children_give_their_results_and_end_with_their_parent() {
 
 /// The child notifies its parent in its own turn, and the parent's next turn starts the same child again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_child_is_begun_anew_by_the_turn_that_its_end_brings() {
+async fn restarts_child_in_next_turn() {
     let world = World::new().await;
     let tasks = chain(Tasks::default()).workflow("parent", |context| {
         let mut results = Vec::new();
@@ -303,7 +303,7 @@ async fn a_child_is_begun_anew_by_the_turn_that_its_end_brings() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_workflow_continues_as_new_with_the_events_it_has_not_taken() {
+async fn continues_as_new_with_pending_events() {
     let world = World::new().await;
     let tasks = Tasks::default()
         .activity("double", |request| double(request.input.as_deref()))
@@ -333,7 +333,7 @@ async fn a_workflow_continues_as_new_with_the_events_it_has_not_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn activities_and_children_of_other_apps() {
+async fn runs_activities_and_children_of_other_apps() {
     let world = World::new().await;
     let tasks = Tasks::default().workflow("far", |context| {
         context.app = Some("bank".to_owned());
@@ -358,7 +358,7 @@ async fn activities_and_children_of_other_apps() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_outlives_its_sidecar() {
+async fn instance_survives_sidecar() {
     let world = World::new().await;
     let tasks = || {
         chain(Tasks::default()).workflow("wait", |context| {
@@ -384,7 +384,7 @@ async fn an_instance_outlives_its_sidecar() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_goes_during_an_activity_has_it_run_by_another() {
+async fn reruns_activity_of_lost_worker() {
     let world = World::new().await;
     let (calls, gate) = (
         Arc::new(AtomicUsize::new(0)),
@@ -426,7 +426,7 @@ async fn pair(world: &World) -> (Node, Node) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_reaches_another_sidecar_finds_who_waits_for_it() {
+async fn forwards_answer_to_waiting_sidecar() {
     let world = World::new().await;
     let (one, two) = pair(&world).await;
     let tasks = Arc::new(chain(Tasks::default()));
@@ -510,18 +510,18 @@ async fn one_of_two_workers_leaves(spec: &str, answers_cross: bool) {
 
 /// Regression: reminders sent on a replaced scheduler stream waited for the running ones.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_worker_leaves_does_not_wait_for_what_others_run() {
+async fn lost_work_never_waits_for_other_workers() {
     one_of_two_workers_leaves("", false).await;
 }
 
 /// Whichever executor runs it.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_an_answer_follows_its_executor() {
+async fn wait_follows_executor() {
     one_of_two_workers_leaves(CLUSTERED, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_ended_goes_when_its_time_is_over() {
+async fn purges_ended_instances_after_retention() {
     let world = World::new().await;
     let node = world
         .sidecar("shop")
@@ -539,7 +539,7 @@ async fn what_has_ended_goes_when_its_time_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_is_run_again_from_one_of_its_events() {
+async fn reruns_instance_from_event() {
     let world = World::new().await;
     let (node, _worker, tasks) = world.with_worker("shop", chain(Tasks::default())).await;
     start(&node, "chain", "old", "5").await;

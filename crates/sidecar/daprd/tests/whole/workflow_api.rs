@@ -145,7 +145,7 @@ async fn status(node: &Node, id: &str) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn without_placement_there_are_no_workflows() {
+async fn workflows_require_placement() {
     let net = Net::plain();
     let node = net.sidecar("shop").start().await;
     for version in ["v1.0", "v1.0-beta1", "v1.0-alpha1"] {
@@ -178,7 +178,7 @@ async fn without_placement_there_are_no_workflows() {
 }
 
 #[tokio::test]
-async fn requests_that_cannot_be_are_refused_with_the_contracts_codes() {
+async fn invalid_workflow_requests_have_contract_codes() {
     let world = World::new().await;
     let node = world.sidecar().await;
     for (id, code) in [
@@ -250,7 +250,7 @@ async fn requests_that_cannot_be_are_refused_with_the_contracts_codes() {
 }
 
 #[tokio::test]
-async fn types_are_hosted_while_a_worker_is_connected() {
+async fn hosts_types_while_worker_is_connected() {
     let world = World::new().await;
     let node = world.sidecar().await;
     let workers = async || {
@@ -273,7 +273,7 @@ async fn types_are_hosted_while_a_worker_is_connected() {
 }
 
 #[tokio::test]
-async fn an_instance_is_started_run_described_and_purged() {
+async fn starts_runs_describes_and_purges_instance() {
     let world = World::new().await;
     let node = world.sidecar().await;
     let mut worker = Worker::connect(&node).await;
@@ -381,7 +381,7 @@ async fn an_instance_is_started_run_described_and_purged() {
 }
 
 #[tokio::test]
-async fn an_instance_is_reached_through_a_sidecar_that_does_not_host_it() {
+async fn reaches_instance_through_other_sidecar() {
     let world = World::new().await;
     let (here, there) = (world.sidecar().await, world.sidecar().await);
     let mut worker = Worker::connect(&there).await;
@@ -423,7 +423,7 @@ async fn an_instance_is_reached_through_a_sidecar_that_does_not_host_it() {
 
 /// Invariant: an instance id that contains the separator of stored keys is listed completely.
 #[tokio::test]
-async fn an_instance_with_a_separator_in_its_id_is_listed() {
+async fn lists_instance_id_with_separator() {
     const ID: &str = "a||b||metadata";
     let world = World::new().await;
     let node = world.sidecar().await;

@@ -121,7 +121,7 @@ async fn take_one_by_one(worker: &mut Worker, wanted: usize) -> Vec<String> {
 /// Invariant: events stored by another sidecar are each consumed once and in order, even if the workflow
 /// continues as new with each of them. Each execution has the next generation.
 #[tokio::test]
-async fn events_that_others_have_stored_are_taken_once_and_in_order() {
+async fn consumes_foreign_events_once_in_order() {
     const EVENTS: usize = 25;
     let world = World::new().await;
     let node = world.sidecar().await;
@@ -147,7 +147,7 @@ async fn events_that_others_have_stored_are_taken_once_and_in_order() {
 /// Invariant: a step that finds changed state is repeated at once with the stored state, unnoticed by its
 /// caller.
 #[tokio::test]
-async fn a_step_that_finds_the_stored_state_changed_is_repeated_at_once() {
+async fn repeats_step_on_changed_state() {
     let world = World::new().await;
     let node = world.sidecar().await;
     let mut worker = Worker::connect(&node).await;

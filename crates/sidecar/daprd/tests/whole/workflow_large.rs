@@ -39,7 +39,7 @@ async fn is_completed(node: &Node) -> bool {
 /// Invariant: an oversized answer to a turn is reported in the instance's status, and the instance can be
 /// terminated.
 #[tokio::test]
-async fn an_answer_to_a_turn_that_is_too_large_is_told_and_the_instance_takes_its_end() {
+async fn reports_oversized_answer_and_terminates() {
     let world = World::new().await;
     let (node, mut worker) = started(&world).await;
     let (_, token) = worker.turn().await;
@@ -92,7 +92,7 @@ async fn an_answer_to_a_turn_that_is_too_large_is_told_and_the_instance_takes_it
 
 /// Invariant: the same if the answer reaches another sidecar than the waiting one.
 #[tokio::test]
-async fn an_answer_that_is_too_large_for_another_sidecar_ends_the_wait_too() {
+async fn reports_oversized_answer_across_sidecars() {
     const CLUSTERED: &str = "  features:\n  - name: WorkflowsClusteredDeployment\n    enabled: true\n";
     let world = World::new().await;
     let node = world.plan().flag(LIMIT).spec(CLUSTERED).start().await;
@@ -117,7 +117,7 @@ async fn an_answer_that_is_too_large_for_another_sidecar_ends_the_wait_too() {
 
 /// Invariant: an activity with an oversized result fails permanently with that reason.
 #[tokio::test]
-async fn an_activity_whose_result_is_too_large_fails_with_that() {
+async fn oversized_result_fails_activity() {
     let world = World::new().await;
     let (node, mut worker) = started(&world).await;
     let (_, token) = worker.turn().await;
@@ -161,7 +161,7 @@ async fn an_activity_whose_result_is_too_large_fails_with_that() {
 
 /// Invariant: a start that could never be sent to a worker is refused.
 #[tokio::test]
-async fn a_start_that_could_never_be_sent_to_a_worker_is_refused() {
+async fn refuses_oversized_start() {
     let world = World::new().await;
     let (node, _worker) = started(&world).await;
     let input = "x".repeat(15_900);

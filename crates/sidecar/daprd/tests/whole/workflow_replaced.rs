@@ -71,7 +71,7 @@ async fn status(node: &Node) -> serde_json::Value {
 /// reminders until the new one is stored, then the new one. The old run's reminders and results do not affect
 /// the new one.
 #[tokio::test]
-async fn a_start_that_replaces_leaves_the_old_run_whole_or_the_new_one() {
+async fn replacing_start_is_atomic() {
     let world = World::new().await;
     let node = world.sidecar().await;
     let mut worker = Worker::connect(&node).await;

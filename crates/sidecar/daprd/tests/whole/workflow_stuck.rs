@@ -70,7 +70,7 @@ async fn waits(node: &Node) -> serde_json::Value {
 /// Invariant: a stalled instance is retried every five seconds instead of every second, and at once with the
 /// next worker.
 #[tokio::test]
-async fn a_stalled_instance_comes_less_often_and_at_once_to_the_next_worker() {
+async fn stalled_instance_backs_off_until_next_worker() {
     let world = World::new().await;
     let node = world.sidecar().await;
     let mut worker = Worker::connect(&node).await;
@@ -119,7 +119,7 @@ fn deadly() -> OrchestratorAction {
 /// Invariant: an activity whose workers disconnect is not run again after the maximum number of losses, and
 /// is counted.
 #[tokio::test]
-async fn an_activity_that_ends_its_workers_is_parked_and_counted() {
+async fn parks_activity_that_kills_workers() {
     let world = World::new().await;
     let plan = world.plan().spec("  workflow:\n    maxActivityLosses: 1\n");
     let node = plan.start().await;
@@ -162,7 +162,7 @@ async fn is_stalled_for_lost_workers(node: &Node) {
 /// Invariant: a workflow that kills its workers is retried with backoff, reports why it is stalled, can be
 /// terminated, and continues with a worker that survives it.
 #[tokio::test]
-async fn a_workflow_that_ends_its_workers_is_stalled_and_goes_on_with_one_that_survives() {
+async fn workflow_that_kills_workers_stalls() {
     let world = World::new().await;
     let plan = world.plan().spec("  workflow:\n    maxActivityLosses: 3\n");
     let node = plan.start().await;
@@ -199,7 +199,7 @@ async fn a_workflow_that_ends_its_workers_is_stalled_and_goes_on_with_one_that_s
 /// Invariant: the same if each worker is the only one: the stall is stored when the next one connects at the
 /// latest.
 #[tokio::test]
-async fn a_workflow_that_ends_the_only_worker_is_stalled() {
+async fn workflow_that_kills_only_worker_stalls() {
     let world = World::new().await;
     let plan = world.plan().spec("  workflow:\n    maxActivityLosses: 2\n");
     let node = plan.start().await;
@@ -224,7 +224,7 @@ async fn a_workflow_that_ends_the_only_worker_is_stalled() {
 
 /// Invariant: an activity that ran next to a workflow that kills its workers is not counted as the cause.
 #[tokio::test]
-async fn an_activity_beside_a_workflow_that_ends_its_workers_is_not_counted() {
+async fn counts_no_concurrent_activity() {
     let world = World::new().await;
     let plan = world.plan().spec("  workflow:\n    maxActivityLosses: 2\n");
     let node = plan.start().await;
@@ -264,7 +264,7 @@ async fn an_activity_beside_a_workflow_that_ends_its_workers_is_not_counted() {
 
 /// Invariant: a sidecar started later continues the count of an activity's losses.
 #[tokio::test]
-async fn an_activity_that_ends_its_workers_is_parked_though_the_sidecar_starts_anew() {
+async fn parks_activity_across_sidecar_restart() {
     let world = World::new().await;
     let spec = "  workflow:\n    maxActivityLosses: 3\n";
     let node = world.plan().spec(spec).start().await;
@@ -315,7 +315,7 @@ async fn an_activity_that_ends_its_workers_is_parked_though_the_sidecar_starts_a
 /// Invariant: an instance with an unsendable action is retried with backoff, and at once when an event
 /// arrives.
 #[tokio::test]
-async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
+async fn unsendable_child_backs_off() {
     let world = World::new().await;
     let node = world.sidecar().await;
     let mut worker = Worker::connect(&node).await;
@@ -370,7 +370,7 @@ async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
 /// Regression: an activity's result repeated a turn that could not be stored at once, which ran the activity
 /// again, and all results were kept.
 #[tokio::test]
-async fn an_activity_beside_a_child_that_cannot_be_made_does_not_hasten_its_instance() {
+async fn activity_does_not_reset_backoff() {
     let world = World::new().await;
     let node = world.sidecar().await;
     let mut worker = Worker::connect(&node).await;
@@ -430,7 +430,7 @@ async fn an_activity_beside_a_child_that_cannot_be_made_does_not_hasten_its_inst
 /// Invariant: the suggested remedy works without an SDK: another instance continues from an event of an ended
 /// one.
 #[tokio::test]
-async fn an_instance_is_run_again_from_an_event_over_http() {
+async fn reruns_instance_over_http() {
     let world = World::new().await;
     let node = world.sidecar().await;
     let mut worker = Worker::connect(&node).await;
@@ -489,7 +489,7 @@ async fn purge_by_force(node: &Node) -> i32 {
 
 /// Invariant: an instance with corrupted state is retried with backoff, reports why, and can be removed.
 #[tokio::test]
-async fn an_instance_that_cannot_be_read_comes_seldom_and_is_purged_by_force() {
+async fn purges_corrupted_instance_by_force() {
     let world = World::new().await;
     let node = world.sidecar().await;
     let mut worker = Worker::connect(&node).await;

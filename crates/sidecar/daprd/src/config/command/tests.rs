@@ -45,7 +45,7 @@ fn refused(args: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn every_wrong_argument_is_named_with_its_remedy() {
+fn names_wrong_argument_and_remedy() {
     let args = [
         "--ap-id=x",
         "--app-max-concurrency=many",
@@ -78,7 +78,7 @@ fn every_wrong_argument_is_named_with_its_remedy() {
 }
 
 #[test]
-fn wrong_flags_hide_no_wrong_values() {
+fn reports_flag_and_value_errors() {
     let args = ["--ap-id=x", "--zzzzzz", "--log-level=loud", "--mode"];
     let Err(exit @ Exit::Syntax { .. }) = command(&args, &[]) else {
         panic!("is refused")
@@ -93,7 +93,7 @@ fn wrong_flags_hide_no_wrong_values() {
 }
 
 #[test]
-fn defaults_are_the_contract_s() {
+fn has_contract_defaults() {
     let c = run(&[]);
     assert_eq!(
         (c.mode, c.app_id.as_str(), c.workload.namespace_or_default()),
@@ -156,7 +156,7 @@ fn defaults_are_the_contract_s() {
 
 /// The flags with which Dapr's integration suite starts sidecars.
 #[test]
-fn a_full_command_line_is_read() {
+fn reads_full_command_line() {
     let c = run(&[
         "--log-level=debug",
         "--app-protocol=GRPC",
@@ -226,7 +226,7 @@ fn a_full_command_line_is_read() {
 }
 
 #[test]
-fn the_environment_fills_in_what_flags_do_not_say() {
+fn environment_supplies_missing_flags() {
     let env = [
         ("NAMESPACE", "ns"),
         ("POD_NAME", "pod"),
@@ -281,7 +281,7 @@ fn the_environment_fills_in_what_flags_do_not_say() {
 }
 
 #[test]
-fn deprecated_flags_still_work() {
+fn accepts_deprecated_flags() {
     assert_eq!(run(&["--app-ssl"]).app.protocol, AppProtocol::Https);
     assert_eq!(
         run(&["--app-ssl", "--app-protocol=grpc"]).app.protocol,
@@ -321,7 +321,7 @@ fn deprecated_flags_still_work() {
 }
 
 #[test]
-fn a_service_of_actors_that_is_not_placement_is_told() {
+fn reports_unsupported_actors_service() {
     for (args, told) in [
         (&["--actors-service", "mine:host:7"][..], 1),
         (&["--actors-service", "placement:host:7"], 0),
@@ -348,7 +348,7 @@ fn a_service_of_actors_that_is_not_placement_is_told() {
 }
 
 #[test]
-fn special_values_mean_defaults_or_no_limit() {
+fn maps_special_values() {
     assert_eq!(run(&["--max-body-size=-1"]).api.max_body_size, Some(4 << 20));
     assert_eq!(run(&["--max-body-size=0"]).api.max_body_size, None);
     assert_eq!(
@@ -380,7 +380,7 @@ fn special_values_mean_defaults_or_no_limit() {
 /// The flags with which Dapr's CLI starts a sidecar, in its order. The CLI also passes ports that it does not
 /// choose.
 #[test]
-fn the_cli_s_command_line_is_read() {
+fn reads_command_line_of_cli() {
     let args = "--config /c.yaml --app-protocol http --log-level info --app-max-concurrency -1 \
                 --placement-host-address localhost:50005 --components-path /c --max-body-size 4Mi \
                 --read-buffer-size 4Ki --scheduler-host-address localhost:50006 --app-id x --app-port 0 \
@@ -403,7 +403,7 @@ fn the_cli_s_command_line_is_read() {
 }
 
 #[test]
-fn a_port_is_any_number_where_nothing_listens() {
+fn ignores_port_of_disabled_server() {
     for args in [
         &["--profile-port=-1"][..],
         &["--profile-port=70000", "--enable-profiling=false"],
@@ -440,7 +440,7 @@ fn a_port_is_any_number_where_nothing_listens() {
 }
 
 #[test]
-fn sockets_are_named_after_the_app() {
+fn names_sockets_after_app() {
     let c = run(&["--unix-domain-socket=/run"]);
     assert_eq!(
         c.api.http_socket("app"),
@@ -453,7 +453,7 @@ fn sockets_are_named_after_the_app() {
 }
 
 #[test]
-fn wrong_settings_are_refused_in_the_contract_s_words() {
+fn refuses_wrong_settings_with_contract_texts() {
     let with = |arg: &str| refused(&["--app-id=app", arg]);
     assert_eq!(refused(&[]), ["parameter app-id cannot be empty"]);
     assert_eq!(
@@ -495,7 +495,7 @@ fn wrong_settings_are_refused_in_the_contract_s_words() {
 }
 
 #[test]
-fn the_port_of_the_app_is_no_port_of_the_sidecar() {
+fn refuses_app_port_as_own_port() {
     for (flag, more) in [
         ("dapr-http-port", None),
         ("dapr-grpc-port", None),
@@ -526,7 +526,7 @@ fn the_port_of_the_app_is_no_port_of_the_sidecar() {
 }
 
 #[test]
-fn all_wrong_settings_are_reported_at_once() {
+fn reports_all_wrong_settings() {
     let all = refused(&[
         "--app-id=a.b",
         "--app-port=3500",
@@ -538,14 +538,14 @@ fn all_wrong_settings_are_reported_at_once() {
 }
 
 #[test]
-fn kubernetes_takes_any_app_id() {
+fn kubernetes_accepts_any_app_id() {
     assert!(
         matches!(command(&["--mode=kubernetes"], &[]), Ok(Command::Run(c)) if c.mode == Mode::Kubernetes)
     );
 }
 
 #[test]
-fn printing_commands_need_no_valid_settings() {
+fn printing_commands_ignore_settings() {
     // Tools parse the contract's version, in every build.
     assert_eq!(
         command(&["--version"], &[]),
@@ -567,7 +567,7 @@ fn printing_commands_need_no_valid_settings() {
 }
 
 #[test]
-fn unknown_flags_exit_with_two_and_say_where_all_are() {
+fn unknown_flags_exit_with_2() {
     let exit = command(&["--app-id=app", "--nope", "--app-max-concurrency=x"], &[]).unwrap_err();
     assert_eq!((exit.code(), exit.invalid().len()), (2, 2));
     let text = exit.to_string();
@@ -578,7 +578,7 @@ fn unknown_flags_exit_with_two_and_say_where_all_are() {
 }
 
 #[test]
-fn its_own_environment_names_the_ports() {
+fn environment_names_ports() {
     let variables = run(&["--app-port=8080"]).own_environment(Some("10.0.0.1"), 47301);
     for (name, value) in [
         ("APP_PORT", "8080"),

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_without_a_folder_is_in_the_current_one() {
+    fn resolves_file_in_current_folder() {
         assert_eq!(folder(Path::new("config.yaml")), Path::new("."));
         assert_eq!(folder(Path::new("/etc/c.yaml")), Path::new("/etc"));
     }

@@ -5,7 +5,7 @@ use super::*;
 /// Invariant: an actor is active in one place at any time. The old host deactivates it before the new one may
 /// activate it.
 #[tokio::test]
-async fn what_moves_ends_before_it_begins_elsewhere() {
+async fn deactivates_before_activation_elsewhere() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let (one, two) = (echo(only()).await, echo(only()).await);
     let first = start(&net, &placement, "first", Some(&one)).await;
@@ -30,7 +30,7 @@ async fn what_moves_ends_before_it_begins_elsewhere() {
 
 /// Invariant: a host that loses its stream to placement deactivates its actors.
 #[tokio::test]
-async fn a_host_without_placement_ends_its_actors_and_goes_on_with_the_next_stream() {
+async fn deactivates_actors_without_placement() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let app = echo(only()).await;
     let node = start(&net, &placement, "me", Some(&app)).await;
@@ -47,7 +47,7 @@ async fn a_host_without_placement_ends_its_actors_and_goes_on_with_the_next_stre
 
 /// Invariant: between `lock` and `unlock` no call starts, and none is lost.
 #[tokio::test]
-async fn calls_wait_while_actors_are_spread_anew() {
+async fn calls_wait_during_round() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let app = echo(only()).await;
     let node = Arc::new(start(&net, &placement, "me", Some(&app)).await);
@@ -75,7 +75,7 @@ async fn calls_wait_while_actors_are_spread_anew() {
 /// Invariant: a graceful leave fails no call, and the host's actors are deactivated before others activate
 /// them.
 #[tokio::test]
-async fn a_host_that_leaves_costs_no_call() {
+async fn leaving_host_fails_no_call() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let (one, two) = (echo(only()).await, echo(only()).await);
     let first = start(&net, &placement, "first", Some(&one)).await;
@@ -113,7 +113,7 @@ async fn a_host_that_leaves_costs_no_call() {
 }
 
 #[tokio::test]
-async fn a_sidecar_that_ends_ends_its_actors_first() {
+async fn shutdown_deactivates_actors_first() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let app = echo(only()).await;
     let node = start(&net, &placement, "me", Some(&app)).await;

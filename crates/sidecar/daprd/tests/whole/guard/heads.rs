@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn heads_over_the_limit_are_refused() {
+async fn refuses_oversized_heads() {
     let net = Net::plain();
     let app = App::echo().await;
     let callee = net.sidecar("callee").app(app.port).start().await;
@@ -31,7 +31,7 @@ async fn heads_over_the_limit_are_refused() {
 }
 
 #[tokio::test]
-async fn metadata_over_the_limit_is_refused_call_by_call_and_the_flag_raises_it() {
+async fn limits_metadata_per_call() {
     let net = Net::plain();
     let plain = net.sidecar("plain").start().await;
     let wide = net.sidecar("wide").flag("--read-buffer-size=4Mi").start().await;
@@ -59,7 +59,7 @@ async fn metadata_over_the_limit_is_refused_call_by_call_and_the_flag_raises_it(
 }
 
 #[tokio::test]
-async fn malformed_requests_are_answered_and_harm_nobody() {
+async fn answers_malformed_requests() {
     let net = Net::plain();
     let node = net.sidecar("caller").start().await;
     for bytes in [

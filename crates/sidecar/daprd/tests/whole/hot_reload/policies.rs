@@ -25,7 +25,7 @@ async fn attempts(app: &App, node: &Node) -> usize {
 }
 
 #[tokio::test]
-async fn policies_follow_their_files() {
+async fn reloads_policies() {
     let net = Net::plain();
     let app = App::start(async |_| crate::common::app::text(500, "down")).await;
     let node = plan(&net).app(app.port).start().await;
@@ -53,7 +53,7 @@ async fn policies_follow_their_files() {
 }
 
 #[tokio::test]
-async fn a_breaker_stays_open_while_its_rules_stay() {
+async fn reload_keeps_unchanged_breaker_open() {
     let net = Net::plain();
     let app = App::start(async |_| crate::common::app::text(500, "down")).await;
     let fuse = |timeout: &str| {
@@ -79,7 +79,7 @@ async fn a_breaker_stays_open_while_its_rules_stay() {
 }
 
 #[tokio::test]
-async fn a_policy_that_cannot_be_used_is_named_with_its_line() {
+async fn names_line_of_unusable_policy() {
     let net = Net::plain();
     let process = plan(&net).spawn().await;
     let file = process.resources().join("policy.yaml");
@@ -94,7 +94,7 @@ async fn a_policy_that_cannot_be_used_is_named_with_its_line() {
 }
 
 #[tokio::test]
-async fn access_control_follows_the_configuration_and_the_rest_is_named() {
+async fn reloads_access_control() {
     let net = Net::plain();
     let app = App::echo().await;
     let callee = net.sidecar("callee").spec(FEATURE).app(app.port).spawn().await;

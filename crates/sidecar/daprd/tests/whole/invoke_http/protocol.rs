@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn apps_that_speak_http2_or_tls_are_called_the_same_way() {
+async fn calls_http2_and_tls_apps() {
     let net = Net::plain();
     let clear = App::echo().await;
     let secret = App::start_tls(app::echo).await;
@@ -34,7 +34,7 @@ async fn apps_that_speak_http2_or_tls_are_called_the_same_way() {
 }
 
 #[tokio::test]
-async fn clients_may_speak_http2_and_reuse_connections() {
+async fn accepts_http2_clients() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -67,7 +67,7 @@ async fn clients_may_speak_http2_and_reuse_connections() {
 }
 
 #[tokio::test]
-async fn a_client_may_upgrade_to_http2() {
+async fn accepts_upgrade_to_http2() {
     let net = Net::plain();
     let node = net.sidecar("node").start().await;
     let mut io = TcpStream::connect(("127.0.0.1", node.ports.http)).await.unwrap();
@@ -101,7 +101,7 @@ async fn a_client_may_upgrade_to_http2() {
 }
 
 #[tokio::test]
-async fn the_letters_of_a_method_do_not_matter() {
+async fn ignores_case_of_methods() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, callee) = net.pair(app.port).await;
@@ -122,7 +122,7 @@ async fn the_letters_of_a_method_do_not_matter() {
 }
 
 #[tokio::test]
-async fn methods_that_http_does_not_have_are_refused_by_name_wherever_they_go() {
+async fn refuses_unknown_http_methods() {
     let net = Net::plain();
     let app = App::echo().await;
     let (caller, callee) = net.pair(app.port).await;

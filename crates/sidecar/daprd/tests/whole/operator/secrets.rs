@@ -28,7 +28,7 @@ async fn cluster_with_secrets() -> (Server, tempfile::TempDir) {
 }
 
 #[tokio::test]
-async fn secrets_of_the_cluster_need_no_description() {
+async fn cluster_secrets_need_no_component() {
     let net = Net::secure().await;
     let mut operator = Process::start(&net, "dapr-operator").await;
     let mut settings = hot_reload();

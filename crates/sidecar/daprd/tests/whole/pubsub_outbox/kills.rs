@@ -5,7 +5,7 @@ use super::*;
 /// Invariant: nothing is published that was not stored. The sidecar is killed when the event is in the
 /// internal topic and the transaction is not committed.
 #[tokio::test]
-async fn a_kill_before_the_transaction_publishes_nothing() {
+async fn kill_before_commit_publishes_nothing() {
     let (files, net) = (Files::of_killed(), Net::plain());
     let (app, got) = keeping().await;
     let discards = property("outboxDiscardWhenMissingState", "true");
@@ -34,7 +34,7 @@ async fn a_kill_before_the_transaction_publishes_nothing() {
 /// Invariant: stored values are published. The sidecar is killed when the transaction is committed and its
 /// event was not forwarded.
 #[tokio::test]
-async fn a_kill_after_the_transaction_loses_nothing() {
+async fn kill_after_commit_loses_nothing() {
     let (files, net) = (Files::of_killed(), Net::plain());
     let (app, got) = keeping().await;
     let plan = || {
@@ -83,7 +83,7 @@ async fn load(port: u16, name: String) -> Vec<String> {
 /// the app; no event arrives whose value was not stored; no event remains, and no marker except those of
 /// forwarded events.
 #[tokio::test]
-async fn kills_under_load_lose_nothing_and_invent_nothing() {
+async fn kills_under_load_keep_outbox_consistent() {
     const KILLS: u64 = 8;
     let (files, net) = (Files::of_killed(), Net::plain());
     let (app, got) = keeping().await;

@@ -27,7 +27,7 @@ async fn traces() -> (App, Arc<Mutex<Vec<(String, Value)>>>) {
 const NO_TRACE: &str = "00-00000000000000000000000000000000-0000000000000000-00";
 
 #[tokio::test]
-async fn what_nobody_traces_has_no_trace_in_its_envelope_and_zeros_in_its_header() {
+async fn untraced_event_has_no_trace() {
     let net = Net::plain();
     let (app, heads) = traces().await;
     let node = subscriber(&net, &app).await;
@@ -46,7 +46,7 @@ async fn what_nobody_traces_has_no_trace_in_its_envelope_and_zeros_in_its_header
 }
 
 #[tokio::test]
-async fn a_raw_payload_that_nobody_traces_has_a_trace_only_where_it_was_published_over_grpc() {
+async fn untraced_raw_payload_has_grpc_trace() {
     let net = Net::plain();
     let (app, heads) = traces().await;
     let plan = net.sidecar("me").app(app.port).resource(MEMORY);
@@ -70,7 +70,7 @@ async fn a_raw_payload_that_nobody_traces_has_a_trace_only_where_it_was_publishe
 }
 
 #[tokio::test]
-async fn the_trace_and_its_baggage_go_from_the_publisher_to_the_subscriber() {
+async fn passes_trace_and_baggage_to_subscriber() {
     for sampling in ["0", "1"] {
         let net = Net::plain();
         let (app, got) = keeping().await;

@@ -31,7 +31,7 @@ fn configuration(spec: &str) -> String {
 }
 
 #[test]
-fn every_port_that_cannot_be_had_is_told_with_its_flag() {
+fn names_flags_of_unavailable_ports() {
     let folder = tempfile::tempdir().unwrap();
     let taken = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [http, grpc, metrics, internal] = taken.each_ref().map(|taken| taken.local_addr().unwrap().port());
@@ -61,7 +61,7 @@ fn every_port_that_cannot_be_had_is_told_with_its_flag() {
 }
 
 #[test]
-fn one_port_for_two_servers_is_told_with_both_flags() {
+fn names_both_flags_of_shared_port() {
     let folder = tempfile::tempdir().unwrap();
     // Bound, so that no other process takes them, but without a listener.
     let held = [(); 2].map(|()| listen::bind(&["127.0.0.1".to_owned()], 0).unwrap());
@@ -85,7 +85,7 @@ fn one_port_for_two_servers_is_told_with_both_flags() {
 }
 
 #[test]
-fn what_ends_a_start_early_hides_nothing_that_is_wrong_with_resources() {
+fn early_failure_hides_no_resource_errors() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = format!("--dapr-grpc-port={}", taken.local_addr().unwrap().port());
     let tracing = "  tracing: {otel: {endpointAddress: a:1, protocol: gprc}}\n";
@@ -126,7 +126,7 @@ fn what_ends_a_start_early_hides_nothing_that_is_wrong_with_resources() {
 }
 
 #[test]
-fn steps_of_a_start_do_not_hide_each_other() {
+fn reports_errors_of_all_steps() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = format!("--dapr-grpc-port={}", taken.local_addr().unwrap().port());
     let folder = with_wrong_resources(
@@ -147,7 +147,7 @@ fn steps_of_a_start_do_not_hide_each_other() {
 }
 
 #[test]
-fn values_of_a_configuration_that_cannot_be_used_are_told_with_their_lines() {
+fn names_lines_of_unusable_configuration() {
     let folder = with_wrong_resources(
         r#"  tracing:
     zipkin: {endpointAddress: nowhere}

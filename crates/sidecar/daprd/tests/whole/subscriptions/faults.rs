@@ -5,7 +5,7 @@ use super::*;
 /// Invariant: dead letters are published with the app's permissions; a message that may not go there is not
 /// acknowledged.
 #[tokio::test]
-async fn a_dead_letter_goes_where_the_app_may_publish() {
+async fn dead_letter_requires_publish_permission() {
     let (app, got) = keeping(|target, _| app::text(if target == "/orders" { 500 } else { 200 }, "")).await;
     let net = Net::plain();
     let folder = tempfile::tempdir().unwrap();
@@ -34,7 +34,7 @@ async fn a_dead_letter_goes_where_the_app_may_publish() {
 /// Two sidecars with dead-letter topics that form a cycle, for events and for raw payloads: the message
 /// carries its count.
 #[tokio::test]
-async fn dead_letter_topics_that_lead_back_to_each_other_end() {
+async fn dead_letter_cycle_ends() {
     let (app, got) = keeping(|_, _| app::text(404, "")).await;
     let net = Net::plain();
     let folder = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ async fn failed_twice(routes: &str) -> [Vec<Value>; 2] {
 /// Invariant: without a retry policy too, a failed message delays others with its key, and no other messages,
 /// until it is redelivered.
 #[tokio::test]
-async fn a_failed_message_is_not_overtaken_by_its_key() {
+async fn failed_message_blocks_its_key() {
     let [a, b] = failed_twice("  routes: {default: /orders}\n").await;
     assert_eq!(a, ["a1", "a1", "a1", "a2", "a3", "a4"]);
     assert_eq!(b, ["b1", "b2"]);
@@ -146,7 +146,7 @@ async fn a_failed_message_is_not_overtaken_by_its_key() {
 
 /// Invariant: the same for a message that cannot be published to its dead-letter topic.
 #[tokio::test]
-async fn a_dead_letter_that_goes_nowhere_is_not_overtaken_by_its_key() {
+async fn unpublishable_dead_letter_blocks_its_key() {
     let [a, b] = failed_twice("  deadLetterTopic: dead\n  routes: {default: /orders}\n").await;
     assert_eq!(a, ["a1", "a1", "a1", "a2", "a3", "a4"]);
     assert_eq!(b, ["b1", "b2"]);
@@ -155,7 +155,7 @@ async fn a_dead_letter_that_goes_nowhere_is_not_overtaken_by_its_key() {
 /// Invariant: during rolling restarts of three sidecars under load every message arrives, and messages with
 /// the same key in order.
 #[tokio::test]
-async fn rolling_restarts_of_sidecars_lose_nothing() {
+async fn rolling_restarts_lose_no_message() {
     const MESSAGES: usize = 90;
     const KEYS: usize = 3;
     let (app, got) = keeping(|_, _| app::text(200, "")).await;
@@ -201,7 +201,7 @@ async fn rolling_restarts_of_sidecars_lose_nothing() {
 /// Invariant: a message that the app rejects is dead-lettered with its trace after its attempts. Later
 /// messages with its key wait for that, and no other messages do.
 #[tokio::test]
-async fn poison_between_good_messages_is_dead_lettered() {
+async fn dead_letters_poison_messages() {
     let (app, got) = keeping(|target, event| {
         let poisoned = target == "/orders" && event["data"] == "poison";
         app::text(if poisoned { 500 } else { 200 }, "")

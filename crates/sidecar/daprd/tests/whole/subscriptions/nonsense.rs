@@ -80,7 +80,7 @@ async fn comes_again(
 }
 
 #[tokio::test]
-async fn over_http_an_answer_that_cannot_be_used_is_a_failure() {
+async fn unusable_http_response_is_failure() {
     let good = || app::text(200, "");
     comes_again("cut off", &[], "/orders", || cut(br#"{"status":"SUCC"#), good).await;
     let large = || app::text(200, &" ".repeat(LARGE));
@@ -90,7 +90,7 @@ async fn over_http_an_answer_that_cannot_be_used_is_a_failure() {
 }
 
 #[tokio::test]
-async fn over_grpc_an_answer_that_cannot_be_used_is_a_failure() {
+async fn unusable_grpc_response_is_failure() {
     const FLAGS: [&str; 1] = ["--app-protocol=grpc"];
     let good = || grpc::ok(&TopicEventResponse::default());
     let unknown = || grpc::ok(&TopicEventResponse { status: 7 });
@@ -118,7 +118,7 @@ async fn over_grpc_an_answer_that_cannot_be_used_is_a_failure() {
 
 /// A message that is not an event never reaches the app's route, and is dead-lettered for inspection.
 #[tokio::test]
-async fn what_is_no_event_is_dead_lettered() {
+async fn dead_letters_non_events() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("broker.db");
     let (app, got) = keeping(|_, _| app::text(200, "")).await;

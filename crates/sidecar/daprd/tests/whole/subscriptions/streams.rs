@@ -55,7 +55,7 @@ async fn streams(node: &Node, count: usize) {
 
 /// In memory, every subscription gets every event.
 #[tokio::test]
-async fn a_reader_that_leaves_takes_nothing_from_another() {
+async fn leaving_reader_affects_no_other() {
     let net = Net::plain();
     let node = net.sidecar("me").resource(MEMORY).start().await;
     let (mut stays, mut leaves) = (Reader::open(&node, "a").await, Reader::open(&node, "a").await);
@@ -71,7 +71,7 @@ async fn a_reader_that_leaves_takes_nothing_from_another() {
 
 /// Readers of one app share a consumer group: events not acknowledged by one are redelivered to another.
 #[tokio::test]
-async fn what_a_reader_leaves_unanswered_comes_to_the_other() {
+async fn redelivers_unanswered_events() {
     let folder = tempfile::tempdir().unwrap();
     let net = Net::plain();
     let broker = sqlite(&folder.path().join("broker.db"));
@@ -87,7 +87,7 @@ async fn what_a_reader_leaves_unanswered_comes_to_the_other() {
 
 /// A target that outlives its client would take messages of the group that no client gets.
 #[tokio::test]
-async fn a_client_that_comes_again_and_again_leaves_no_target_behind() {
+async fn reconnects_leave_no_target() {
     let folder = tempfile::tempdir().unwrap();
     let net = Net::plain();
     let broker = sqlite(&folder.path().join("broker.db"));

@@ -28,7 +28,7 @@ fn parent(app: &App, path: &str) -> Option<(String, String)> {
 
 /// Invariant: calls, reminders and timers reach the app within exported spans.
 #[tokio::test]
-async fn actors_are_called_and_woken_in_spans() {
+async fn exports_spans_of_actors() {
     let (net, control, app) = (Net::plain(), Control::start().await, host().await);
     let (otel, spans) = collector().await;
     let plan = net.sidecar("me").app(app.port).spec(&sampled(&otel));

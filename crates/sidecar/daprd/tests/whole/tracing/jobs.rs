@@ -41,7 +41,7 @@ async fn is_triggered_in_a_span(app: App, protocol: &str, target: &str, statemen
 
 /// Invariant: a job reaches the app within an exported span.
 #[tokio::test]
-async fn a_job_is_triggered_in_a_span_over_http() {
+async fn triggers_job_in_span_over_http() {
     let app = App::start(|request: http::Request<hyper::body::Incoming>| async move {
         let is_job = request.method() == http::Method::POST;
         app::text(if is_job { 200 } else { 404 }, "")
@@ -52,7 +52,7 @@ async fn a_job_is_triggered_in_a_span_over_http() {
 
 /// The same with a gRPC app.
 #[tokio::test]
-async fn a_job_is_triggered_in_a_span_over_grpc() {
+async fn triggers_job_in_span_over_grpc() {
     let app = App::start(|request: http::Request<hyper::body::Incoming>| async move {
         match request.uri().path() {
             ON_JOB => grpc::ok(&JobEventResponse {}),

@@ -120,7 +120,7 @@ fn ids(span: &Span) -> (String, String) {
 }
 
 #[tokio::test]
-async fn over_http_an_app_continues_the_delivery_of_its_event() {
+async fn http_app_continues_delivery_trace() {
     let (net, (otel, spans)) = (Net::plain(), collector().await);
     let app = App::start(|request| async move {
         let is_event = request.uri().path() == "/a";
@@ -151,7 +151,7 @@ async fn over_http_an_app_continues_the_delivery_of_its_event() {
 }
 
 #[tokio::test]
-async fn over_grpc_an_app_continues_the_delivery_of_its_event() {
+async fn grpc_app_continues_delivery_trace() {
     const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnTopicEvent";
     let (net, (otel, spans)) = (Net::plain(), collector().await);
     let app = App::start(|request| async move {
@@ -183,7 +183,7 @@ fn said(said: Said) -> bytes::Bytes {
 }
 
 #[tokio::test]
-async fn a_stream_has_a_span_for_each_delivery() {
+async fn stream_has_span_per_delivery() {
     let (net, (otel, spans)) = (Net::plain(), collector().await);
     let plan = net.sidecar("me").resource(MEMORY).spec(&sampled(&otel));
     let (node, spans) = (plan.start().await, Spans(spans));
@@ -216,7 +216,7 @@ async fn a_stream_has_a_span_for_each_delivery() {
 
 /// Each event of a bulk continues its own trace; the single request to the app has that of the first event.
 #[tokio::test]
-async fn each_event_of_a_bulk_has_a_span_of_its_own_over_http() {
+async fn bulk_has_span_per_event_over_http() {
     let (net, (otel, spans)) = (Net::plain(), collector().await);
     let app = App::start(|request| async move {
         let is_bulk = request.uri().path() == "/a";
@@ -255,7 +255,7 @@ async fn each_event_of_a_bulk_has_a_span_of_its_own_over_http() {
 }
 
 #[tokio::test]
-async fn each_event_of_a_bulk_has_a_span_of_its_own_over_grpc() {
+async fn bulk_has_span_per_event_over_grpc() {
     const ON_BULK: &str = "/dapr.proto.runtime.v1.AppCallback/OnBulkTopicEvent";
     let (net, (otel, spans)) = (Net::plain(), collector().await);
     let app = App::start(|request| async move {
@@ -286,7 +286,7 @@ async fn each_event_of_a_bulk_has_a_span_of_its_own_over_grpc() {
 
 /// The entries of a published bulk have separate spans, each the parent of its delivery.
 #[tokio::test]
-async fn entries_of_a_published_bulk_are_parents_of_their_deliveries() {
+async fn bulk_entries_are_parents_of_deliveries() {
     let (net, (otel, spans)) = (Net::plain(), collector().await);
     let app = App::start(|_| async { app::text(200, "") }).await;
     let (node, spans) = (subscribing(&net, &app, &otel).start().await, Spans(spans));
@@ -313,7 +313,7 @@ async fn entries_of_a_published_bulk_are_parents_of_their_deliveries() {
 
 /// An event of a publisher without tracing begins a new trace.
 #[tokio::test]
-async fn an_event_without_a_trace_begins_one() {
+async fn event_without_trace_begins_one() {
     let (net, (otel, spans)) = (Net::plain(), collector().await);
     let folder = tempfile::tempdir().unwrap();
     let shared = sqlite(&folder);

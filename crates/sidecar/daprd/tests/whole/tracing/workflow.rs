@@ -12,7 +12,7 @@ use crate::workflow_api::{Worker, World, hub};
 
 /// Invariant: the span of an execution names the patches used by its code.
 #[tokio::test]
-async fn an_execution_names_its_patches() {
+async fn span_names_patches() {
     let world = World::new().await;
     let (otel, spans) = collector().await;
     let node = world.plan().spec(&sampled(&otel)).start().await;

@@ -70,7 +70,7 @@ async fn leave_behind(world: &World, instance: &str, count: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reminders_that_an_instance_has_left_read_no_history() {
+async fn stale_reminders_read_no_history() {
     const LEFT: usize = 10;
     for (spec, keys) in [
         ("", 1),
@@ -101,7 +101,7 @@ async fn reminders_that_an_instance_has_left_read_no_history() {
 
 /// An instance that is pending but not in memory is run too.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_is_run_by_a_reminder_that_finds_nothing_in_memory() {
+async fn reminder_runs_uncached_instance() {
     let world = World::new().await;
     let tasks = || {
         Arc::new(Tasks::default().workflow("waits", |context| {
@@ -135,7 +135,7 @@ async fn cost_of_chain(node: &Node, before: [f64; 3], already: f64) -> [f64; 3] 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_chain_reads_nothing_between_its_steps() {
+async fn chain_reads_nothing_between_steps() {
     let world = World::new().await;
     let (node, _worker, _) = world.with_worker("shop", chain(Tasks::default())).await;
     let before = asked(&node).await;
@@ -153,7 +153,7 @@ async fn a_chain_reads_nothing_between_its_steps() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_costs_one_transaction_where_its_activity_is_quick() {
+async fn quick_step_costs_one_transaction() {
     let world = World::new().await;
     let (node, _worker, _) = world.with_worker("shop", chain(Tasks::default())).await;
     let mut costs = Vec::new();
@@ -175,7 +175,7 @@ async fn a_step_costs_one_transaction_where_its_activity_is_quick() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn results_that_wait_together_are_taken_in_together() {
+async fn consumes_pending_results_together() {
     const ACTIVITIES: usize = 50;
     let closed = || Arc::new((Mutex::new(false), Condvar::new()));
     let (of_activities, of_turn) = (closed(), closed());

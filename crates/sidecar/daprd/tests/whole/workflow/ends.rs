@@ -27,7 +27,7 @@ impl Latch {
 /// Invariant: an activity started in another app by the only turn of an instance runs, even if nothing waits
 /// for it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_instance_began_as_it_ended_is_not_lost_while_its_app_is_away() {
+async fn last_turn_starts_remote_activity() {
     let world = World::new().await;
     let tasks = Tasks::default().workflow("careless", |context| {
         context.app = Some("bank".to_owned());
@@ -46,7 +46,7 @@ async fn what_an_instance_began_as_it_ended_is_not_lost_while_its_app_is_away() 
 /// Regression: activities of an instance purged and restarted within a minute were confused with those of the
 /// previous run, which have the same ids.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_was_purged_begins_again_with_activities_of_its_own() {
+async fn restarted_instance_has_new_activities() {
     let world = World::new().await;
     let (node, _worker, tasks) = world.with_worker("shop", chain(Tasks::default())).await;
     for ran in [3, 6] {
@@ -61,7 +61,7 @@ async fn an_instance_that_was_purged_begins_again_with_activities_of_its_own() {
 
 /// Invariant: an instance whose activities have lost their reminders does not wait for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_instance_begins_anew_though_an_activity_of_the_last_one_has_not_answered() {
+async fn restarts_despite_unanswered_activity() {
     let world = World::new().await;
     let (latch, began) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
     let (waits, tells) = (Arc::clone(&latch), Arc::clone(&began));

@@ -25,7 +25,7 @@ fn split(tasks: Tasks) -> Tasks {
 
 /// Invariant: a partial family can be purged, whichever children are gone or elsewhere.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_parent_is_purged_whose_children_are_gone_or_elsewhere() {
+async fn purges_parent_without_children() {
     let world = World::new().await;
     let tasks = split(chain(Tasks::default())).workflow("leaver", |context| {
         context.app = Some("bank".to_owned());
@@ -64,7 +64,7 @@ async fn a_parent_is_purged_whose_children_are_gone_or_elsewhere() {
 
 /// Invariant: a purge waits only once for an app without hosts, however many children it has.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_app_that_is_away_is_asked_once_for_all_children_that_it_has() {
+async fn purge_waits_once_per_app() {
     let world = World::new().await;
     let tasks = Tasks::default().workflow("scatter", |context| {
         let begin = |context: &mut Context| {
@@ -92,7 +92,7 @@ async fn an_app_that_is_away_is_asked_once_for_all_children_that_it_has() {
 
 /// Invariant: a terminated parent ends even if its child is stalled and accepts no events.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_parent_is_terminated_whose_child_is_stalled() {
+async fn terminates_parent_of_stalled_child() {
     let world = World::new().await;
     let tasks = Tasks::default()
         .activity("large", |_| Ok("x".repeat(6_000)))
@@ -119,7 +119,7 @@ async fn a_parent_is_terminated_whose_child_is_stalled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_workflow_that_continues_as_new_takes_its_child_over() {
+async fn continue_as_new_keeps_child() {
     let world = World::new().await;
     let tasks = Tasks::default()
         .workflow("waits", |context| {
@@ -159,7 +159,7 @@ async fn a_workflow_that_continues_as_new_takes_its_child_over() {
 
 /// Regression: the result of an abandoned child was taken for that of a newer child with the same number.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_child_that_was_left_behind_does_not_answer_for_another() {
+async fn ignores_result_of_abandoned_child() {
     let world = World::new().await;
     let tasks = Tasks::default()
         .workflow("waits", |context| {

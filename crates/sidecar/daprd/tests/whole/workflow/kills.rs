@@ -5,7 +5,7 @@ use super::*;
 /// Invariant: each instance ends normally, with each activity and each result once in its history, even if
 /// its sidecar is killed between any of its steps.
 #[tokio::test(flavor = "multi_thread")]
-async fn chains_outlive_sidecars_that_are_killed() {
+async fn chains_survive_sidecar_kills() {
     const KILLS: u64 = 6;
     let world = World::new().await;
     let tasks = Arc::new(chain(Tasks::default()));

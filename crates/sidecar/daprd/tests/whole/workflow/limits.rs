@@ -30,7 +30,7 @@ async fn keys(port: u16) -> u64 {
 /// Invariant: a step larger than a transaction completes like any other, each activity runs once, and a purge
 /// leaves nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fan_out_that_is_larger_than_a_transaction_of_etcd_ends_and_is_purged() {
+async fn completes_fan_out_above_etcd_transaction() {
     let Some(etcd) = Etcd::start() else { return };
     let endpoint = etcd.endpoint();
     let port = endpoint.rsplit_once(':').unwrap().1.parse().unwrap();

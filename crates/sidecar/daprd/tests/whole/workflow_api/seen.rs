@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn work_that_a_worker_leaves_goes_to_another() {
+async fn reassigns_work_of_lost_worker() {
     let world = World::new().await;
     let node = world.sidecar().await;
     let mut first = Worker::connect(&node).await;
@@ -29,7 +29,7 @@ async fn work_that_a_worker_leaves_goes_to_another() {
 
 /// HTTP clients with the API token can read instances and their histories.
 #[tokio::test]
-async fn instances_and_their_histories_are_seen() {
+async fn serves_instances_and_histories() {
     let world = World::new().await;
     let node = world.plan().env("DAPR_API_TOKEN", "secret").start().await;
     let ask = async |target: &str| {
