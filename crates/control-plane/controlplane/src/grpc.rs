@@ -26,9 +26,9 @@ pub use written::{list, stream};
 
 const LOG: &str = "dapr.grpc";
 /// Timeout of the first byte of a plain text connection.
-const FIRST_BYTE: Duration = Duration::from_secs(10);
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Divisor of the process's file descriptors: connections may use one part of this many.
-const PART: usize = 2;
+const DESCRIPTORS_PART: usize = 2;
 /// Maximum size of request headers in bytes.
 const MAX_HEADER: u32 = 16 << 10;
 /// Maximum bytes of a response buffered before the client reads them.
@@ -78,7 +78,7 @@ pub async fn serve<S>(
         }
     };
     keep_alive(&server.listener);
-    let admission = Admission::new(limits.connections.within(descriptors() / PART));
+    let admission = Admission::new(limits.connections.within(descriptors() / DESCRIPTORS_PART));
     outrigger_accept::serve(server.listener, admission, drain, handle).await;
 }
 
@@ -103,7 +103,7 @@ where
 
 async fn says_something(stream: &TcpStream, drain: &CancellationToken) -> bool {
     let mut byte = [0];
-    let peek = tokio::time::timeout(FIRST_BYTE, stream.peek(&mut byte));
+    let peek = tokio::time::timeout(FIRST_BYTE_TIMEOUT, stream.peek(&mut byte));
     matches!(drain.run_until_cancelled(peek).await, Some(Ok(Ok(1..))))
 }
 

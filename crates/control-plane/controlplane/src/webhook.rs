@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use answer::{Answer, FREE, Unread, take};
+use answer::{Answer, UNCHARGED, Unread, take};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
@@ -28,9 +28,9 @@ use tokio_util::sync::CancellationToken;
 
 const LOG: &str = "dapr.webhook";
 /// Timeout of a request's head.
-const HEAD: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a request's body.
-const BODY: Duration = Duration::from_secs(20);
+const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of a request's head in bytes.
 const MAX_HEAD: usize = 64 << 10;
 /// Every HTTPS client supports it.
@@ -128,7 +128,7 @@ where
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD)
+            .header_read_timeout(HEAD_TIMEOUT)
             // A client may close its side after the request and still expects the response.
             .half_close(true)
             .max_buf_size(MAX_HEAD)
@@ -164,7 +164,7 @@ where
         permit: &Permit,
     ) -> Result<Response<Answer>, Refusal> {
         let (head, body) = request.into_parts();
-        let received = tokio::time::timeout(BODY, receive(body, self.limit, &self.budget)).await;
+        let received = tokio::time::timeout(BODY_TIMEOUT, receive(body, self.limit, &self.budget)).await;
         let (body, room) = received.unwrap_or(Err((
             StatusCode::REQUEST_TIMEOUT,
             "the body did not arrive in time",
@@ -195,9 +195,9 @@ async fn receive<B: Body<Data = Bytes> + Unpin>(
         if data.len() > limit - received.len() {
             return Err(LARGE);
         }
-        let before = received.len().saturating_sub(FREE);
+        let before = received.len().saturating_sub(UNCHARGED);
         received.extend_from_slice(&data);
-        let more = received.len().saturating_sub(FREE) - before;
+        let more = received.len().saturating_sub(UNCHARGED) - before;
         if more == 0 {
             continue;
         }

@@ -147,7 +147,7 @@ impl Injector {
         let metrics: Arc<Metrics> = Arc::clone(&self.reviewer.metrics);
         tasks.spawn(fine(self.renewal.run(stop.clone())));
         let anchors = self.identity.anchors().clone();
-        tasks.spawn(fine(registration::keep(
+        tasks.spawn(fine(registration::maintain(
             self.client,
             anchors,
             self.registered,

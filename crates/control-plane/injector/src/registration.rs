@@ -19,8 +19,8 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Writes the registration now, whenever the trust anchors change, and periodically. Ready once it was
 /// written.
-pub(crate) async fn keep(client: Client, anchors: TrustAnchors, ready: Part, stop: CancellationToken) {
-    let keep = async {
+pub(crate) async fn maintain(client: Client, anchors: TrustAnchors, ready: Part, stop: CancellationToken) {
+    let maintain = async {
         let mut changes = anchors.subscribe();
         // The registered bundle, as far as known.
         let mut registered = None;
@@ -56,7 +56,7 @@ pub(crate) async fn keep(client: Client, anchors: TrustAnchors, ready: Part, sto
             }
         }
     };
-    stop.run_until_cancelled(keep).await;
+    stop.run_until_cancelled(maintain).await;
 }
 
 async fn register(client: &Client, bundle: &str) -> Result<(), ApiError> {
@@ -115,7 +115,7 @@ mod tests {
         let pem = Authority::new("td", Algorithm::P256).root_pem();
         let anchors = TrustAnchors::new(TrustBundle::from_pem(pem.as_bytes()).unwrap());
         let (ready, stop) = (Health::default().part("webhook"), CancellationToken::new());
-        let keeping = tokio::spawn(keep(server.client(), anchors, ready, stop.clone()));
+        let keeping = tokio::spawn(maintain(server.client(), anchors, ready, stop.clone()));
         server.asked("PATCH", NAME, 1).await;
         assert_eq!(named(&server), Some(STANDARD.encode(&pem)));
         made(&server);

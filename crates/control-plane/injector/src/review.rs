@@ -31,12 +31,12 @@ const JSON: &str = "application/json";
 const VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
 
-/// Timeout of the list of components. The API server waits 10 s for a review, of which reading the
-/// Configuration takes a part, and this error must still reach the creator of the pod.
+/// Timeout of the list of components. The API server waits 10 s for a review. Reading the Configuration takes
+/// a part of that, and the error must still reach the pod's creator.
 const COMPONENTS_TIMEOUT: Duration = Duration::from_secs(6);
 /// Maximum number of concurrent reviews that list components or hold such a list, because reviews may come
 /// from other clients than the API server.
-const LISTS: usize = 16;
+const MAX_LISTS: usize = 16;
 
 /// Reviews pods.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(crate) struct Lists(Arc<Semaphore>);
 
 impl Default for Lists {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(LISTS)))
+        Self(Arc::new(Semaphore::new(MAX_LISTS)))
     }
 }
 
@@ -306,7 +306,9 @@ impl Reviewer {
         let turn = timeout_at(deadline, Arc::clone(&self.lists.0).acquire_owned()).await;
         // The semaphore is never closed.
         let Ok(Ok(turn)) = turn else {
-            return Err(late("too many concurrent reviews list components"));
+            return Err(late(
+                "too many concurrent reviews list components, no slot was free",
+            ));
         };
         let listed = self.client.all(Kind::COMPONENTS, Some(namespace), "");
         match timeout_at(deadline, listed).await {

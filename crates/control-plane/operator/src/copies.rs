@@ -12,7 +12,7 @@ use tonic::Status;
 use crate::resource::{Component, Configuration, HttpEndpoint, Resiliency, Resource, Subscription};
 
 /// How long a call waits for a collection that was not listed yet; sidecars wait for five seconds.
-const WAIT: Duration = Duration::from_secs(4);
+const LIST_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A copy of a collection.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl<T: Watched> Copy<T> {
     async fn answered(&self, enough: &[Progress]) -> Result<Progress, Status> {
         let mut progress = self.progress.clone();
         let waiting = progress.wait_for(|progress| enough.contains(progress));
-        match tokio::time::timeout(WAIT, waiting).await {
+        match tokio::time::timeout(LIST_TIMEOUT, waiting).await {
             Ok(Ok(progress)) => Ok(*progress),
             _ => Err(Status::unavailable(format!(
                 "the operator has not listed the {} of the cluster yet: retry later",

@@ -65,7 +65,7 @@ impl Watched for Conversion {
 
 /// Corrects the definition now, whenever the trust anchors change, and when it is installed again. Ready once
 /// it was correct.
-pub(crate) async fn keep(
+pub(crate) async fn maintain(
     client: Client,
     namespace: String,
     anchors: TrustAnchors,
@@ -84,7 +84,7 @@ pub(crate) async fn keep(
         corrected.notified().await;
         reflector.run(stop.clone()).await;
     };
-    let keep = async {
+    let maintain = async {
         let mut changes = anchors.subscribe();
         let mut dispute = CorrectionBackoff::default();
         loop {
@@ -110,7 +110,7 @@ pub(crate) async fn keep(
             }
         }
     };
-    stop.run_until_cancelled(Box::pin(async { tokio::join!(keep, follow) }))
+    stop.run_until_cancelled(Box::pin(async { tokio::join!(maintain, follow) }))
         .await;
 }
 
@@ -196,7 +196,7 @@ mod tests {
         let anchors = TrustAnchors::new(Authority::new("td", Algorithm::P256).bundle());
         let ready = Health::default().part("operator-webhook");
         let stop = CancellationToken::new();
-        let keeping = keep(
+        let keeping = maintain(
             server.client(),
             "dapr-system".to_owned(),
             anchors,

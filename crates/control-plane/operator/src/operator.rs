@@ -184,7 +184,7 @@ impl Operator {
         if let Some((server, ready)) = self.webhook {
             let (client, namespace) = (self.client.clone(), self.config.namespace.clone());
             let anchors = self.identity.anchors().clone();
-            tasks.spawn(fine(definition::keep(
+            tasks.spawn(fine(definition::maintain(
                 client,
                 namespace,
                 anchors,

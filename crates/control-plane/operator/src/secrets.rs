@@ -20,11 +20,11 @@ const STORE: &str = "kubernetes";
 /// How long a secret is cached for callers that accept its age.
 const CACHE_TTL: Duration = Duration::from_secs(10);
 /// How long a failure is cached, so that waiting callers do not retry one after another.
-const FAILURE_KEPT: Duration = Duration::from_secs(1);
+const FAILURE_TTL: Duration = Duration::from_secs(1);
 /// Maximum age of secrets at the start of a call: sidecars that start together request the same ones.
 const CALL_AGE: Duration = Duration::from_secs(1);
 /// Maximum number of cached secrets.
-const MAX_KEPT: usize = 4096;
+const MAX_CACHED: usize = 4096;
 
 /// Where a kind of resource refers to secrets.
 #[derive(Debug, Clone, Copy)]
@@ -173,7 +173,7 @@ struct CachedSecret {
 impl CachedSecret {
     fn is_kept(&self, now: Instant) -> bool {
         match self.answer.get() {
-            Some(Err((_, failed))) => now.duration_since(*failed) < FAILURE_KEPT,
+            Some(Err((_, failed))) => now.duration_since(*failed) < FAILURE_TTL,
             Some(Ok(_)) | None => now.duration_since(self.since) < CACHE_TTL,
         }
     }
@@ -277,7 +277,7 @@ impl Secrets {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         kept.retain(|_, kept| kept.is_kept(now));
-        if kept.len() >= MAX_KEPT {
+        if kept.len() >= MAX_CACHED {
             kept.clear();
         }
         let key = (namespace.to_owned(), name.to_owned());
@@ -427,7 +427,7 @@ mod tests {
             told.contains("dapr_operator_secret_read_failures_total 1"),
             "{told}"
         );
-        tokio::time::sleep(FAILURE_KEPT).await;
+        tokio::time::sleep(FAILURE_TTL).await;
         follow().await.unwrap_err();
         assert_eq!(server.requests("GET", SECRET).len(), 2);
         // A later call does not get the cached failure, because the secret may exist by then.

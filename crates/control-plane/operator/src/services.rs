@@ -1,8 +1,8 @@
 //! The services of apps, whose DNS names sidecars use to find each other.
 
 mod desired;
-mod known;
-mod made;
+mod existing;
+mod owners;
 mod queue;
 mod workload;
 
@@ -23,16 +23,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{Metrics, ServiceChange};
 use desired::{differs, reasons, service};
-use known::Workloads;
-use made::{Controller, Made};
+use existing::{Controller, ExistingService};
+use owners::Workloads;
 use queue::Queue;
 use workload::{Deployment, Owner, Rollout, StatefulSet, Workload};
 
 const LOG: &str = "dapr.operator.handlers";
 /// Maximum number of services reconciled concurrently.
-const AT_ONCE: usize = 100;
+const MAX_CONCURRENT: usize = 100;
 /// First pause after a failure; it doubles up to the maximum.
-const PAUSE: Duration = Duration::from_millis(500);
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const FULL_PAUSE: Duration = Duration::from_secs(30);
 /// How often a service is recreated at once if another writer changes it too, each within a minute of the
 /// last; then a pause applies.
@@ -77,8 +77,8 @@ fn jobs<K: Owner>(store: &Store<Workload<K>>) -> HashMap<Meta, Job<K>> {
 /// The job for a service that was deleted or changed. Of several workloads with one app id, the service's
 /// owner recreates it, so that they do not wait for each other. When the owner and its service are deleted,
 /// another workload creates the service.
-fn to_mend<K: Owner>(
-    change: &Change<Made>,
+fn job_for_service<K: Owner>(
+    change: &Change<ExistingService>,
     store: &Store<Workload<K>>,
     workloads: &Workloads,
 ) -> Option<(Meta, Job<K>)> {
@@ -86,9 +86,9 @@ fn to_mend<K: Owner>(
     if workloads.want(&known.controller, &change.meta) {
         let meta = known.owner::<K>(&change.meta.namespace)?;
         let workload = store.get(&meta.namespace, &meta.name)?;
-        let right = |made: &Arc<Made>| !differs(&made.fields(), &service(&meta, &workload));
-        let mend = !change.new.as_ref().is_some_and(right);
-        return mend.then(|| (meta, Job::new(workload)));
+        let right = |made: &Arc<ExistingService>| !differs(&made.fields(), &service(&meta, &workload));
+        let service_changed = !change.new.as_ref().is_some_and(right);
+        return service_changed.then(|| (meta, Job::new(workload)));
     }
     if change.new.is_some() {
         return None;
@@ -139,11 +139,11 @@ impl Conflicts {
 
 /// Pause before the next attempt.
 fn pause(failures: u32) -> Duration {
-    Backoff::new(PAUSE, FULL_PAUSE).after(failures.saturating_sub(1))
+    Backoff::new(FIRST_PAUSE, FULL_PAUSE).after(failures.saturating_sub(1))
 }
 
 /// Returns the workload after the pause.
-async fn rest(meta: Meta, pause: Duration) -> Meta {
+async fn after_pause(meta: Meta, pause: Duration) -> Meta {
     tokio::time::sleep(pause).await;
     meta
 }
@@ -161,7 +161,7 @@ pub(crate) struct Services {
 impl Services {
     /// Reconciles the services of all workloads until stopped.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let made = Reflector::<Made>::new(self.client.clone(), self.scope(made::SELECTOR));
+        let made = Reflector::<ExistingService>::new(self.client.clone(), self.scope(existing::SELECTOR));
         self.metrics.watches(&made.state());
         let there = (made.store(), made.progress());
         let (deployments, sets) = (self.reflector::<Deployment>(), self.reflector::<StatefulSet>());
@@ -197,7 +197,7 @@ impl Services {
         &self,
         reflector: Reflector<Workload<K>>,
         workloads: &Workloads,
-        made: &(Arc<Store<Made>>, watch::Receiver<Progress>),
+        made: &(Arc<Store<ExistingService>>, watch::Receiver<Progress>),
         stop: CancellationToken,
     ) {
         let (store, mut progress) = (reflector.store(), reflector.progress());
@@ -226,14 +226,14 @@ impl Services {
     async fn reconcile<K: Owner>(
         &self,
         store: Arc<Store<Workload<K>>>,
-        mut services: Receiver<Changes<Made>>,
+        mut services: Receiver<Changes<ExistingService>>,
         workloads: &Workloads,
     ) {
         let mut changes = store.follow();
         let mut queue = Queue::of(store);
         let (mut running, mut pauses) = (FuturesUnordered::new(), FuturesUnordered::new());
         loop {
-            while running.len() < AT_ONCE
+            while running.len() < MAX_CONCURRENT
                 && let Some((meta, job)) = queue.take()
             {
                 running.push(self.attempt(meta, job, workloads));
@@ -247,8 +247,8 @@ impl Services {
                 changes = services.recv() => match changes {
                     Ok(changes) => for change in changes.iter() {
                         self.count_deleted::<K>(change);
-                        if let Some((meta, pause)) = queue.mend(change, workloads) {
-                            pauses.push(rest(meta, pause));
+                        if let Some((meta, pause)) = queue.service_changed(change, workloads) {
+                            pauses.push(after_pause(meta, pause));
                         }
                     },
                     Err(RecvError::Lagged(_)) => queue.start_over(),
@@ -256,15 +256,15 @@ impl Services {
                 },
                 Some((meta, failed)) = running.next() => {
                     if let Some((meta, pause)) = queue.ended(meta, failed) {
-                        pauses.push(rest(meta, pause));
+                        pauses.push(after_pause(meta, pause));
                     }
                 }
-                Some(meta) = pauses.next() => queue.rested(meta),
+                Some(meta) = pauses.next() => queue.pause_ended(meta),
             }
         }
     }
 
-    fn count_deleted<K: Owner>(&self, change: &Change<Made>) {
+    fn count_deleted<K: Owner>(&self, change: &Change<ExistingService>) {
         if change.new.is_none()
             && let Some(gone) = change.old.as_ref().filter(|made| made.is_of::<K>())
         {

@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 
 const LOG: &str = "dapr.operator.watchdog";
 /// Interval of checks for a ready injector.
-const INJECTOR: Duration = Duration::from_secs(5);
+const INJECTOR_INTERVAL: Duration = Duration::from_secs(5);
 /// Selects the injector's deployment.
 const INJECTOR_LABEL: &str = "labelSelector=app%3Ddapr-sidecar-injector";
 
@@ -105,16 +105,16 @@ impl Watchdog {
         let looking = async {
             let mut limit = Limit::new(self.settings.per_minute);
             loop {
-                match self.look(&mut limit).await {
+                match self.check_pods(&mut limit).await {
                     Ok(true) => {}
                     Ok(false) => {
                         tracing::debug!(target: LOG, "the injector is not ready: delaying the check of pods");
-                        tokio::time::sleep(INJECTOR).await;
+                        tokio::time::sleep(INJECTOR_INTERVAL).await;
                         continue;
                     }
                     Err(error) => {
                         tracing::warn!(target: LOG, "cannot check pods for their sidecar: {error}");
-                        tokio::time::sleep(INJECTOR).await;
+                        tokio::time::sleep(INJECTOR_INTERVAL).await;
                         continue;
                     }
                 }
@@ -143,7 +143,7 @@ impl Watchdog {
 
     /// Checks all pods while an injector is ready. Returns whether one was ready until the end, which the
     /// rate limit may delay by an hour.
-    async fn look(&self, limit: &mut Limit) -> Result<bool, ApiError> {
+    async fn check_pods(&self, limit: &mut Limit) -> Result<bool, ApiError> {
         if !self.is_injecting().await? {
             return Ok(false);
         }
@@ -175,7 +175,7 @@ impl Watchdog {
                 }
                 Verdict::Delete => {
                     limit.wait().await;
-                    if ready.elapsed() >= INJECTOR {
+                    if ready.elapsed() >= INJECTOR_INTERVAL {
                         if !self.is_injecting().await? {
                             return Ok(false);
                         }
@@ -283,11 +283,11 @@ mod tests {
             control_plane: "s".to_owned(),
         };
         let mut limit = Limit::new(None);
-        assert!(!watchdog.look(&mut limit).await.unwrap(), "no injector");
+        assert!(!watchdog.check_pods(&mut limit).await.unwrap(), "no injector");
         assert!(server.object(&at("lacks")).is_some());
         let injector = json!({"metadata": {"name": "i", "namespace": "s"}, "status": {"readyReplicas": 1}});
         server.put("/apis/apps/v1/namespaces/s/deployments/i", injector);
-        assert!(watchdog.look(&mut limit).await.unwrap());
+        assert!(watchdog.check_pods(&mut limit).await.unwrap());
         assert!(server.object(&at("lacks")).is_none());
         let told = watchdog.metrics.render();
         assert!(
@@ -329,11 +329,11 @@ mod tests {
             server.asked("DELETE", "/pods/", 1).await;
             server.put(address, injector(0));
         };
-        let (looked, ()) = tokio::join!(watchdog.look(&mut limit), leaving);
+        let (looked, ()) = tokio::join!(watchdog.check_pods(&mut limit), leaving);
         assert!(!looked.unwrap(), "it was ready only at the beginning");
         assert_eq!(server.requests("DELETE", "/pods/").len(), 1);
         server.put(address, injector(1));
-        assert!(watchdog.look(&mut limit).await.unwrap());
+        assert!(watchdog.check_pods(&mut limit).await.unwrap());
         assert_eq!(server.requests("DELETE", "/pods/").len(), 3);
     }
 

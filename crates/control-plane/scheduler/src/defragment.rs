@@ -57,7 +57,7 @@ impl Defragment {
         let mut room = full::SpaceRecovery::new(self.quota, pace.every);
         loop {
             let wait = next.saturating_duration_since(Instant::now()).min(pace.alarm);
-            let look = async {
+            let defragment_unused = async {
                 tokio::time::sleep(wait).await;
                 let status = self.status().await?;
                 if status
@@ -69,12 +69,12 @@ impl Defragment {
                 }
                 room.clear();
                 if Instant::now() >= next {
-                    self.look(&status).await?;
+                    self.defragment_unused(&status).await?;
                     next = Instant::now() + pace.every;
                 }
                 Ok(())
             };
-            match stop.run_until_cancelled(look).await {
+            match stop.run_until_cancelled(defragment_unused).await {
                 None => return,
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
@@ -94,7 +94,7 @@ impl Defragment {
     }
 
     /// Defragments the file if enough of it is unused.
-    async fn look(&self, before: &StatusResponse) -> Result<(), StorageError> {
+    async fn defragment_unused(&self, before: &StatusResponse) -> Result<(), StorageError> {
         if before.db_size < before.db_size_in_use.saturating_mul(MIN_RATIO) {
             return Ok(());
         }

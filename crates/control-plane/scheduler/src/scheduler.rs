@@ -60,7 +60,7 @@ const GRPC: ServerLimits = ServerLimits {
 /// Maximum size of a request in bytes: a job with its payload.
 const MAX_REQUEST: usize = 16 << 20;
 /// Deadline at shutdown for storing the last answers.
-const CLOSE: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A scheduler with its ports bound and its store open, ready to run.
 pub struct Scheduler {
@@ -313,7 +313,10 @@ impl Scheduler {
         let metrics = self.metrics;
         let render = move || metrics.render();
         let outcome = self.monitoring.supervise(tasks, &stop, render).await;
-        if tokio::time::timeout(CLOSE, self.storage.close()).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.storage.close())
+            .await
+            .is_err()
+        {
             tracing::warn!(
                 target: LOG,
                 "the store did not close in time: recent triggers may be repeated"

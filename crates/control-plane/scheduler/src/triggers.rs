@@ -30,7 +30,7 @@ const MAX_UNSTORED: usize = 16_384;
 const WARN_EVERY: Duration = Duration::from_secs(60);
 /// How long apps have to answer triggers in flight at shutdown. Shorter than the shutdown time of
 /// connections.
-const DRAIN: Duration = Duration::from_secs(3);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum number of messages taken before the engine acts.
 const BATCH: usize = 256;
 
@@ -239,7 +239,7 @@ impl Driver {
 
     /// Stops sending triggers and waits for those in flight.
     fn end(&mut self) {
-        self.ends = Some(Instant::now() + DRAIN);
+        self.ends = Some(Instant::now() + DRAIN_TIMEOUT);
         self.engine.pause_dispatch();
         // Triggers that a sidecar has not read yet are dropped too.
         self.revoked.cancel();
@@ -255,7 +255,7 @@ impl Driver {
             tracing::info!(
                 target: LOG,
                 "apps did not answer within {} s: their triggers will be repeated",
-                DRAIN.as_secs()
+                DRAIN_TIMEOUT.as_secs()
             );
         }
         is_late

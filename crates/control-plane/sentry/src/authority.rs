@@ -38,7 +38,7 @@ pub(crate) struct Authority {
 
 impl Authority {
     /// The CA that signs sentry's own certificates.
-    pub(crate) fn shown(&self, now: OffsetDateTime) -> &X509Authority {
+    pub(crate) fn presented(&self, now: OffsetDateTime) -> &X509Authority {
         let is_shown = |before: &&X509Authority| self.terms.shows_previous(before.not_after(), now);
         self.previous.as_ref().filter(is_shown).unwrap_or(&self.x509)
     }
@@ -251,7 +251,7 @@ fn log_advance(advanced: &Advanced, settled: bool) {
         tracing::info!(target: LOG, "rotation of the CA: {status}");
     } else if !advanced.changed.is_empty() {
         tracing::warn!(target: LOG, "repaired the files of the CA, which did not match its rotation. {status}");
-    } else if advanced.left && !settled {
+    } else if advanced.mismatched && !settled {
         tracing::warn!(
             target: LOG,
             "the files of the CA do not match its rotation and are used unchanged because of --ca-rotation=off: \

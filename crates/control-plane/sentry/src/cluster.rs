@@ -192,7 +192,7 @@ impl Bundle {
             let secret = self.read(Kind::SECRETS, "Secret").await?;
             let map = map?;
             let loaded = self.interpret(&secret, &map, in_use)?;
-            match self.keep(&secret, &map, &loaded.0, loaded.1).await {
+            match self.store(&secret, &map, &loaded.0, loaded.1).await {
                 Ok(()) => return Ok(loaded),
                 Err(ClusterError::Bundle {
                     cause: ApiError::Conflict(_),
@@ -253,7 +253,7 @@ impl Bundle {
     }
 
     /// Writes changes to the Secret, and public files to the ConfigMap.
-    async fn keep(
+    async fn store(
         &self,
         secret: &Value,
         map: &Value,

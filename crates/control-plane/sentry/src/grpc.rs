@@ -21,10 +21,10 @@ use crate::{
 /// Maximum size of a request in bytes. A CSR and a token have a few KiB.
 const MAX_MESSAGE: usize = 256 << 10;
 /// Timeout of a call, from its headers to its response.
-const CALL: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Divisor of the process's file descriptors: connections may use one part of this many.
-const PART: usize = 2;
+const DESCRIPTORS_PART: usize = 2;
 
 /// Serves the CA until stopped.
 pub(crate) async fn serve(
@@ -53,7 +53,7 @@ pub(crate) async fn serve(
     keep_alive(&server.listener);
     outrigger_accept::serve(
         server.listener,
-        Admission::new(limits.within(descriptors() / PART)),
+        Admission::new(limits.within(descriptors() / DESCRIPTORS_PART)),
         drain,
         handle,
     )
@@ -70,7 +70,7 @@ async fn call(
         return Ok(Status::resource_exhausted(TOO_MANY_CALLS).into_http());
     };
     request.extensions_mut().insert(lifetime);
-    match tokio::time::timeout(CALL, service.oneshot(request)).await {
+    match tokio::time::timeout(CALL_TIMEOUT, service.oneshot(request)).await {
         Ok(answered) => answered,
         Err(_) => Ok(Status::deadline_exceeded("the request did not arrive in time").into_http()),
     }

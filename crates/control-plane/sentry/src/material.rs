@@ -170,7 +170,7 @@ pub enum MaterialError {
     #[error(
         "{} is missing while other files of the CA exist: replacing them would invalidate all certificates that they \
          signed. Either restore it from a backup, or move all of them away ({}) to start with a new CA",
-        missing.display(), shown(found)
+        missing.display(), joined(found)
     )]
     Incomplete {
         /// The missing file.
@@ -181,7 +181,7 @@ pub enum MaterialError {
     /// Files that were loaded at start are missing now.
     #[error(
         "{} no longer exist: restore them from a backup, or restart sentry with a new CA (no process trusts it yet)",
-        shown(missing)
+        joined(missing)
     )]
     Gone {
         /// The missing files.
@@ -189,7 +189,7 @@ pub enum MaterialError {
     },
 }
 
-fn shown(paths: &[PathBuf]) -> String {
+fn joined(paths: &[PathBuf]) -> String {
     let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     paths.join(", ")
 }

@@ -138,13 +138,15 @@ impl OwnCertificate {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
         let public_key = rcgen::PublicKeyData::subject_public_key_info(&key);
         let authority = self.authority.load();
-        let issued = authority.shown(OffsetDateTime::now_utc()).sign(&x509::Request {
-            public_key: &public_key,
-            id: &self.id,
-            dns: &[],
-            ttl: self.ttl,
-            skew: self.skew,
-        })?;
+        let issued = authority
+            .presented(OffsetDateTime::now_utc())
+            .sign(&x509::Request {
+                public_key: &public_key,
+                id: &self.id,
+                dns: &[],
+                ttl: self.ttl,
+                skew: self.skew,
+            })?;
         let signer = rustls::crypto::aws_lc_rs::sign::any_supported_type(&PrivateKeyDer::Pkcs8(key.into()))?;
         Ok((CertifiedKey::new(issued.chain.clone(), signer), issued))
     }

@@ -17,7 +17,7 @@ const LOG: &str = "dapr.sentry";
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Maximum number of consecutive rotation steps: one step and its confirmation.
-const STEPS: usize = 4;
+const MAX_STEPS: usize = 4;
 
 /// Replaces the authority in use.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct Reloader {
     pub oidc: Option<Arc<OidcTls>>,
     pub metrics: Arc<Metrics>,
     /// Interval of reloads without a change, for steps of the rotation and writes of other replicas.
-    pub look: Duration,
+    pub poll_interval: Duration,
 }
 
 impl Reloader {
@@ -45,7 +45,7 @@ impl Reloader {
                 tokio::select! {
                     () = drain.cancelled() => return,
                     () = &mut settled => break,
-                    () = tokio::time::sleep(self.look) => {}
+                    () = tokio::time::sleep(self.poll_interval) => {}
                 }
             }
             tracing::warn!(target: LOG, "Issuer credentials changed; reloading");
@@ -59,11 +59,11 @@ impl Reloader {
     }
 
     async fn reload_authority(&self) {
-        for _ in 0..STEPS {
+        for _ in 0..MAX_STEPS {
             let in_use = self.authority.load_full();
             let (authority, written) = match self.source.reload(&in_use).await {
                 Ok(reloaded) => reloaded,
-                Err(error) => return keep(&chain(&error)),
+                Err(error) => return log_kept_authority(&chain(&error)),
             };
             self.put(&in_use, authority);
             if !written {
@@ -91,6 +91,6 @@ impl Reloader {
     }
 }
 
-fn keep(reason: &str) {
+fn log_kept_authority(reason: &str) {
     tracing::error!(target: LOG, "keeping the CA certificates and keys in use: {reason}");
 }

@@ -27,7 +27,7 @@ use crate::x509::GenerateError;
 
 use record::{Record, chain_life};
 
-/// The next CA is announced when one part in this many of a CA's lifetime is left.
+/// The next CA is announced when a third of a CA's lifetime is left.
 const LEAD_PART: i32 = 3;
 /// The same as a number of steps, for long-lived certificates.
 const LEAD_STEPS: i32 = 8;
@@ -158,7 +158,7 @@ impl Terms {
     }
 
     /// Interval of checks for due steps and for writes of other replicas.
-    pub(crate) fn look(self) -> std::time::Duration {
+    pub(crate) fn poll_interval(self) -> std::time::Duration {
         let step = std::time::Duration::try_from(self.step).unwrap_or_default();
         (step / POLLS_PER_STEP).clamp(POLL_INTERVAL.0, POLL_INTERVAL.1)
     }
@@ -254,7 +254,7 @@ pub(crate) struct Advanced {
     /// Changed files in write order. After a crash between any two, the rest can be restored.
     pub changed: Vec<File>,
     /// Whether the files do not match the record and were not repaired, because rotation is off.
-    pub left: bool,
+    pub mismatched: bool,
 }
 
 impl Rotation {
@@ -284,9 +284,9 @@ impl Rotation {
         };
         if self.mode == RotationMode::Off && due.is_none() {
             // An operator turned rotation off, then put these files in place.
-            let left = !record.clone().repair(&mut contents.clone()).is_empty();
+            let mismatched = !record.clone().repair(&mut contents.clone()).is_empty();
             return Ok(Advanced {
-                left,
+                mismatched,
                 ..Advanced::idle(status)
             });
         }
@@ -314,7 +314,7 @@ impl Rotation {
             status,
             step,
             changed,
-            left: false,
+            mismatched: false,
         })
     }
 
@@ -356,7 +356,7 @@ impl Advanced {
             status,
             step: None,
             changed: Vec::new(),
-            left: false,
+            mismatched: false,
         }
     }
 }

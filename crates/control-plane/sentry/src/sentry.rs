@@ -125,7 +125,7 @@ impl Sentry {
             own: own.clone(),
             oidc: oidc.as_ref().and_then(|oidc| oidc.tls.clone()),
             metrics: metrics.clone(),
-            look: Terms::new(settings.workload_ttl, settings.skew).look(),
+            poll_interval: Terms::new(settings.workload_ttl, settings.skew).poll_interval(),
         };
         Ok(Self {
             watch: FolderWatch::new(watched(&config))?,

@@ -23,15 +23,15 @@ use tonic::body::Body;
 use super::{LOG, SEND_BUFFER};
 
 /// Deadline of the first call on a connection.
-const FIRST_CALL: Duration = Duration::from_secs(20);
+const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(20);
 /// Idle time after which a connection is closed gracefully.
-const IDLE: Duration = Duration::from_secs(600);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a client may leave the response to a single request unread.
-const UNREAD: Duration = Duration::from_secs(300);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval of checks for unread responses.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum bytes of incomplete requests per connection.
-const UNFINISHED: usize = 64 << 20;
+const MAX_UNFINISHED_PER_CONNECTION: usize = 64 << 20;
 /// Maximum bytes of incomplete requests of the process.
 const MAX_UNFINISHED: usize = 512 << 20;
 
@@ -134,14 +134,14 @@ impl Calls {
     /// Counts calls in flight against `calls`.
     fn within(calls: &'static SharedLimit) -> Arc<Self> {
         let bounds = Bounds {
-            connection: UNFINISHED,
+            connection: MAX_UNFINISHED_PER_CONNECTION,
             process: MAX_UNFINISHED,
         };
         Arc::new(Self {
             state: Mutex::new(State {
                 open: 0,
                 open_streams: OpenStreams::new(Some(calls)),
-                idle: (Instant::now(), FIRST_CALL),
+                idle: (Instant::now(), FIRST_CALL_TIMEOUT),
                 waiting: HashMap::new(),
                 next: 0,
             }),
@@ -179,13 +179,13 @@ impl Calls {
             let now = Instant::now();
             let next = {
                 let mut state = self.state();
-                if !state.give_up(now) {
+                if !state.abort_unread(now) {
                     return CloseReason::Unread;
                 }
                 let (since, limit) = state.idle;
                 match state.open {
                     0 if now.duration_since(since) < limit => since + limit,
-                    0 if limit == FIRST_CALL => return CloseReason::NoCall,
+                    0 if limit == FIRST_CALL_TIMEOUT => return CloseReason::NoCall,
                     0 => return CloseReason::Idle,
                     _ => now + POLL_INTERVAL,
                 }
@@ -203,8 +203,8 @@ impl State {
 
     /// Aborts the calls whose clients do not read their responses. Returns false if the connection must be
     /// closed instead: it has no other calls, or a call cannot be aborted.
-    fn give_up(&mut self, now: Instant) -> bool {
-        let is_read = |waiting: &Waiting| now.duration_since(waiting.since) < UNREAD;
+    fn abort_unread(&mut self, now: Instant) -> bool {
+        let is_read = |waiting: &Waiting| now.duration_since(waiting.since) < UNREAD_TIMEOUT;
         let unread = self.waiting.values().filter(|waiting| !is_read(waiting)).count();
         if unread > 0 && unread == self.open {
             return false;
@@ -282,7 +282,7 @@ impl Drop for Call {
         let open = state.open - 1;
         state.set_open(open);
         if state.open == 0 {
-            state.idle = (Instant::now(), IDLE);
+            state.idle = (Instant::now(), IDLE_TIMEOUT);
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Bytes of a request or response that are not charged, so that small ones are served even if others exhaust
 /// the budget.
-pub(super) const FREE: usize = 64 << 10;
+pub(super) const UNCHARGED: usize = 64 << 10;
 /// Deadline for reading a response; the API server waits no longer.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes copied to a connection at once, which bounds how much of the response the connection holds.
@@ -33,7 +33,7 @@ impl Answer {
         room: Option<OwnedSemaphorePermit>,
         budget: &Arc<Semaphore>,
     ) -> Option<Self> {
-        let wanted = bytes.len().saturating_sub(FREE);
+        let wanted = bytes.len().saturating_sub(UNCHARGED);
         let room = match (wanted, room) {
             (0, _) => None,
             (_, None) => Some(take(budget, wanted)?),
@@ -137,7 +137,7 @@ mod tests {
     #[tokio::test]
     async fn response_holds_budget_until_sent() {
         let budget = Arc::new(Semaphore::new(10));
-        let bytes = |more: usize| Bytes::from(vec![b'x'; FREE + more]);
+        let bytes = |more: usize| Bytes::from(vec![b'x'; UNCHARGED + more]);
         let smaller = Answer::new(bytes(2), take(&budget, 6), &budget).unwrap();
         assert_eq!(budget.available_permits(), 8);
         let larger = Answer::new(bytes(8), take(&budget, 6), &budget).unwrap();

@@ -11,10 +11,10 @@ use super::*;
 #[tokio::test]
 async fn limits_bytes_of_bodies_in_flight() {
     let budget = Arc::new(Semaphore::new(10));
-    let body = |more: usize| Full::new(Bytes::from(vec![b'x'; FREE + more]));
-    let limit = FREE + 8;
+    let body = |more: usize| Full::new(Bytes::from(vec![b'x'; UNCHARGED + more]));
+    let limit = UNCHARGED + 8;
     let (first, taken) = receive(body(6), limit, &budget).await.unwrap();
-    assert_eq!(first.len(), FREE + 6);
+    assert_eq!(first.len(), UNCHARGED + 6);
     let refused = receive(body(6), limit, &budget).await.unwrap_err();
     assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
     assert!(
@@ -95,7 +95,7 @@ async fn slow_reader_releases_budget() {
     let begun = tokio::time::Instant::now();
     let mut piece = [0; 100];
     assert!(client.read(&mut piece).await.unwrap() > 0);
-    assert_eq!(budget.available_permits(), FREE, "the answer keeps its room");
+    assert_eq!(budget.available_permits(), UNCHARGED, "the answer keeps its room");
     while client.read(&mut piece).await.unwrap_or(0) > 0 {
         assert!(begun.elapsed() < Duration::from_secs(60), "it goes on");
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -113,7 +113,7 @@ async fn unread_response_releases_budget() {
     let (mut client, budget) = client(1 << 20);
     client.write_all(ASKED).await.unwrap();
     tokio::time::sleep(Duration::from_secs(20)).await;
-    assert_eq!(budget.available_permits(), FREE);
+    assert_eq!(budget.available_permits(), UNCHARGED);
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(budget.available_permits(), 1 << 20);
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use outrigger_kube::{Change, Meta, Store};
 use tokio::time::Instant;
 
-use super::known::Workloads;
-use super::made::Made;
+use super::existing::ExistingService;
+use super::owners::Workloads;
 use super::workload::{Owner, Workload};
-use super::{Conflicts, Job, jobs, to_mend};
+use super::{Conflicts, Job, job_for_service, jobs};
 
 /// Workloads of a kind whose services are to be reconciled.
 pub(super) struct Queue<K> {
@@ -18,7 +18,7 @@ pub(super) struct Queue<K> {
     /// Ready to be tried.
     waiting: HashMap<Meta, Job<K>>,
     /// To be tried after a pause.
-    resting: HashMap<Meta, Job<K>>,
+    paused: HashMap<Meta, Job<K>>,
     /// In progress; at most one attempt per workload.
     busy: HashSet<Meta>,
     conflicts: Conflicts,
@@ -29,7 +29,7 @@ impl<K: Owner> Queue<K> {
     pub(super) fn of(store: Arc<Store<Workload<K>>>) -> Self {
         Self {
             waiting: jobs(&store),
-            resting: HashMap::new(),
+            paused: HashMap::new(),
             busy: HashSet::new(),
             conflicts: Conflicts::default(),
             store,
@@ -38,7 +38,7 @@ impl<K: Owner> Queue<K> {
 
     /// Queues all workloads again, because changes were lost.
     pub(super) fn start_over(&mut self) {
-        self.resting.clear();
+        self.paused.clear();
         self.waiting = jobs(&self.store);
     }
 
@@ -53,7 +53,7 @@ impl<K: Owner> Queue<K> {
 
     /// Handles a changed workload. Services of deleted ones are garbage collected by the cluster.
     pub(super) fn changed(&mut self, change: &Change<Workload<K>>) {
-        self.resting.remove(&change.meta);
+        self.paused.remove(&change.meta);
         match &change.new {
             Some(workload) => {
                 let job = Job::new(Arc::clone(workload));
@@ -67,14 +67,18 @@ impl<K: Owner> Queue<K> {
 
     /// Handles a changed service. Returns a workload and its pause if the service is not to be recreated at
     /// once.
-    pub(super) fn mend(&mut self, change: &Change<Made>, workloads: &Workloads) -> Option<(Meta, Duration)> {
-        let (meta, job) = to_mend(change, &self.store, workloads)?;
+    pub(super) fn service_changed(
+        &mut self,
+        change: &Change<ExistingService>,
+        workloads: &Workloads,
+    ) -> Option<(Meta, Duration)> {
+        let (meta, job) = job_for_service(change, &self.store, workloads)?;
         let Some(pause) = self.conflicts.pause(&meta, Instant::now()) else {
-            self.resting.remove(&meta);
+            self.paused.remove(&meta);
             self.waiting.insert(meta, job);
             return None;
         };
-        self.resting.insert(meta.clone(), job);
+        self.paused.insert(meta.clone(), job);
         Some((meta, pause))
     }
 
@@ -91,13 +95,13 @@ impl<K: Owner> Queue<K> {
         if !Arc::ptr_eq(&now, &job.workload) || self.waiting.contains_key(&meta) {
             return None;
         }
-        self.resting.insert(meta.clone(), job);
+        self.paused.insert(meta.clone(), job);
         Some((meta, pause))
     }
 
     /// Handles the end of a pause.
-    pub(super) fn rested(&mut self, meta: Meta) {
-        if let Some(job) = self.resting.remove(&meta) {
+    pub(super) fn pause_ended(&mut self, meta: Meta) {
+        if let Some(job) = self.paused.remove(&meta) {
             self.waiting.insert(meta, job);
         }
     }

@@ -474,7 +474,7 @@ fn only_owner_recreates_shared_service() {
         service(&meta, &workload)
     };
     let meta = Meta::of(&service);
-    let made = Made::read(&meta, service).unwrap().unwrap();
+    let made = ExistingService::read(&meta, service).unwrap().unwrap();
     assert_eq!(made.owner::<Deployment>("ns").unwrap().name, "second");
     assert_eq!(made.owner::<StatefulSet>("ns"), None);
 }

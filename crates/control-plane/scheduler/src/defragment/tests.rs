@@ -49,7 +49,7 @@ async fn defragments_after_deletions() {
         full = status(&client).await;
     }
     // All of it is in use, so it is not defragmented.
-    client.look(&full).await.unwrap();
+    client.defragment_unused(&full).await.unwrap();
     assert!(status(&client).await.db_size >= full.db_size, "{full:?}");
 
     let all = DeleteRangeRequest {

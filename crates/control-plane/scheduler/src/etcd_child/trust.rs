@@ -1,5 +1,5 @@
-//! Restarts etcd when the trusted root certificates change. etcd reads them only at its start, so a member
-//! with the old roots would refuse all peers once their certificates come from the new CA.
+//! Restarts etcd when the trusted root certificates change. etcd reads them only at its start. A member with
+//! the old roots would refuse all peers once their certificates come from the new CA.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

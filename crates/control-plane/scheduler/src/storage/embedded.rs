@@ -27,12 +27,12 @@ use writer::{Write, Writer, failure};
 use super::pair::{counter_key, job_key};
 use super::{Advance, CHANGES, Change, JOBS, JobRef, Named, OpenError, Scheduled, Storage, StorageError};
 
-/// Capacity of the write queue.
-const WRITES: usize = 1024;
-/// Capacity of the queue of reads.
-const READS: usize = 256;
-/// Capacity of the queue of lists; each may be large.
-const LISTS: usize = 4;
+/// Maximum number of writing calls in progress; further ones wait.
+const MAX_WRITES: usize = 1024;
+/// Maximum number of reading calls in progress.
+const MAX_READS: usize = 256;
+/// Maximum number of lists in progress; each may be large.
+const MAX_LISTS: usize = 4;
 
 /// Attempts to delete when the disk is full.
 const ATTEMPTS: usize = 8;
@@ -89,7 +89,7 @@ impl Embedded {
         start(
             "store-write",
             Box::new(move || {
-                if tell_jobs(&connection, &changes) {
+                if send_jobs(&connection, &changes) {
                     let late = HashMap::new();
                     let writer = Writer {
                         connection,
@@ -105,9 +105,9 @@ impl Embedded {
             writes,
             reads,
             lists,
-            writing: Semaphore::new(WRITES),
-            reading: Semaphore::new(READS),
-            listing: Semaphore::new(LISTS),
+            writing: Semaphore::new(MAX_WRITES),
+            reading: Semaphore::new(MAX_READS),
+            listing: Semaphore::new(MAX_LISTS),
             _lock: lock,
         };
         Ok((Arc::new(embedded), received))
@@ -185,7 +185,7 @@ async fn ask<T: Send + 'static>(
 }
 
 /// Sends all jobs; `false` if the receiver is gone.
-fn tell_jobs(connection: &Connection, changes: &mpsc::Sender<Change>) -> bool {
+fn send_jobs(connection: &Connection, changes: &mpsc::Sender<Change>) -> bool {
     let loaded = pairs::load(connection, |name, modified, job, counter| {
         let put = Change::Put {
             name,

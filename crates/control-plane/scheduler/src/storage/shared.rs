@@ -35,7 +35,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Backoff between attempts.
 const PAUSES: Backoff = Backoff::new(FIRST_PAUSE, Duration::from_secs(1));
 /// Maximum number of concurrent lists; each may be large.
-const LISTS: usize = 4;
+const MAX_LISTS: usize = 4;
 
 /// The identity of this scheduler among those that share the store.
 pub(crate) struct SelfMember {
@@ -86,7 +86,7 @@ impl SharedStorage {
             backend,
             advances,
             until,
-            listing: tokio::sync::Semaphore::new(LISTS),
+            listing: tokio::sync::Semaphore::new(MAX_LISTS),
             stop,
             tasks: std::sync::Mutex::new(vec![tokio::spawn(membership.run()), writing]),
         };

@@ -145,7 +145,9 @@ fn replaces_expired_own_ca_at_start() {
     let record = Rotation::begin(&old.issuer);
     source.paths.replace(File::Rotation, &record).unwrap();
     let (authority, written) = source.load_or_generate().unwrap();
-    assert!(written && authority.shown(OffsetDateTime::now_utc()).not_after() > OffsetDateTime::now_utc());
+    assert!(
+        written && authority.presented(OffsetDateTime::now_utc()).not_after() > OffsetDateTime::now_utc()
+    );
     assert_ne!(std::fs::read(&source.paths.issuer).unwrap(), old.issuer);
     assert!(!source.load_or_generate().unwrap().1, "once");
 }

@@ -297,18 +297,18 @@ fn off_keeps_restored_issuer() {
     }
     let advanced = off.advance(&mut contents, now, true).unwrap();
     assert_eq!(
-        (advanced.step, advanced.left),
+        (advanced.step, advanced.mismatched),
         (Some(RotationStep::Confirm), false)
     );
     let advanced = off.advance(&mut contents, now, true).unwrap();
-    assert!(advanced.step.is_none() && advanced.changed.is_empty() && !advanced.left);
+    assert!(advanced.step.is_none() && advanced.changed.is_empty() && !advanced.mismatched);
     for file in [File::Root, File::Issuer, File::IssuerKey] {
         contents.set(file, old.get(file).unwrap().to_vec());
     }
     let before = contents.clone();
     let advanced = off.advance(&mut contents, now, false).unwrap();
     assert!(advanced.changed.is_empty() && contents == before);
-    assert!(advanced.left, "it is warned of");
+    assert!(advanced.mismatched, "it is warned of");
     // An overwritten record restores nothing in any mode.
     contents.set(File::Rotation, b"{}".to_vec());
     let advanced = own.advance(&mut contents, now, false).unwrap();

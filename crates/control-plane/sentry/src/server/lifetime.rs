@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep_until};
 use super::owner;
 
 /// Deadline for obtaining a certificate, regardless of other calls.
-const UNAUTHENTICATED: Duration = Duration::from_secs(30);
+const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(30);
 /// After a certificate was issued: an idle connection is closed after this time.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Serializes lookups of a connection's owner.
 static LOOKUPS: Semaphore = Semaphore::const_new(1);
@@ -118,10 +118,10 @@ impl Lifetime {
     fn end(&self, now: Instant) -> Instant {
         let used = self.used();
         match (used.authenticated, used.calls) {
-            (false, _) => self.begun + UNAUTHENTICATED,
-            (true, 0) => used.last + IDLE,
+            (false, _) => self.begun + UNAUTHENTICATED_TIMEOUT,
+            (true, 0) => used.last + IDLE_TIMEOUT,
             // Calls have their own timeout.
-            (true, _) => now + IDLE,
+            (true, _) => now + IDLE_TIMEOUT,
         }
     }
 
@@ -187,7 +187,10 @@ mod tests {
         lifetime.expired().await;
         asking.abort();
         let lasted = begun.elapsed();
-        assert!(lasted <= UNAUTHENTICATED + Duration::from_secs(1), "{lasted:?}");
+        assert!(
+            lasted <= UNAUTHENTICATED_TIMEOUT + Duration::from_secs(1),
+            "{lasted:?}"
+        );
     }
 
     #[tokio::test]
@@ -197,14 +200,14 @@ mod tests {
         lifetime.authenticated();
         let call = lifetime.call();
         assert!(
-            tokio::time::timeout(UNAUTHENTICATED * 20, lifetime.expired())
+            tokio::time::timeout(UNAUTHENTICATED_TIMEOUT * 20, lifetime.expired())
                 .await
                 .is_err()
         );
         drop(call);
         let ended = Instant::now();
         lifetime.expired().await;
-        assert!(ended.elapsed() >= IDLE);
+        assert!(ended.elapsed() >= IDLE_TIMEOUT);
     }
 
     #[tokio::test]

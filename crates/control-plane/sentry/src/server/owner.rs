@@ -37,7 +37,7 @@ mod table {
         let (from_ip, to_ip) = (from.ip().to_canonical(), to.ip().to_canonical());
         let ports = (from.port(), to.port());
         if let (IpAddr::V4(from), IpAddr::V4(to)) = (from_ip, to_ip) {
-            let found = look(
+            let found = find_owner(
                 "/proc/net/tcp",
                 written(&from.octets(), ports.0),
                 written(&to.octets(), ports.1),
@@ -51,7 +51,7 @@ mod table {
             IpAddr::V6(ip) => ip,
         };
         let (from, to) = (six(from_ip).octets(), six(to_ip).octets());
-        look("/proc/net/tcp6", written(&from, ports.0), written(&to, ports.1))
+        find_owner("/proc/net/tcp6", written(&from, ports.0), written(&to, ports.1))
     }
 
     /// An end of a connection as in the table: 4-byte words in native byte order.
@@ -64,7 +64,7 @@ mod table {
         text
     }
 
-    fn look(table: &str, from: String, to: String) -> io::Result<Option<u32>> {
+    fn find_owner(table: &str, from: String, to: String) -> io::Result<Option<u32>> {
         let file = match File::open(table) {
             // The system has no IPv6.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -26,8 +26,8 @@ const PARTS: [&str; 5] = ["operator", "placement", "injector", "sentry", "schedu
 /// Maximum length of a token in bytes.
 const MAX_TOKEN: usize = 64 << 10;
 /// Maximum number of concurrent requests to the API, and how long others wait for a slot.
-const AT_ONCE: usize = 64;
-const TURN: Duration = Duration::from_secs(10);
+const MAX_CONCURRENT: usize = 64;
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Validates tokens.
 #[derive(Debug, Clone)]
@@ -85,7 +85,7 @@ impl KubernetesValidator {
         Self {
             client,
             sentry,
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            turns: Arc::new(Semaphore::new(MAX_CONCURRENT)),
         }
     }
 
@@ -97,7 +97,7 @@ impl KubernetesValidator {
         // Checks without the API come first.
         check_common(request)?;
         let pod_name = pod_of(&request.token)?;
-        let turn = tokio::time::timeout(TURN, self.turns.acquire()).await;
+        let turn = tokio::time::timeout(QUEUE_TIMEOUT, self.turns.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
             return Err("too many concurrent certificate requests: retry later".to_owned());
         };

@@ -1,7 +1,7 @@
 //! Encodes workload certificates.
 //!
 //! The certificate library that creates the authority's own certificates is not used here. The issuer's name
-//! must be repeated byte for byte, with any attributes and string types of an organisation's CA, and the
+//! must be repeated byte for byte, with any attributes and string types of an organisation's CA. The
 //! workload's key may be of any type.
 
 use rustls_pki_types::CertificateDer;

@@ -137,11 +137,11 @@ async fn closes_idle_connection_gracefully() {
     let (_sender, served) = connect().await;
     let begun = Instant::now();
     served.await.unwrap();
-    assert_eq!(begun.elapsed().as_secs(), FIRST_CALL.as_secs());
+    assert_eq!(begun.elapsed().as_secs(), FIRST_CALL_TIMEOUT.as_secs());
     let (mut sender, served) = connect().await;
     for _ in 0..3 {
         let _status = status(&mut sender, ONE, nothing()).await;
-        tokio::time::sleep(IDLE - Duration::from_secs(1)).await;
+        tokio::time::sleep(IDLE_TIMEOUT - Duration::from_secs(1)).await;
         assert!(!served.is_finished());
     }
     timeout(Duration::from_secs(2), served).await.unwrap().unwrap();
@@ -154,7 +154,7 @@ async fn unread_response_closes_connection() {
     let begun = Instant::now();
     timeout(LONG, served).await.unwrap().unwrap();
     let waited = begun.elapsed();
-    assert!(waited >= UNREAD && waited < IDLE, "{waited:?}");
+    assert!(waited >= UNREAD_TIMEOUT && waited < IDLE_TIMEOUT, "{waited:?}");
     drop(response);
     // A response that is read slowly is not aborted.
     let (mut sender, served) = connect().await;
@@ -162,7 +162,7 @@ async fn unread_response_closes_connection() {
     let mut read = 0;
     while let Some(frame) = response.frame().await {
         read += frame.unwrap().into_data().map_or(0, |data| data.len());
-        tokio::time::sleep(UNREAD / 4).await;
+        tokio::time::sleep(UNREAD_TIMEOUT / 4).await;
     }
     assert_eq!(read, 1 << 20);
     assert!(!served.is_finished());
@@ -177,7 +177,7 @@ async fn unread_response_aborts_only_its_call() {
     for _ in 0..3 {
         let response = sender.send_request(call("/large", nothing())).await.unwrap();
         // More than the time limit plus the polling interval.
-        tokio::time::sleep(UNREAD + 2 * POLL_INTERVAL).await;
+        tokio::time::sleep(UNREAD_TIMEOUT + 2 * POLL_INTERVAL).await;
         let read = response.into_body().collect().await;
         let error = format!("{:?}", read.unwrap_err());
         assert!(error.contains("CANCEL, Remote"), "{error}");
@@ -194,7 +194,7 @@ async fn unread_response_aborts_only_its_call() {
 async fn limits_incomplete_requests() {
     let (sender, _served) = connect().await;
     // Messages of 16 MiB, each lacking one byte.
-    let most = UNFINISHED / (16 << 20);
+    let most = MAX_UNFINISHED_PER_CONNECTION / (16 << 20);
     let calls = (0..=most).map(|_| {
         let mut sender = sender.clone();
         async move {

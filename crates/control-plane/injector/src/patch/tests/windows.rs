@@ -42,7 +42,7 @@ fn windows_pod_requires_image() {
         let error = operations(&pod, &settings(), &context()).unwrap_err();
         assert_eq!(
             error,
-            "there is no sidecar image for Windows: name one in the annotation dapr.io/sidecar-image"
+            "no sidecar image exists for Windows: name one in the annotation dapr.io/sidecar-image"
         );
     }
 }

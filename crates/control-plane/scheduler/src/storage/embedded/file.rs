@@ -23,7 +23,7 @@ const FORMAT: i64 = 2;
 /// SQLite's `application_id`: "OutJ".
 const APPLICATION: i64 = 0x4f75_744a;
 /// Timeout for a lock of another connection of this process.
-const BUSY: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Size of a page in bytes.
 const PAGE: i64 = 4096;
 
@@ -139,14 +139,14 @@ impl Location {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&path, flags).map_err(|error| failure(&path, error))?;
         connection
-            .busy_timeout(BUSY)
+            .busy_timeout(BUSY_TIMEOUT)
             .map_err(|error| failure(&path, error))?;
         Ok(connection)
     }
 
     fn prepare(&self, connection: &Connection) -> Result<(), Prepare> {
         let path = self.file();
-        connection.busy_timeout(BUSY)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.set_prepared_statement_cache_capacity(32);
         let (format, application): (i64, i64) = (
             pragma(connection, "user_version")?,

@@ -34,7 +34,7 @@ const RENEW_RETRY: Duration = Duration::from_millis(500);
 /// A scheduler stops using its jobs this long before its lease may expire.
 const MARGIN: Duration = Duration::from_secs(2);
 /// How long apps have to answer triggers in flight when the group changes. Later answers are dropped.
-const DRAIN: Duration = Duration::from_secs(3);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Interval of checks of all entries, in case the watch reports nothing.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Type URL of a [`Host`] in an `Any`.
@@ -398,7 +398,9 @@ impl Membership {
         drop(assignment);
         fault::point("jobs released");
         let (done, drained) = oneshot::channel();
-        if self.changes.send(Change::Pause(done)).await.is_ok() && timeout(DRAIN, drained).await.is_err() {
+        if self.changes.send(Change::Pause(done)).await.is_ok()
+            && timeout(DRAIN_TIMEOUT, drained).await.is_err()
+        {
             tracing::info!(
                 target: LOG,
                 "apps did not answer in time: the next owner triggers the unanswered jobs again"

@@ -178,8 +178,8 @@ async fn dies((): (), place: Place) -> ((), bool, Tally) {
     ((), !said.places().is_empty(), tally)
 }
 
-/// Invariant: wherever in a write the process is killed, no acknowledged job is lost, none fires early, none
-/// fires after its reported end, and deleted jobs stay deleted.
+/// Invariant: wherever in a write the process is killed, no acknowledged job is lost. None fires early or
+/// after its reported end, and deleted jobs stay deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded_survives_kill_at_every_point() {
     let listed = life(LIST).await.0.places();

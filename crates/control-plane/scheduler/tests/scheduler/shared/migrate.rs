@@ -60,12 +60,12 @@ async fn migrates_jobs_with_progress() {
 
     let (done, text) = migrate(first.path(), "embedded", &etcd_name);
     assert!(
-        done && text.contains("151 jobs copied, 0 were there already"),
+        done && text.contains("151 jobs copied, 0 already present"),
         "{text}"
     );
     let (done, text) = migrate(first.path(), "embedded", &etcd_name);
     assert!(
-        done && text.contains("0 jobs copied, 151 were there already"),
+        done && text.contains("0 jobs copied, 151 already present"),
         "{text}"
     );
     let (done, text) = migrate(first.path(), &etcd_name, &postgres_name);
@@ -111,7 +111,7 @@ async fn migration_overwrites_nothing() {
     assert!(migrate(one.path(), "embedded", &name).0);
     let (done, text) = migrate(other.path(), "embedded", &name);
     assert!(
-        !done && text.contains("1 jobs at the target") && text.contains("app||ns||app||same"),
+        !done && text.contains("1 jobs exist at the target") && text.contains("app||ns||app||same"),
         "{text}"
     );
 
@@ -131,7 +131,9 @@ async fn migration_overwrites_nothing() {
     super::group::Hosts::of(&running.address).await.are(1).await;
     let (done, text) = migrate(one.path(), "embedded", &name);
     assert!(
-        !done && text.contains("schedulers run on the target") && text.contains("dapr-scheduler-server-0"),
+        !done
+            && text.contains("the target is in use by schedulers")
+            && text.contains("dapr-scheduler-server-0"),
         "{text}"
     );
     let (done, text) = migrate(tempfile::tempdir().unwrap().path(), "embedded", &name);

@@ -236,13 +236,13 @@ impl World {
         replica.at = self.now + self.chance.up_to(longest);
     }
 
-    fn look(&mut self) -> Duration {
-        let look = Duration::try_from(self.rotation.terms.look()).unwrap();
+    fn poll_interval(&mut self) -> Duration {
+        let poll_interval = Duration::try_from(self.rotation.terms.poll_interval()).unwrap();
         // An unresponsive API, or a suspended process.
         if self.chance.one_in(20) {
             self.chance.up_to(self.rotation.terms.step)
         } else {
-            look
+            poll_interval
         }
     }
 
@@ -255,7 +255,7 @@ impl World {
             && before.version == self.version
             && self.now < before.idle_until
         {
-            return (State::Idle, self.look());
+            return (State::Idle, self.poll_interval());
         }
         let mut contents = self.store.clone();
         let advanced = self.rotation.advance(&mut contents, self.now, settled).unwrap();
@@ -305,7 +305,7 @@ impl World {
             return (
                 State::Idle,
                 if draft.changed.is_empty() {
-                    self.look()
+                    self.poll_interval()
                 } else {
                     soon
                 },
@@ -327,7 +327,7 @@ impl World {
         (
             State::Idle,
             if draft.changed.is_empty() {
-                self.look()
+                self.poll_interval()
             } else {
                 soon
             },

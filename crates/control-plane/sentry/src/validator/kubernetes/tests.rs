@@ -207,7 +207,7 @@ async fn recognizes_control_plane_pods() {
     cluster.pod("ns", "sa", json!({"dapr.io/control-plane": "operator"}));
     let error = cluster.ask("ns", "dapr-operator", TOKEN).await.unwrap_err();
     assert!(
-        error.contains("for pods of the namespace dapr-system only"),
+        error.contains("only for pods of the namespace dapr-system"),
         "{error}"
     );
 }

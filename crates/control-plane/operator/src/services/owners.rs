@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outrigger_kube::{Meta, Progress, Reflector, Store};
 use tokio::sync::watch;
 
-use super::made::Controller;
+use super::existing::Controller;
 use super::workload::{Deployment, Owner, Rollout, StatefulSet, Workload};
 
 /// The watched workloads.

@@ -135,7 +135,7 @@ fn caller(folders: &[String], address: SocketAddr) -> Option<usize> {
 }
 
 /// Invariant: no job is lost or early while the etcd leader is partitioned from the other two but not from
-/// its clients, and it acknowledges no writes.
+/// its clients. The leader acknowledges no writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn survives_partitioned_etcd_leader() {
     if !installed() {

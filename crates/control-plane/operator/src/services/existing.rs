@@ -46,14 +46,14 @@ impl Controller {
 
 /// The service of an app.
 #[derive(Debug, PartialEq)]
-pub(super) struct Made {
+pub(super) struct ExistingService {
     pub(super) controller: Controller,
     pub(super) app_id: Box<str>,
     /// The fields that the operator sets, as text, which takes a fraction of a tree's memory.
     fields: Box<str>,
 }
 
-impl Made {
+impl ExistingService {
     /// Whether its owner is a workload of this kind.
     pub(super) fn is_of<K: Owner>(&self) -> bool {
         self.controller.is_a::<K>()
@@ -70,7 +70,7 @@ impl Made {
     }
 }
 
-impl Watched for Made {
+impl Watched for ExistingService {
     const KIND: Kind = Kind::SERVICES;
 
     fn read(_: &Meta, object: Value) -> Result<Option<Self>, String> {
