@@ -15,10 +15,10 @@ macro_rules! log_problems {
 pub(crate) use log_problems;
 
 pub mod config;
-mod known;
 pub mod operator;
 pub mod profiling;
 pub mod reload;
 pub mod sidecar;
 pub mod status;
+mod value_checks;
 pub mod wait;

@@ -230,7 +230,11 @@ fn read_configuration(name: &str, json: &[u8]) -> Result<LoadedConfiguration, Op
     if json.is_empty() {
         return Err(OperatorError::NotFound(name.to_owned()));
     }
-    let found = Configuration::mistakes_in(json, &format!("Configuration {name}"), &crate::known::known());
+    let found = Configuration::mistakes_in(
+        json,
+        &format!("Configuration {name}"),
+        &crate::value_checks::value_checks(),
+    );
     let Found { mistakes, warnings } = found;
     let configuration = Configuration::from_json(json).map_err(|error| {
         let all = std::iter::once(format!("Configuration {name}: {error}"));

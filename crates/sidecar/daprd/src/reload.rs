@@ -296,7 +296,7 @@ impl Reloader {
 
     /// Reports the source's findings to `findings`; `of` is its only kind, if it has just one.
     #[must_use]
-    pub fn telling(mut self, findings: Arc<Findings>, of: Option<Kind>) -> Self {
+    pub fn reporting_to(mut self, findings: Arc<Findings>, of: Option<Kind>) -> Self {
         self.told = Some((findings, of));
         self
     }

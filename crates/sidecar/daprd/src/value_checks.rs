@@ -4,7 +4,7 @@ use outrigger_resources::configuration::ValueChecks;
 use outrigger_telemetry::{export, metrics};
 
 /// Finds unsupported values.
-pub(crate) fn known() -> ValueChecks {
+pub(crate) fn value_checks() -> ValueChecks {
     ValueChecks {
         apis: outrigger_api::parts(),
         resolvers: outrigger_discovery::REGISTERED.to_vec(),

@@ -81,7 +81,7 @@ impl Reconcile for ConfigurationReconciler {
             if !later.is_empty() {
                 tracing::warn!(
                     target: LOG,
-                    "the Configuration changed: {}; restart to apply it",
+                    "the Configuration changed: {}; a restart applies it",
                     later.join(", ")
                 );
             }
@@ -210,7 +210,10 @@ mod tests {
         let mut reloading = Reloading::start([BASE, CLOSED]);
         for text in ["", "\n", "# nothing\n", "---\n"] {
             let refused = reloading.write(1, text).await.unwrap_err();
-            assert!(refused.contains("access.yaml is empty"), "{text:?}: {refused}");
+            assert!(
+                refused.contains("access.yaml has become empty"),
+                "{text:?}: {refused}"
+            );
             assert!(!reloading.is_open(), "{text:?}");
         }
         reloading.write(1, OPENED).await.unwrap();
@@ -224,7 +227,7 @@ mod tests {
         assert!(reloading.is_open());
         reloading.write(0, BASE).await.unwrap();
         let refused = reloading.write(0, "").await.unwrap_err();
-        assert!(refused.contains("base.yaml is empty"), "{refused}");
+        assert!(refused.contains("base.yaml has become empty"), "{refused}");
     }
 
     #[tokio::test]

@@ -74,7 +74,7 @@ impl Reloaded for HttpEndpoint {
                 if let Err(error) = &result {
                     tracing::error!(target: sidecar::LOG, "{error}");
                 }
-                tell(&running.findings, endpoint, result);
+                report(&running.findings, endpoint, result);
             }
             tracing::info!(target: sidecar::LOG, "Waiting for all outstanding http endpoints to be processed…");
             tracing::info!(target: sidecar::LOG, "All outstanding http endpoints processed");
@@ -93,7 +93,7 @@ impl Reloaded for HttpEndpoint {
 }
 
 /// Shows on the status page why an endpoint could not be set up.
-fn tell(findings: &Findings, endpoint: &HttpEndpoint, result: Result<(), EndpointError>) {
+fn report(findings: &Findings, endpoint: &HttpEndpoint, result: Result<(), EndpointError>) {
     let found = result.err().map(|error| Finding {
         gravity: Gravity::Error,
         place: endpoint.source.to_string(),
@@ -111,7 +111,7 @@ impl Reconcile for EndpointReconciler {
                 if desired.iter().all(|endpoint| endpoint.name != old.name) {
                     tracing::info!(target: LOG, "HTTP endpoint was removed: {}", old.name);
                     self.endpoints.remove(&old.name);
-                    tell(&self.findings, old, Ok(()));
+                    report(&self.findings, old, Ok(()));
                 }
             }
             for endpoint in desired {
@@ -122,7 +122,7 @@ impl Reconcile for EndpointReconciler {
                 if let Err(error) = &result {
                     tracing::error!(target: LOG, "{error}");
                 }
-                tell(&self.findings, endpoint, result);
+                report(&self.findings, endpoint, result);
             }
             self.applied = desired.to_vec();
             Ok(())

@@ -15,7 +15,7 @@ use crate::sidecar::SidecarError;
 use crate::status::findings::{Finding, Findings};
 
 /// The effect of an error in a changed document.
-const STAYS: &str = "the version in use stays";
+const VERSION_STAYS: &str = "the version in use stays";
 
 /// Rebuilds the policies when a document changes. An unusable version is reported, and its predecessor stays.
 pub(crate) struct ResiliencyReconciler {
@@ -86,7 +86,7 @@ impl ResiliencyReconciler {
             self.replace(usable);
         }
         if !is_same || !is_refused_same {
-            self.tell();
+            self.report();
         }
     }
 
@@ -114,18 +114,18 @@ impl ResiliencyReconciler {
         }
         let (_, problems) = Policies::build([document], &self.app_id);
         for problem in problems.iter().filter(|problem| problem.error) {
-            tracing::error!(target: LOG, "{}; {STAYS}", problem.reason());
+            tracing::error!(target: LOG, "{}; {VERSION_STAYS}", problem.reason());
         }
         !problems.iter().any(|problem| problem.error)
     }
 
     /// Shows the current problems on the status page.
-    fn tell(&self) {
+    fn report(&self) {
         let (_, mut problems) = Policies::build(&self.applied, &self.app_id);
         problems.extend(undefined(&self.applied, &self.app_id));
         for document in &self.refused {
             let (_, refused) = Policies::build([document], &self.app_id);
-            let effect = STAYS.to_owned();
+            let effect = VERSION_STAYS.to_owned();
             problems.extend(refused.into_iter().map(|problem| Problem {
                 effect: effect.clone(),
                 ..problem

@@ -123,11 +123,11 @@ fn initialized(started: Instant) {
 
 /// A sidecar counts as initialised when its subscriptions are established, or after this timeout if a broker
 /// is slow.
-const SUBSCRIBING: Duration = Duration::from_secs(5);
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 async fn begin(subscriptions: &Arc<Subscriptions>, health: &Health) {
     // Late subscriptions continue in the background.
-    let _late = tokio::time::timeout(SUBSCRIBING, subscriptions.begin(health)).await;
+    let _late = tokio::time::timeout(SUBSCRIBE_TIMEOUT, subscriptions.begin(health)).await;
 }
 
 /// The inputs of [`run`].

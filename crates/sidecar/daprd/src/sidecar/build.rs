@@ -25,7 +25,7 @@ use super::background::Background;
 use super::cluster::Cluster;
 use super::context::SidecarContext;
 use super::discovery::Discovery;
-use super::early::{AppliedConfiguration, Environment, Found, catalog, prepare, resiliency, tell_mistakes};
+use super::early::{AppliedConfiguration, Environment, Found, catalog, log_problems_of, prepare, resiliency};
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
 use super::reloading::Reloading;
@@ -154,7 +154,7 @@ async fn load(
     let (loaded, usable) = resources::read_resources(config, control).await;
     if let Err(error) = usable {
         // Other problems of the files are reported in the same start.
-        tell_mistakes(&loaded, config).await;
+        log_problems_of(&loaded, config).await;
         return Err(error);
     }
     Ok(loaded)

@@ -89,7 +89,7 @@ async fn standalone(config: &Config, env: &Env, control: &Handle) -> Result<Envi
     }
     let (loaded, usable) = resources::read_resources(config, control).await;
     found.keep(usable);
-    tell_mistakes(&loaded, config).await;
+    log_problems_of(&loaded, config).await;
     Err(found.into_error())
 }
 
@@ -124,7 +124,7 @@ async fn kubernetes(config: &Config, env: &Env, control: &Handle) -> Result<Envi
         });
     }
     if let Some(loaded) = found.keep(operator.load().await) {
-        tell_mistakes(&loaded, config).await;
+        log_problems_of(&loaded, config).await;
     }
     Err(found.into_error())
 }
@@ -181,7 +181,7 @@ impl Found {
 }
 
 /// Logs problems of resources, for a start that ends before they are used.
-pub(super) async fn tell_mistakes(loaded: &Loaded, config: &Config) {
+pub(super) async fn log_problems_of(loaded: &Loaded, config: &Config) {
     let (_unused, problems) = resiliency(&loaded.resiliency, &config.app_id);
     crate::log_problems!(LOG, &problems);
     components::show_unknown(&loaded.components, &catalog(config).await);

@@ -13,7 +13,7 @@ use super::{Env, LOG};
 use crate::reload::Resolve;
 
 /// Timeout for the secrets of one endpoint.
-const SECRETS: Duration = Duration::from_secs(5);
+const SECRETS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Resolves endpoints, those present at start and later ones.
 pub(super) struct EndpointResolver {
@@ -64,11 +64,11 @@ impl EndpointResolver {
         let named = endpoint.secret_store.as_str();
         let store = self.secrets.component(named);
         let filling = fill_secrets(items, &endpoint.namespace, named, store.as_deref());
-        match tokio::time::timeout(SECRETS, filling).await {
+        match tokio::time::timeout(SECRETS_TIMEOUT, filling).await {
             Ok(missing) => log_missing(&missing, &endpoint.source, "http endpoint", &endpoint.name),
             Err(_) => tracing::error!(
                 target: LOG,
-                "{}: http endpoint {}: {named} did not answer within {SECRETS:?}; the endpoint is used without the \
+                "{}: http endpoint {}: {named} did not answer within {SECRETS_TIMEOUT:?}; the endpoint is used without the \
                  missing secrets",
                 endpoint.source,
                 endpoint.name

@@ -27,7 +27,7 @@ impl Reloading {
         let reloaders = sources.into_iter().map(|(source, kinds)| {
             let own = reconcilers.extract_if(.., |one| kinds.iter().any(|kind| one.is_for(*kind)));
             let of = (kinds.len() == 1).then(|| kinds[0]);
-            Reloader::new(source, own.collect(), readiness).telling(Arc::clone(&running.findings), of)
+            Reloader::new(source, own.collect(), readiness).reporting_to(Arc::clone(&running.findings), of)
         });
         Self(reloaders.collect())
     }

@@ -12,8 +12,8 @@ use tokio::runtime::Handle;
 
 use super::{Env, LOG, SidecarError};
 use crate::config::{Config, Mode};
-use crate::known::known;
 use crate::operator::{CLUSTER_SECRETS, Operator, Workload};
+use crate::value_checks::value_checks;
 
 /// The operator's app id.
 const OPERATOR_APP_ID: &str = "dapr-operator";
@@ -60,7 +60,7 @@ fn configuration(config: &Config, env: &Env) -> Result<LoadedConfiguration, Side
     if config.resources.configs.is_empty() {
         tracing::info!(target: LOG, "loading default configuration");
     }
-    let loaded = configuration::load(&config.resources.configs, &known(), |name| env(name))
+    let loaded = configuration::load(&config.resources.configs, &value_checks(), |name| env(name))
         .map_err(|problems| SidecarError::Configuration(summary(&problems)))?;
     show(&loaded);
     Ok(loaded)

@@ -82,8 +82,8 @@ async fn write(node: &Node, id: &str) -> Answer {
         .await
 }
 
-/// Invariant: a host that has lost placement soon stops writing its actors' state, however long the app takes
-/// to deactivate them, because other hosts may have them.
+/// Invariant: a host that has lost placement soon stops writing its actors' state, because other hosts may
+/// have them. It does not wait for the app to deactivate them.
 #[tokio::test]
 async fn fenced_host_writes_no_state() {
     let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());

@@ -46,7 +46,7 @@ async fn hosts_are_replaced(fleet: &Fleet) -> (usize, Vec<String>) {
     (made, failed)
 }
 
-/// Invariant: a rolling replacement of hosts fails no call and runs none twice, no actor is active in two
+/// Invariant: a rolling replacement of hosts fails no call and runs none twice. No actor is active in two
 /// places, and a reminder fires the right number of times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolling_restart_fails_no_call() {
@@ -60,7 +60,7 @@ async fn rolling_restart_fails_no_call() {
     assert_eq!(numbered.count(), made, "each call ran");
 }
 
-/// Invariant: without handover, a rolling restart fails calls only with the contract's error, no actor is
+/// Invariant: without handover, a rolling restart fails calls only with the contract's error. No actor is
 /// active in two places, and a reminder fires the right number of times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolling_restart_without_handover_has_contract_errors() {

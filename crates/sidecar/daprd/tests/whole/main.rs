@@ -7,7 +7,7 @@
     reason = "functions that tests share may fail like tests"
 )]
 
-mod actor_ends;
+mod actor_deactivation;
 mod actor_errors;
 mod actor_faults;
 mod actors;

@@ -115,7 +115,7 @@ async fn leaders_are_killed(handover: bool) {
 }
 
 /// Invariant: when leaders of three replicas are killed one after another under load, no actor and no turn is
-/// in two places, failed calls have the contract's error, and the next leader takes over.
+/// in two places. Failed calls have the contract's error, and the next leader takes over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn survives_leader_kill() {
     Box::pin(leaders_are_killed(false)).await;

@@ -1,8 +1,8 @@
 //! Subscriptions: delivery of messages to the app, and their acknowledgement.
 
 mod faults;
-mod nonsense;
 mod streams;
+mod unusable_responses;
 
 use std::sync::{Arc, Mutex};
 

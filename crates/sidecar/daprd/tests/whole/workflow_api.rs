@@ -1,6 +1,6 @@
 //! The workflow APIs of whole sidecars: the management API, the service for SDKs, and the streams of workers.
 
-mod seen;
+mod history;
 
 use http::Response;
 use hyper::body::Incoming;

@@ -159,8 +159,8 @@ async fn is_stalled_for_lost_workers(node: &Node) {
     assert!(told.as_array().unwrap().iter().any(is_told), "{told}");
 }
 
-/// Invariant: a workflow that kills its workers is retried with backoff, reports why it is stalled, can be
-/// terminated, and continues with a worker that survives it.
+/// Invariant: a workflow that kills its workers is retried with backoff and reports why it is stalled. It can
+/// be terminated, and continues with a worker that survives it.
 #[tokio::test]
 async fn workflow_that_kills_workers_stalls() {
     let world = World::new().await;

@@ -9,10 +9,10 @@ use outrigger_resources::{Loaded, Problem, problem};
 use outrigger_runtime::components::Env;
 use tokio::runtime::Handle;
 
-use crate::known::known;
 use crate::operator::Operator;
 use crate::reload::watch::{Watch, WatchError};
 use crate::reload::{Event, LOG, ListError, Source};
+use crate::value_checks::value_checks;
 
 /// The files of `--config`, watched for changes.
 pub struct ConfigurationFiles {
@@ -64,7 +64,7 @@ impl ConfigurationFiles {
         let (files, env, watch) = (self.files.clone(), Arc::clone(&self.env), self.watch.clone());
         let reading = self.control.spawn_blocking(move || {
             watch.refresh();
-            configuration::load(&files, &known(), |name| env(name))
+            configuration::load(&files, &value_checks(), |name| env(name))
         });
         let loaded = match reading.await {
             Ok(Ok(loaded)) => loaded,

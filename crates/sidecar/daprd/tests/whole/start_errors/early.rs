@@ -78,8 +78,8 @@ fn names_both_flags_of_shared_port() {
     says(
         &log,
         &[
-            &format!("--profile-port: {two} is the port of --dapr-grpc-port too"),
-            &format!("--metrics-port: {one} is the port of --dapr-http-port too"),
+            &format!("--profile-port: {two} is also the port of --dapr-grpc-port"),
+            &format!("--metrics-port: {one} is also the port of --dapr-http-port"),
         ],
     );
 }
