@@ -61,7 +61,7 @@ impl Process {
 
     /// Like `start_with`, with environment variables.
     pub(crate) fn start_in(arguments: &[String], variables: &[(&str, &str)]) -> Self {
-        Self::try_start(arguments, variables, Stdio::inherit()).expect("it did not start")
+        Self::try_start(arguments, variables, Stdio::inherit()).expect("the process did not start")
     }
 
     /// Like `start_in`, with a destination of stderr. `None` if the process exits before it serves.
@@ -111,7 +111,7 @@ impl Drop for Process {
                 Err(error) => error.to_string(),
             };
             let (address, text) = (&self.address, self.tail.text());
-            eprintln!("the scheduler at {address} {status}; its last lines:\n{text}");
+            eprintln!("the scheduler at {address} {status}; last log lines:\n{text}");
         }
         // SIGKILL.
         self.child.kill().unwrap();
@@ -134,7 +134,7 @@ async fn schedule_until_killed(address: String, round: usize) -> Vec<(String, Ti
             Err(_) => return acknowledged,
         }
     }
-    unreachable!("it schedules until it cannot");
+    unreachable!("schedules until the process is gone");
 }
 
 /// Receives triggers until the process is gone, or all of `wanted` have arrived.
@@ -180,7 +180,7 @@ async fn kills_lose_no_acknowledged_job() {
     }
     let process = Process::start(folder.path());
     let all: HashSet<String> = acknowledged.keys().cloned().collect();
-    assert!(!all.is_empty(), "nothing was scheduled in all rounds");
+    assert!(!all.is_empty(), "no round scheduled anything");
     take(process.address.clone(), Some(all), &mut fired).await;
     Tally::of(&acknowledged, |name| {
         fired.get(name).copied().into_iter().collect()

@@ -71,7 +71,7 @@ impl Runs {
     fn behind(&mut self, text: &str) -> String {
         let line = self.lines.by_ref().map(Result::unwrap);
         let line = line.into_iter().find(|line| line.contains(text));
-        let line = line.unwrap_or_else(|| panic!("it ended without {text:?}"));
+        let line = line.unwrap_or_else(|| panic!("the process ended without {text:?}"));
         line.split_once(text).unwrap().1.to_owned()
     }
 
@@ -140,7 +140,7 @@ async fn full_disk_keeps_acknowledged_jobs() {
             Ok(_) => stored.push(name),
             Err(status) => break status,
         }
-        assert!(stored.len() < 1000, "the disk has no end");
+        assert!(stored.len() < 1000, "the disk never became full");
     };
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     assert!(refused.message().contains("the store is full"), "{refused}");
@@ -236,7 +236,7 @@ async fn full_disk_allows_reads_and_deletions() {
     let again = schedule("again", app("app"), due("1h"));
     assert!(scheduler.schedule_job(again.clone()).await.is_err());
     fs::remove_file(runs.second_path(&folder.path().join("filler"))).unwrap();
-    until("jobs are taken again", || {
+    until("new jobs are accepted", || {
         let (mut scheduler, again) = (scheduler.clone(), again.clone());
         async move { scheduler.schedule_job(again).await.is_ok() }
     })

@@ -131,7 +131,7 @@ where
                     let (again, has_died, tally) = dies(lane, place.clone()).await;
                     lane = again;
                     total.add(tally);
-                    assert!(has_died || place.time > 1, "no process comes to {place:?}");
+                    assert!(has_died || place.time > 1, "no process reaches {place:?}");
                     if has_died {
                         died.push(place.name);
                     }

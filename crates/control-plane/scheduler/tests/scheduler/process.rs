@@ -52,7 +52,7 @@ fn shuts_down_and_takes_snapshots() {
         .map(Result::unwrap);
     lines
         .find(|line| line.contains("Running gRPC server"))
-        .expect("it did not start");
+        .expect("the process did not start");
 
     let copy = folder.path().join("copy.db");
     let snapshot = [
@@ -62,7 +62,7 @@ fn shuts_down_and_takes_snapshots() {
     .concat();
     let (code, text) = run(&snapshot);
     assert!(code == Some(0) && copy.exists(), "while it runs: {text}");
-    assert_eq!(run(&snapshot).0, Some(1), "a copy is not overwritten");
+    assert_eq!(run(&snapshot).0, Some(1), "a snapshot is not overwritten");
 
     let killed = Command::new("kill")
         .args(["-TERM".to_owned(), child.id().to_string()])

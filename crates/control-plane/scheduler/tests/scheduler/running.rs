@@ -163,7 +163,7 @@ pub(crate) struct Sidecar {
 impl Sidecar {
     pub(crate) async fn connect(client: &mut SchedulerClient<Channel>, app_id: &str, types: &[&str]) -> Self {
         let sidecar = Self::try_connect(client, app_id, types).await;
-        sidecar.expect("the scheduler takes streams")
+        sidecar.expect("the scheduler accepts streams")
     }
 
     /// `None` if the scheduler refuses it.

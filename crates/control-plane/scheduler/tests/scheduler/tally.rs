@@ -61,7 +61,7 @@ impl Tally {
         println!(
             "tally | {fault} | acknowledged {acknowledged} | fired {fired} | late {late} | lost {lost} | early {early}"
         );
-        assert!(acknowledged > 0, "{fault}: nothing was tried");
+        assert!(acknowledged > 0, "{fault}: no job was acknowledged");
         assert_eq!((lost, early), (gone, 0), "{fault}");
     }
 }

@@ -65,7 +65,7 @@ async fn delivers_trigger_once_with_payload() {
     ] {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }
-    until("it is healthy", || async {
+    until("the scheduler is healthy", || async {
         Running::http(running.addresses.healthz, "/healthz")
             .await
             .starts_with("HTTP/1.1 200")
@@ -157,7 +157,7 @@ async fn applies_failure_policy() {
         sidecar.fail(trigger.id);
         times.entry(trigger.name).or_default().push(Timestamp::now());
     }
-    until("it is given up", || async {
+    until("the job is dropped after its retries", || async {
         jobs(&running, "app").await.is_empty()
     })
     .await;
@@ -169,7 +169,7 @@ async fn applies_failure_policy() {
     let trigger = sidecar.next().await;
     sidecar.fail(trigger.id);
     times.entry(trigger.name).or_default().push(Timestamp::now());
-    until("it is dropped", || async {
+    until("the job is dropped", || async {
         jobs(&running, "app").await.is_empty()
     })
     .await;
@@ -211,7 +211,7 @@ async fn redelivers_after_sidecar_loss() {
     }
     assert!(
         times.values().all(|times| times.len() == 2),
-        "each came once more"
+        "each is triggered once more"
     );
     let dues = dues.iter().map(|(name, due)| (name, due));
     Tally::of(dues, |name| times.get(name).cloned().unwrap_or_default())
@@ -312,7 +312,7 @@ async fn redelivers_after_sidecar_partition() {
     way.lose();
     let mut other = Sidecar::connect(&mut direct, "app", &[]).await;
     let next = tokio::time::timeout(TIMEOUT / 2, other.next()).await;
-    let trigger = next.expect("it is still with the one that is cut off");
+    let trigger = next.expect("the partitioned sidecar still holds it");
     assert_eq!(trigger.name, "a");
     other.succeed(trigger.id);
 }

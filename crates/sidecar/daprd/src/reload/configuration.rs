@@ -217,7 +217,7 @@ mod tests {
             assert!(!reloading.is_open(), "{text:?}");
         }
         reloading.write(1, OPENED).await.unwrap();
-        assert!(reloading.is_open(), "what is written then applies");
+        assert!(reloading.is_open(), "the new contents apply");
     }
 
     #[tokio::test]

@@ -111,7 +111,11 @@ async fn fenced_host_writes_no_state_during_move() {
     assert_eq!(invoke(&node, "stuck", "m").await.status, 200);
     node.shutdown.begin();
     eventually(async || times(&asked, "DELETE /actors/T/stuck") == 1).await;
-    assert_eq!(write(&node, "stuck").await.status, 204, "nobody else has it yet");
+    assert_eq!(
+        write(&node, "stuck").await.status,
+        204,
+        "no other host has it yet"
+    );
     drop(placement);
     sleep(Duration::from_secs(1)).await;
     for _ in 0..20 {
@@ -134,7 +138,11 @@ async fn stopping_host_writes_no_state() {
     placement.hold(true);
     node.shutdown.begin();
     eventually(async || placement.is_locked()).await;
-    assert_eq!(write(&node, "stuck").await.status, 204, "nobody else has it yet");
+    assert_eq!(
+        write(&node, "stuck").await.status,
+        204,
+        "no other host has it yet"
+    );
     eventually(async || placement.has("T", 0)).await;
     let answer = write(&node, "stuck").await;
     assert_eq!(answer.status, 500, "{}", answer.text());

@@ -280,7 +280,7 @@ async fn grpc_app(
                     seen.lock().unwrap().push(event);
                     grpc::ok(&answer)
                 }
-                other => panic!("nobody calls {other}"),
+                other => panic!("{other} is not called"),
             }
         }
     })

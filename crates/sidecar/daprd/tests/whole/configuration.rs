@@ -116,7 +116,7 @@ async fn stream(node: &Node, method: &str, keys: &[&str]) -> hyper::body::Incomi
 }
 
 async fn next(stream: &mut hyper::body::Incoming) -> SubscribeConfigurationResponse {
-    let message = grpc::next(stream).await.expect("the stream goes on");
+    let message = grpc::next(stream).await.expect("the stream continues");
     SubscribeConfigurationResponse::decode(message).unwrap()
 }
 

@@ -409,7 +409,7 @@ async fn runs_single_operations() {
     let message = subtle("decrypt", and(tampered)).await.error(500, "ERR_CRYPTO");
     assert_eq!(
         message, "failed to perform operation: failed to decrypt",
-        "why is not told"
+        "the reason is not revealed"
     );
     let kek = json!({ "keyName": "rsa", "algorithm": "RSA-OAEP-256", "plaintextKey": digest });
     let wrapped = subtle("wrapkey", kek).await.json();

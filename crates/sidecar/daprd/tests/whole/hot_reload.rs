@@ -90,7 +90,7 @@ async fn reloads_components() {
     assert_eq!(
         node.ask(get("/v1.0/state/one/k")).await.text(),
         "1",
-        "what is the same stays"
+        "unchanged components stay"
     );
 
     let file = node.folder().join("db.sqlite");

@@ -12,7 +12,7 @@ use crate::common::{App, Net, Node, TIMEOUT, app, eventually, fed, get, post, re
 /// The next piece of a response body.
 async fn piece(body: &mut Incoming) -> Option<Bytes> {
     let frame = within(body.frame()).await?;
-    Some(frame.expect("the body goes on").into_data().unwrap())
+    Some(frame.expect("the body continues").into_data().unwrap())
 }
 
 async fn chain(net: &Net, app: &App) -> (Node, Node) {

@@ -395,7 +395,7 @@ async fn reloads_components_from_operator() {
     assert_eq!(
         names(&node, "components").await,
         ["first"],
-        "it goes on without an operator"
+        "it continues without an operator"
     );
     operator.restart().await;
     until(&node, "components", &["third"]).await;

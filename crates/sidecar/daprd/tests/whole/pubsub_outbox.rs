@@ -222,7 +222,7 @@ async fn publishes_stored_value_once() {
     let headers = app.last();
     assert!(
         headers.header("traceparent").unwrap().contains(TRACE),
-        "the trace goes on"
+        "the trace continues"
     );
     assert_eq!(node.ask(get("/v1.0/state/store/b")).await.text(), r#"{"n":1}"#);
     eventually(async || files.markers().is_empty() && files.unsettled("broker") == 0).await;
@@ -336,7 +336,7 @@ async fn unpublishable_value_is_not_stored() {
         assert_eq!(
             node.ask(get("/v1.0/state/store/k")).await.status,
             204,
-            "nothing is there"
+            "nothing is stored"
         );
         node.stop().await.unwrap();
     }

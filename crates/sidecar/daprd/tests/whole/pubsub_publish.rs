@@ -346,7 +346,7 @@ async fn passes_raw_payload_unchanged() {
     assert!(raw["traceid"].as_str().unwrap().contains(TRACE), "{raw}");
     assert!(
         app.last().header("traceparent").unwrap().contains(TRACE),
-        "the trace goes on"
+        "the trace continues"
     );
 }
 

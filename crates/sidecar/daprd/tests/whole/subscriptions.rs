@@ -498,5 +498,5 @@ async fn streams_events_until_closed() {
     drop((tell, stream));
     eventually(async || subscriptions().await.is_null()).await;
     let answer = node.ask(post("/v1.0/publish/broker/a", "{}")).await;
-    assert_eq!(answer.status, 204, "nobody is there any more");
+    assert_eq!(answer.status, 204, "no host is left");
 }

@@ -94,7 +94,7 @@ impl Worker {
     pub async fn item(&mut self) -> WorkItem {
         let message = grpc::next(self.work.body_mut())
             .await
-            .expect("the stream goes on");
+            .expect("the stream continues");
         WorkItem::decode(message).unwrap()
     }
 
@@ -395,7 +395,7 @@ async fn reaches_instance_through_other_sidecar() {
     let starting = tokio::spawn(async move { hub(port, "StartInstance", &request).await });
     let (turn, token) = worker.turn().await;
     assert_eq!(turn.instance_id, "far");
-    assert!(!starting.is_finished(), "it is told when the instance runs");
+    assert!(!starting.is_finished(), "it is notified when the instance runs");
     worker.complete("far", &token, "1").await;
     let started = starting.await.unwrap();
     assert_eq!(started.status.code(), Code::Ok, "{:?}", started.status);

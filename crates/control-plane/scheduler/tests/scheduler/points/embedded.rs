@@ -48,7 +48,7 @@ struct Known {
 
 impl Known {
     fn take(&mut self, name: &str) {
-        assert!(!self.over.contains(name), "{name} came again after it was over");
+        assert!(!self.over.contains(name), "{name} was triggered after its end");
         let now = Timestamp::now();
         assert!(now >= self.asked[name], "{name} is early");
         self.fired.entry(name.to_owned()).or_default().push(now);
@@ -89,7 +89,7 @@ impl Known {
         self.deleted = true;
         while self.over.len() < self.acknowledged.len() {
             let next = tokio::time::timeout(TIMEOUT, sidecar.triggers.message()).await;
-            let trigger = next.expect("a job is lost while it runs").ok()??;
+            let trigger = next.expect("a job is lost while the process runs").ok()??;
             self.take(&trigger.name);
             if trigger.name == "tried" && self.fired["tried"].len() == 1 {
                 sidecar.fail(trigger.id);
@@ -109,7 +109,7 @@ impl Known {
         let process = Process::start_with(&arguments(folder));
         let mut client = client(&process.address).await;
         let there = exists(&mut client, "deleted").await.unwrap();
-        assert!(!(there && self.deleted), "what was deleted is there again");
+        assert!(!(there && self.deleted), "a deleted job exists again");
         assert!(
             there || !self.stored || self.may_be_deleted,
             "an acknowledged job is lost"
@@ -119,7 +119,7 @@ impl Known {
         let over = async {
             for name in &all {
                 let client = client.clone();
-                until("all jobs come, and are over", || {
+                until("all jobs are triggered and end", || {
                     let (mut client, name) = (client.clone(), name.clone());
                     async move { !exists(&mut client, &name).await.unwrap() }
                 })
@@ -165,7 +165,11 @@ async fn life(point: &str) -> (Said, Tally) {
     // Kills it if it still runs.
     drop(process);
     let has_died = !said.places().is_empty();
-    assert!(lived.is_some() || has_died, "it ended by itself: {}", said.text());
+    assert!(
+        lived.is_some() || has_died,
+        "the process was not killed: {}",
+        said.text()
+    );
     known.go_on(folder.path()).await;
     let tally = Tally::of(&known.acknowledged, |name| {
         known.fired.get(name).cloned().unwrap_or_default()

@@ -142,7 +142,7 @@ impl Way {
         assert!(done || !places.is_empty(), "{text}");
         let copied = self.to.pairs().await;
         let is_part = copied.iter().all(|(key, value)| self.all.get(key) == Some(value));
-        assert!(is_part, "the target has what the source has not");
+        assert!(is_part, "the target has pairs that the source lacks");
         let has = |folder: &str| copied.contains_key(&format!("dapr/{folder}/app||ns||app||again"));
         assert_eq!(has("jobs"), has("counters"), "half of a job is copied");
         if point != LIST {
@@ -183,7 +183,10 @@ impl Way {
         if has_all {
             drop(Process::start_with(&arguments(folder.path())));
         }
-        assert!(!own(folder.path()).join("migrating").exists(), "a part is left");
+        assert!(
+            !own(folder.path()).join("migrating").exists(),
+            "a partial store is left"
+        );
     }
 
     async fn dies(mut self, place: Place) -> (Self, bool, Tally) {
@@ -218,7 +221,7 @@ async fn fill(store: &Store) -> Pairs {
         .unwrap();
     let trigger = sidecar.next().await;
     sidecar.succeed(trigger.id);
-    until("it is stored that it was triggered", || async {
+    until("the trigger is stored", || async {
         store
             .pairs()
             .await
@@ -239,10 +242,10 @@ async fn killed_migration_can_be_resumed() {
         return;
     };
     let Ok([etcd, etcd_target]) = <[Store; 2]>::try_from(etcds) else {
-        unreachable!("there are two")
+        unreachable!("both schedulers are members")
     };
     let Ok([postgres, postgres_target]) = <[Store; 2]>::try_from(databases) else {
-        unreachable!("there are two")
+        unreachable!("both schedulers are members")
     };
     let all = fill(&etcd).await;
     let folder = || End::Embedded(tempfile::tempdir().unwrap());

@@ -208,7 +208,7 @@ impl Case<'_> {
         self.phase();
         let _serving = self.app.serve(&mut client).await?;
         let counter = key("counters", "app", "again");
-        self.stored(victim, "what was answered is stored", |pairs| {
+        self.stored(victim, "the answers are stored", |pairs| {
             let done = ["now", "tried"]
                 .iter()
                 .all(|name| !pairs.contains_key(&job(name)));
@@ -254,7 +254,7 @@ impl Case<'_> {
             _ = hosts.are(2) => {}
             () = gone(victim) => return None,
         }
-        self.stored(victim, "jobs that moved are triggered", |pairs| {
+        self.stored(victim, "moved jobs are triggered", |pairs| {
             moved.iter().all(|name| !pairs.contains_key(&job(name)))
         })
         .await?;
@@ -280,7 +280,7 @@ impl Case<'_> {
     async fn go_on(mut self) -> Tally {
         let store = self.store;
         let address = self.other().await;
-        until("it gets all when the lease has ended", || async {
+        until("the other scheduler owns all jobs", || async {
             store.lease_ends(VICTIM).await;
             store.members().await == [OTHER]
         })
@@ -289,13 +289,13 @@ impl Case<'_> {
             let pairs = store.pairs().await;
             let left = doomed.keys.iter().filter(|key| pairs.contains_key(*key)).count();
             let all = doomed.keys.len();
-            assert!(left == 0 || !doomed.answered, "what was deleted is there again");
+            assert!(left == 0 || !doomed.answered, "a deleted job exists again");
             assert!(left == all || !doomed.stored || doomed.asked, "jobs are lost");
             let is_whole = left == 0 || left == all || !doomed.stored;
             assert!(is_whole, "{left} of {all} were deleted");
         }
         let (asked, counter) = (self.asked.clone(), key("counters", "app", "again"));
-        until("all jobs come, and are over", || async {
+        until("all jobs are triggered and end", || async {
             let pairs = store.pairs().await;
             asked.keys().all(|name| {
                 !pairs.contains_key(&job(name)) || name == "again" && pairs.contains_key(&counter)
@@ -312,7 +312,11 @@ impl Case<'_> {
         }
         let left = store.pairs().await;
         let entry = format!("dapr/leadership/{OTHER}");
-        assert_eq!(left.keys().collect::<Vec<_>>(), [&entry], "something is left");
+        assert_eq!(
+            left.keys().collect::<Vec<_>>(),
+            [&entry],
+            "entries are left in the store"
+        );
         store.no_lease_stays().await;
         let (running, serving) = self.other.take().unwrap();
         running.stop().await;
@@ -322,7 +326,7 @@ impl Case<'_> {
         assert_eq!(
             served.again,
             Vec::<String>::new(),
-            "came again after that was stored"
+            "triggered after the end was stored"
         );
         Tally::of(&self.acknowledged, |name| {
             served.fired.get(name).cloned().unwrap_or_default()
@@ -333,7 +337,7 @@ impl Case<'_> {
 async fn gone(process: &mut Process) {
     let begun = Instant::now();
     while !process.has_ended() {
-        assert!(begun.elapsed() < TIMEOUT, "it does not end");
+        assert!(begun.elapsed() < TIMEOUT, "the process does not end");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -359,7 +363,11 @@ async fn life(store: &Store, point: &str) -> (Said, Vec<usize>, Tally) {
         None => None,
     };
     let has_died = !said.places().is_empty();
-    assert!(lived.is_some() || has_died, "it ended by itself: {}", said.text());
+    assert!(
+        lived.is_some() || has_died,
+        "the process was not killed: {}",
+        said.text()
+    );
     drop(victim);
     let phases = case.phases.clone();
     let tally = case.go_on().await;

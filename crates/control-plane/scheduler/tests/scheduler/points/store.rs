@@ -154,7 +154,7 @@ impl Store {
                 };
                 let Some(found) = found else { return };
                 let (lease, left): (i64, f64) = (found.get(0), found.get(1));
-                assert!(left <= LEASE, "{id} has its place for {left} s");
+                assert!(left <= LEASE, "the lease of {id} lasts {left} s");
                 let sql = "UPDATE scheduler_leases SET ends = clock_timestamp() WHERE id = $1";
                 client.execute(sql, &[&lease]).await.unwrap();
             }
@@ -189,7 +189,7 @@ impl Store {
                 let unbound = "UPDATE scheduler_leases SET ends = clock_timestamp()
                                WHERE id NOT IN (SELECT lease FROM scheduler_pairs WHERE lease IS NOT NULL)";
                 client.execute(unbound, &[]).await.unwrap();
-                until("leases that have ended go", || async {
+                until("expired leases are deleted", || async {
                     let count = "SELECT count(*) FROM scheduler_leases";
                     client.query_one(count, &[]).await.unwrap().get::<_, i64>(0) == 1
                 })

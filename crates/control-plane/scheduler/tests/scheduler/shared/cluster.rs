@@ -122,7 +122,7 @@ async fn three_schedulers_survive_one_kill() {
         dues.push((name, due_at));
     }
     kill(before);
-    until("another one is started", || async {
+    until("etcd is restarted", || async {
         processes(&path).first().is_some_and(|id| *id != before)
     })
     .await;
@@ -195,7 +195,7 @@ async fn survives_partitioned_member() {
     }
     let path = folder.path().join("default-dapr-scheduler-server-2/dapr-0.1");
     let [cut_off] = processes(&path.display().to_string())[..] else {
-        panic!("its etcd does not run");
+        panic!("etcd does not run");
     };
     signal(cut_off, "-STOP");
     Hosts::of(&first.address).await.are(2).await;
@@ -210,7 +210,7 @@ async fn survives_partitioned_member() {
     );
     signal(cut_off, "-CONT");
     Hosts::of(&second.address).await.are(3).await;
-    until("it has what was stored meanwhile", || async {
+    until("it has the jobs stored in between", || async {
         let request = schedule("again", app("app"), due("1h"));
         let mut third = crate::running::client(&third.address).await;
         third.schedule_job(request).await.is_ok()
@@ -248,7 +248,7 @@ async fn survives_kill_of_all_replicas() {
     // Their entries last until the leases of the killed processes expire.
     served.has((0..20).map(|at| format!("job-{at}"))).await;
     let metadata = app("app");
-    until("all are over", || async {
+    until("all jobs have ended", || async {
         let request = ListJobsRequest {
             metadata: metadata.clone(),
         };

@@ -180,7 +180,7 @@ async fn stores_keys_like_dapr() {
     let listed = client.list_jobs(ListJobsRequest { metadata }).await.unwrap();
     let listed: Vec<String> = listed.into_inner().jobs.into_iter().map(|job| job.name).collect();
     assert_eq!(listed, ["later"]);
-    until("it is healthy", || async {
+    until("the scheduler is healthy", || async {
         Running::http(running.addresses.healthz, "/healthz")
             .await
             .starts_with("HTTP/1.1 200")
@@ -191,7 +191,7 @@ async fn stores_keys_like_dapr() {
     assert_eq!(
         keys(&etcd).await,
         ["dapr/jobs/app||ns||app||later"],
-        "its entry and the counter are gone"
+        "the entry and the counter are deleted"
     );
 }
 
@@ -239,7 +239,7 @@ async fn continues_jobs_of_dapr() {
     let served = App::default();
     let _serving = served.serve(running.addresses.grpc).await;
     served.has(["old".to_owned()].into_iter()).await;
-    until("it is over after its second tick", || async {
+    until("the job ends after its second trigger", || async {
         keys(&etcd).await == ["dapr/leadership/scheduler-0"]
     })
     .await;
@@ -313,7 +313,7 @@ async fn members_share_and_take_over_jobs() {
     for app in [&served, &at_second] {
         assert!(
             names("shared-", 40).any(|name| !app.times(&name).is_empty()),
-            "one had none"
+            "one member triggered none"
         );
     }
 
@@ -370,8 +370,8 @@ async fn survives_member_kill_and_etcd_outage() {
         .iter()
         .filter(|(name, _)| served.times(name).len() > 1)
         .count();
-    assert!(twice <= 20, "{twice} jobs came twice");
-    until("all jobs are over", || async {
+    assert!(twice <= 20, "{twice} jobs were triggered twice");
+    until("all jobs have ended", || async {
         keys(&etcd)
             .await
             .iter()

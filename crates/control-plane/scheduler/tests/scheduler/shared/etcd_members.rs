@@ -152,11 +152,11 @@ async fn survives_etcd_leader_kill() {
         let leader = leader(&endpoints).await;
         let id = process(folder.path(), leader).expect("it runs");
         kill(id);
-        until("it is started again", || {
+        until("etcd is restarted", || {
             std::future::ready(process(folder.path(), leader).is_some_and(|now| now != id))
         })
         .await;
-        until("it takes part again", || async {
+        until("the member takes part again", || async {
             get(&running[leader].address, "none")
                 .await
                 .is_err_and(|status| status.code() == tonic::Code::NotFound)
@@ -288,7 +288,7 @@ async fn member_rejoins_after_disk_loss() {
     let _: Empty = etcd_call(&at, "/etcdserverpb.Cluster/MemberRemove", remove)
         .await
         .unwrap();
-    until("the cluster takes a new member", || async {
+    until("the cluster accepts a new member", || async {
         let add = AddMember {
             urls: lost.urls.clone(),
         };

@@ -36,7 +36,7 @@ async fn fill(client: &mut SchedulerClient<Channel>) -> Status {
             return status;
         }
     }
-    panic!("the store has no end");
+    panic!("the store never became full");
 }
 
 async fn delete_all(client: &mut SchedulerClient<Channel>) {
@@ -49,7 +49,7 @@ async fn delete_all(client: &mut SchedulerClient<Channel>) {
 
 /// Waits until the scheduler accepts jobs; checks the error until then.
 async fn until_it_serves(client: &SchedulerClient<Channel>) {
-    until("it keeps jobs", || async {
+    until("the scheduler accepts jobs", || async {
         let mut client = client.clone();
         client
             .schedule_job(schedule("first", app("app"), due("1h")))
@@ -87,7 +87,7 @@ async fn own_full_etcd_recovers_after_deletions() {
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     assert!(refused.message().contains("--etcd-space-quota"), "{refused}");
     delete_all(&mut client).await;
-    until_within(Duration::from_secs(90), "it takes jobs again", || async {
+    until_within(Duration::from_secs(90), "it accepts jobs again", || async {
         let mut client = client.clone();
         client
             .schedule_job(schedule("after", app("app"), large()))

@@ -126,6 +126,6 @@ impl Hosts {
         };
         tokio::time::timeout(TIMEOUT * 2, waiting)
             .await
-            .expect("the list does not come")
+            .expect("the list of hosts does not arrive")
     }
 }

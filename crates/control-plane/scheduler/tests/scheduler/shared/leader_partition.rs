@@ -213,11 +213,11 @@ async fn survives_partitioned_etcd_leader() {
         .await
         .schedule_job(request)
         .await;
-    assert!(asked.is_err(), "it acknowledges what the others do not have");
+    assert!(asked.is_err(), "it acknowledges a write without a majority");
     Hosts::of(&staying.address).await.are(MEMBERS - 1).await;
     let (name, time) = ("meanwhile".to_owned(), Timestamp::now());
     let request = schedule(&name, app("app"), due(&time.to_string()));
-    until("the others take jobs", || async {
+    until("the other members accept jobs", || async {
         client(&staying.address)
             .await
             .schedule_job(request.clone())
@@ -234,7 +234,7 @@ async fn survives_partitioned_etcd_leader() {
 
     silences.iter_mut().for_each(|way| way.restore());
     Hosts::of(&staying.address).await.are(MEMBERS).await;
-    until("it takes jobs again", || async {
+    until("it accepts jobs again", || async {
         let request = schedule("again", app("app"), due("1h"));
         let mut client = client(&running[cut_off].address).await;
         client.schedule_job(request).await.is_ok()

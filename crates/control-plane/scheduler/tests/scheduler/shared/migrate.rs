@@ -124,7 +124,7 @@ async fn migration_overwrites_nothing() {
     ]
     .concat();
     let running = Process::start_with(&external);
-    until("the jobs are there", || async {
+    until("the jobs are loaded", || async {
         jobs(&running.address).await.len() == 2
     })
     .await;

@@ -133,12 +133,12 @@ async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Prox
             later.push(name);
         }
     }
-    until("the group goes on", || {
+    until("the group continues", || {
         std::future::ready(later.iter().all(|name| group.is_triggered(name)))
     })
     .await;
     let is_back = later.iter().any(|name| !group.at_cut_off.times(name).is_empty());
-    assert!(is_back, "the member that was cut off has no part");
+    assert!(is_back, "the partitioned member owns no jobs");
 
     let metadata = app("load");
     let listed = group
@@ -159,7 +159,7 @@ async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Prox
         .unwrap()
         .iter()
         .all(|name| listed.contains(name));
-    assert!(kept, "what was acknowledged is not stored");
+    assert!(kept, "an acknowledged job is not stored");
 
     let mut taken_over = 0;
     for (name, due_at) in &jobs {
@@ -173,9 +173,9 @@ async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Prox
         if *due_at > cut_at {
             assert!(
                 there.is_empty(),
-                "{name}: cut off at {cut_at}, and triggered at {there:?}"
+                "{name}: partitioned at {cut_at}, but triggered at {there:?}"
             );
-            assert_eq!(here.len(), 1, "{name} came more than once: {here:?}");
+            assert_eq!(here.len(), 1, "{name} was triggered more than once: {here:?}");
             taken_over += usize::from(here[0] > *due_at + APART);
         }
     }
@@ -183,7 +183,7 @@ async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Prox
         [group.at_staying.times(name), group.at_cut_off.times(name)].concat()
     })
     .report("one of two cut off from their store");
-    assert!(taken_over > 0, "nothing was taken over, so nothing was tried");
+    assert!(taken_over > 0, "no job was taken over");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -59,7 +59,7 @@ async fn single_scheduler_triggers_its_jobs() {
         .has(["now".to_owned(), "once".to_owned()].into_iter())
         .await;
     let database = sql(&server).await;
-    until("the counter is stored, and what is over gone", || async {
+    until("the counter is stored, and the ended job is deleted", || async {
         keys(&database).await
             == [
                 "dapr/counters/app||ns||app||now",
@@ -73,7 +73,7 @@ async fn single_scheduler_triggers_its_jobs() {
     let mut again = schedule("now", app("app"), twice);
     again.overwrite = true;
     client.schedule_job(again).await.unwrap();
-    until("it is triggered again", || async {
+    until("the job is triggered again", || async {
         served.times("now").len() == 2
     })
     .await;
@@ -86,7 +86,7 @@ async fn single_scheduler_triggers_its_jobs() {
         metadata: app("app"),
     };
     client.delete_by_name_prefix(delete).await.unwrap();
-    until("it is healthy", || async {
+    until("the scheduler is healthy", || async {
         Running::http(running.addresses.healthz, "/healthz")
             .await
             .starts_with("HTTP/1.1 200")
@@ -127,7 +127,7 @@ async fn members_share_and_take_over_jobs() {
     for app in [&served, &at_second] {
         assert!(
             names("shared-", 60).any(|name| !app.times(&name).is_empty()),
-            "one had none"
+            "one member triggered none"
         );
     }
     for name in names("later-", 20) {
@@ -175,9 +175,9 @@ async fn survives_member_kill_and_postgres_crash() {
         .iter()
         .filter(|(name, _)| served.times(name).len() > 1)
         .count();
-    assert!(twice <= 20, "{twice} jobs came twice");
+    assert!(twice <= 20, "{twice} jobs were triggered twice");
     let database = sql(&server).await;
-    until("all jobs are over", || async {
+    until("all jobs have ended", || async {
         keys(&database).await == ["dapr/leadership/a"]
     })
     .await;
@@ -251,7 +251,7 @@ async fn triggers_once_with_clock_set_ahead() {
         .await
         .unwrap();
     served.has(dues.iter().map(|(name, _)| name.clone())).await;
-    assert_eq!(entries().await, before, "members have lost their places");
+    assert_eq!(entries().await, before, "members have lost their shards");
     for (name, _) in &dues {
         assert_eq!(served.times(name).len(), 1, "{name}");
     }

@@ -33,7 +33,7 @@ fn data(flags: &[String]) -> PathBuf {
 
 async fn keep(address: &str, name: &str) {
     let request = || schedule(name, app("app"), due("1h"));
-    until("it keeps jobs", || async {
+    until("the scheduler accepts jobs", || async {
         client(address).await.schedule_job(request()).await.is_ok()
     })
     .await;
@@ -73,7 +73,7 @@ async fn is_put_back(flags: &[Vec<String>]) {
         // The entries of the schedulers in the backup expire first.
         Hosts::of(&process.address).await.are(flags.len()).await;
         serving.push(served.serve(&process.address).await);
-        until("it has the jobs of the copy", || async {
+        until("the scheduler has the jobs of the backup", || async {
             get(&process.address, "kept").await.is_ok()
         })
         .await;
@@ -82,7 +82,7 @@ async fn is_put_back(flags: &[Vec<String>]) {
     }
     let request = || schedule("now", app("app"), due("0s"));
     let first = &running[0].address;
-    until("it takes jobs", || async {
+    until("the scheduler accepts jobs", || async {
         client(first).await.schedule_job(request()).await.is_ok()
     })
     .await;
@@ -155,7 +155,7 @@ async fn restores_postgres_tables() {
     let address = running.addresses.grpc.to_string();
     until_within(
         std::time::Duration::from_secs(60),
-        "it has the jobs of the copy",
+        "the scheduler has the jobs of the backup",
         || async { get(&address, "kept").await.is_ok() },
     )
     .await;

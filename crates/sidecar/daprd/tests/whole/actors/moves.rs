@@ -104,7 +104,7 @@ async fn leaving_host_fails_no_call() {
     while let Some(count) = within(callers.join_next()).await {
         assert!(count.unwrap() > 0);
     }
-    assert_eq!(one.calls(), gone, "nothing lives there any more");
+    assert_eq!(one.calls(), gone, "no actor is active there");
     let active = calls(&one)
         .iter()
         .filter(|call| call.starts_with("DELETE"))

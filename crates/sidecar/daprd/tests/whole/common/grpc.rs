@@ -115,7 +115,7 @@ pub async fn next(body: &mut Incoming) -> Option<Bytes> {
     let mut data = BytesMut::new();
     // A large message spans several frames.
     while data.len() < 5 || data.len() < 5 + (&data[1..5]).get_u32() as usize {
-        let frame = within(body.frame()).await?.expect("the call goes on");
+        let frame = within(body.frame()).await?.expect("the call continues");
         data.extend(frame.into_data().ok()?);
     }
     let mut all = messages(data.freeze());

@@ -43,7 +43,7 @@ async fn reloads_policies() {
         // The marker is reconciled after the file that was written before it.
         put(&node, "marker.yaml", &memory(marker));
         until(&node, &[(marker, "state.in-memory")]).await;
-        assert_eq!(attempts(&app, &node).await, 3, "what was good stays: {broken}");
+        assert_eq!(attempts(&app, &node).await, 3, "the good version stays: {broken}");
     }
     put(&node, "policy.yaml", &retries(1));
     eventually(async || attempts(&app, &node).await == 2).await;

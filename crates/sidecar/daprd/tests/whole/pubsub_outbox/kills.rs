@@ -127,7 +127,7 @@ async fn kills_under_load_keep_outbox_consistent() {
         .map(|event| event["id"].as_str().unwrap().to_owned())
         .collect();
     for marker in files.markers() {
-        assert!(sent.contains(&marker), "{marker} waits for nobody");
+        assert!(sent.contains(&marker), "{marker} is orphaned");
     }
     println!(
         "{} transactions confirmed over {KILLS} kills, {} events of {} values, {} markers left",
