@@ -1,4 +1,4 @@
-//! Compiles `proto/`: what is stored, and the API of the client port. Neither is part of the wire contract
+//! Compiles `proto/`: the stored messages, and the API of the client port. Neither is part of the wire contract
 //! between Dapr's processes, so neither is in `outrigger-wire`.
 
 use std::error::Error;
