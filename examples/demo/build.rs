@@ -1,4 +1,4 @@
-//! Compiles the app's own service without a system `protoc`.
+//! Generates the app's gRPC service without a system `protoc`.
 
 use std::error::Error;
 

@@ -1,5 +1,5 @@
-//! An actor that two apps call: one after the other, with a count in its state, and a reminder that wakes it. Then a
-//! second host comes, and the one that has the actor is killed.
+//! Two apps call an actor with a count in its state and a reminder. Then a second host joins, and the demo kills the host of
+//! the actor.
 
 use std::time::{Duration, Instant};
 
@@ -20,26 +20,22 @@ const KIND: &str = "Boat";
 const ID: &str = "kon-tiki";
 const METHOD: &str = "sail";
 const REMINDER: &str = "watch";
-/// How often the reminder is to come.
+/// Expected number of reminders.
 const TIMES: u64 = 2;
 
-/// How long the actor may be without a place after its host was killed.
+/// Limit for the failover of the actor after its host is killed.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Pause between two calls meanwhile.
+/// Pause between two calls during the failover.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Calls an actor of the HTTP app beside both apps, reads its state, has it reminded, and kills its host; prints a line for
-/// each.
+/// Calls an actor of the HTTP app through both sidecars, reads its state, sets a reminder, and kills its host. Prints a line
+/// for each.
 pub(crate) async fn all(fleet: &mut Fleet) -> Result<(), Failure> {
     let actor = beside(&fleet.python);
     let (first, median) = timed(REPEATS, async || over_http(&actor).await.map(drop)).await?;
-    line("beside its own app, over HTTP", first, median);
+    line("through its own sidecar, over HTTP", first, median);
     let (first, median) = timed(REPEATS, async || over_grpc(fleet).await.map(drop)).await?;
-    line(
-        "beside the other app, over gRPC: through both sidecars",
-        first,
-        median,
-    );
+    line("through both sidecars, over gRPC", first, median);
     let expected = 2 * (1 + REPEATS as u64);
     let (status, kept) = get(&format!("{actor}/state/calls")).await?;
     let kept = String::from_utf8_lossy(&kept);
@@ -61,7 +57,7 @@ fn beside(sidecar: &Sidecar) -> String {
     format!("http://127.0.0.1:{}/v1.0/actors/{KIND}/{ID}", sidecar.http)
 }
 
-/// What the actor answers to a call.
+/// The actor's response to a call.
 struct Answer {
     /// Its count after the call.
     calls: u64,
@@ -114,7 +110,7 @@ fn read(answer: &[u8]) -> Result<Answer, Failure> {
     })
 }
 
-/// Has the actor reminded until it has come a few times.
+/// Sets a reminder, and waits until it has fired a few times.
 async fn remind(fleet: &Fleet, actor: &str) -> Result<(), Failure> {
     let url = format!("{actor}/reminders/{REMINDER}");
     let reminder = json!({"dueTime": "0s", "period": "1s", "data": "all is well"});
@@ -129,11 +125,11 @@ async fn remind(fleet: &Fleet, actor: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts a second host and kills the one that has the actor: with its state and its reminder it goes on at the other.
+/// Starts a second host and kills the host of the actor, which continues on the other with its state and reminder.
 async fn outlive(fleet: &mut Fleet) -> Result<(), Failure> {
     let began = Instant::now();
     let second = fleet.second_python().await?;
-    // The sidecar has its place among the hosts when it knows where the actor is.
+    // The sidecar is part of the hash ring once it can locate the actor.
     let before = over_http(&beside(&second.sidecar)).await?;
     let (which, survivor) = if before.host == second.sidecar.app {
         ("it moved to that one, with its state", fleet.python.app)
@@ -150,7 +146,7 @@ async fn outlive(fleet: &mut Fleet) -> Result<(), Failure> {
     let killed = Instant::now();
     fleet.kill_python(second, before.host).await?;
     let mut calls = 0;
-    // Refused until the actor has its new place.
+    // Fails until placement has moved the actor.
     let now = loop {
         calls += 1;
         match over_grpc(fleet).await {
@@ -184,7 +180,7 @@ async fn outlive(fleet: &mut Fleet) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the app gets the reminder.
+/// Path of the reminder callback.
 fn reminded() -> String {
     format!("actors/{KIND}/{ID}/method/remind/{REMINDER}")
 }

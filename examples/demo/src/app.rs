@@ -1,4 +1,4 @@
-//! The demo's gRPC app: invocation callbacks, and a service of its own that sidecars pass through.
+//! The demo's gRPC app: invocation callbacks, and a service that sidecars proxy.
 
 use std::net::Ipv4Addr;
 
@@ -13,10 +13,10 @@ use crate::echo::Line;
 use crate::echo::echo_server::{Echo, EchoServer};
 use crate::worker;
 
-/// What the app calls itself in its answers.
+/// The app's name in its responses.
 pub(crate) const STACK: &str = "Rust tonic";
 
-/// Serves the app on loopback, and works for its sidecar, until SIGTERM or SIGINT. `sidecar`: its port for gRPC.
+/// Serves the app on loopback and runs its workflow worker until SIGTERM or SIGINT. `sidecar`: the gRPC port of its sidecar.
 pub(crate) async fn serve(port: u16, sidecar: u16) -> Result<(), Failure> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let served = tonic::transport::Server::builder()

@@ -1,4 +1,4 @@
-//! Bindings: a clock that calls an app, and files that one app writes and the other reads.
+//! Bindings: cron triggers an app, and one app writes a file that the other reads.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ const FILES: &str = "logbook";
 const FOLDER: &str = "logbook";
 const FILE: &str = "today.txt";
 const TEXT: &str = "anchored in twelve metres";
-/// Events that the app must have seen.
+/// Expected number of cron events.
 const EVENTS: u64 = 3;
 
-/// Writes the components: the files are everybody's, the clock is for one app.
+/// Writes the components: local storage for both apps, cron for one.
 pub(crate) fn write_resources(dir: &Path, resources: &Path, woken: &str) -> Result<(), Failure> {
     let folder = dir.join(FOLDER);
     let component = |name: &str, kind: &str, property: &str, value: &str| {
@@ -44,7 +44,7 @@ pub(crate) fn write_resources(dir: &Path, resources: &Path, woken: &str) -> Resu
     Ok(())
 }
 
-/// Sees events reach the app, writes a file and reads it; prints a line for each.
+/// Waits for cron events at the app, writes a file and reads it. Prints a line for each.
 pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
     let seen = until_posted(fleet, CLOCK, EVENTS).await?;
     let woken = format!("the clock woke the HTTP app: POST /{CLOCK}, {seen} times so far");
@@ -61,18 +61,18 @@ pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
             millis(median)
         );
     };
-    let what = format!("over HTTP beside one app; {FOLDER}/{FILE} says '{kept}'");
+    let what = format!("over HTTP through one sidecar; {FOLDER}/{FILE} contains '{kept}'");
     line("output binding, create", what, first, median);
 
     let grpc = Endpoint::from_shared(format!("http://127.0.0.1:{}", fleet.rust.grpc))?.connect_lazy();
     let grpc = DaprClient::new(grpc);
     let (first, median) = timed(REPEATS, async || read(grpc.clone()).await).await?;
-    let what = "over gRPC beside the other app: the same text".to_owned();
+    let what = "over gRPC through the other sidecar: the same text".to_owned();
     line("output binding, get", what, first, median);
     Ok(())
 }
 
-/// How many posts to a path an HTTP app has counted; `port` is its own.
+/// Number of POST requests to a path that the HTTP app on `port` has counted.
 pub(crate) async fn posted(port: u16, path: &str) -> Result<u64, Failure> {
     let url = format!("http://127.0.0.1:{port}/times/{path}");
     let (_, body) = get(&url).await?;
@@ -82,7 +82,7 @@ pub(crate) async fn posted(port: u16, path: &str) -> Result<u64, Failure> {
         .ok_or_else(|| format!("{url}: not a count: {answer}").into())
 }
 
-/// Waits until the HTTP app itself has counted enough posts to a path.
+/// Waits until the HTTP app has counted enough POST requests to a path.
 pub(crate) async fn until_posted(fleet: &Fleet, path: &str, enough: u64) -> Result<u64, Failure> {
     let deadline = Instant::now() + LIMIT;
     loop {

@@ -23,15 +23,15 @@ use crate::echo::Line;
 use crate::echo::echo_client::EchoClient;
 use crate::fleet::{Fleet, Sidecar};
 
-/// What every call carries and every answer must bring back.
+/// Payload of every call, which every response must echo.
 const TEXT: &str = "how deep is the water?";
-/// Calls of a kind after the first, whose median is printed.
+/// Calls of each kind after the first; the demo prints their median.
 pub(crate) const REPEATS: usize = 20;
 /// Lines of the streamed conversation.
 const LINES: usize = 10;
-/// How long anything may take.
+/// Limit of any wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(15);
-/// The callee counts what its access control let through under this name.
+/// The callee's metric of calls that its access control allowed.
 const ALLOWED: &str = "dapr_runtime_acl_app_policy_action_allowed_total{";
 
 #[derive(Clone, Copy)]
@@ -63,7 +63,7 @@ pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
         let (answer, first, median) = repeated(kind, caller, callee)
             .await
             .map_err(|e| format!("{name}: {e}"))?;
-        // Each of the calls was let in because of the identity, and for no other reason.
+        // Access control allowed each call by the caller's identity.
         let wanted = before + 1 + REPEATS as u64;
         until_allowed(callee, wanted)
             .await
@@ -99,7 +99,7 @@ async fn repeated(
     Ok((answer.into_inner(), first, median))
 }
 
-/// How long something takes the first time, and the median of `repeats` more.
+/// Duration of the first run, and the median of `repeats` more.
 pub(crate) async fn timed(
     repeats: usize,
     work: impl AsyncFn() -> Result<(), Failure>,
@@ -117,7 +117,7 @@ pub(crate) async fn timed(
     Ok((first, times[repeats / 2]))
 }
 
-/// The SPIFFE id that the callee read from the caller's certificate, from its own refusal of `/private`.
+/// The SPIFFE id that the callee read from the caller's certificate, taken from its denial of `/private`.
 async fn identity(caller: &Sidecar, callee: &Sidecar) -> Result<String, Failure> {
     let url = format!(
         "http://127.0.0.1:{}/v1.0/invoke/{}/method/private",
@@ -140,7 +140,7 @@ async fn identity(caller: &Sidecar, callee: &Sidecar) -> Result<String, Failure>
     Ok(expected)
 }
 
-/// Speaks to a caller's sidecar as the caller's app would.
+/// Client of the caller's sidecar.
 struct Caller<'a> {
     caller: &'a Sidecar,
     callee: &'a Sidecar,
@@ -159,7 +159,7 @@ impl<'a> Caller<'a> {
         })
     }
 
-    /// Makes one call and checks the answer; returns who answered.
+    /// Makes one call and checks the response. Returns the name of the app that responded.
     async fn call(&self, kind: Kind) -> Result<String, Failure> {
         let call = async {
             match kind {
@@ -227,7 +227,7 @@ impl<'a> Caller<'a> {
 
     async fn chat(&self) -> Result<String, Failure> {
         let texts: Vec<String> = (0..LINES).map(|n| format!("{TEXT} ({n})")).collect();
-        // Each line is sent only once the one before it was answered: the stream runs both ways at once.
+        // Sends each line after the response to the previous one: the stream is open in both directions.
         let (say, lines) = tokio::sync::mpsc::channel(1);
         let outgoing = self.addressed(tokio_stream::wrappers::ReceiverStream::new(lines))?;
         let mut echo = self.echo();
@@ -255,7 +255,7 @@ impl<'a> Caller<'a> {
         drop(say);
         match answers.next().await {
             None => Ok(format!("{STACK}, {LINES} lines both ways")),
-            Some(extra) => Err(format!("an answer nobody asked for: {extra:?}").into()),
+            Some(extra) => Err(format!("unexpected response: {extra:?}").into()),
         }
     }
 
@@ -287,7 +287,7 @@ impl<'a> Caller<'a> {
         }
         if caller != self.caller.app_id {
             return Err(format!(
-                "the app was told caller '{caller}', expected '{}'",
+                "the app received caller '{caller}', expected '{}'",
                 self.caller.app_id
             )
             .into());
@@ -296,7 +296,7 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// How many calls the sidecar's access control has let through so far, by the caller's identity.
+/// Number of calls that the sidecar's access control has allowed by the caller's identity.
 async fn allowed(sidecar: &Sidecar) -> Result<u64, Failure> {
     let (status, body) = get(&format!("http://127.0.0.1:{}/", sidecar.metrics)).await?;
     if status != 200 {
@@ -313,7 +313,7 @@ async fn allowed(sidecar: &Sidecar) -> Result<u64, Failure> {
         .sum::<f64>() as u64)
 }
 
-/// Counters may lag behind the calls by a moment.
+/// Waits for counters, which may lag behind the calls.
 async fn until_allowed(callee: &Sidecar, wanted: u64) -> Result<(), Failure> {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -337,7 +337,7 @@ async fn post(url: &str) -> Result<(u16, Bytes), Failure> {
     send(Request::post(url).body(Full::from(TEXT))?).await
 }
 
-/// Sends a request: status and body of the answer.
+/// Sends a request. Returns status and body.
 pub(crate) async fn send(request: Request<Full<Bytes>>) -> Result<(u16, Bytes), Failure> {
     let answer = timeout(LIMIT, client().request(request)).await??;
     let status = answer.status().as_u16();

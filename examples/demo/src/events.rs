@@ -1,5 +1,5 @@
-//! Publish/subscribe on the embedded broker, a file that both sidecars use, or on Redis: events find their way by rules,
-//! and what the app refuses goes to the dead letters.
+//! Publish/subscribe on the embedded broker (a file shared by both sidecars) or on Redis: rules route events, and rejected
+//! events go to the dead-letter topic.
 
 use std::path::Path;
 
@@ -19,15 +19,15 @@ const NAME: &str = "signals";
 const TOPIC: &str = "sightings";
 const DEAD: &str = "wrecks";
 
-/// What carries the events.
+/// The broker.
 pub(crate) enum Broker {
-    /// The embedded one, which only our own sidecars have.
+    /// The embedded broker, which Dapr's sidecars do not have.
     Embedded,
     /// A Redis server: its host and port.
     Redis(String),
 }
 
-/// Writes the broker, which is everybody's, and the subscriptions of the app `reader`.
+/// Writes the broker's component, shared by both apps, and the subscriptions of the app `reader`.
 pub(crate) fn write_resources(
     dir: &Path,
     resources: &Path,
@@ -65,13 +65,13 @@ pub(crate) fn write_resources(
     Ok(())
 }
 
-/// Publishes beside both apps, and sees where each event comes to the HTTP app; prints a line for each.
+/// Publishes through both sidecars, and checks the path at which the HTTP app receives each event. Prints a line for each.
 pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
     over_grpc(fleet, &json!({"kind": "storm"})).await?;
     until_posted(fleet, "storm", 1).await?;
     line(
         "event, routed",
-        "published over gRPC beside one app; the rule kind == 'storm' sent it to POST /storm of the other",
+        "published over gRPC through one sidecar; the rule kind == 'storm' sent it to POST /storm of the other",
     );
     over_http(fleet, &json!({"kind": "breeze"})).await?;
     until_posted(fleet, "calm", 1).await?;

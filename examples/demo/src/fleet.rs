@@ -26,10 +26,10 @@ pub(crate) struct Binaries {
     pub(crate) grpc_sidecar: PathBuf,
 }
 
-/// A running sidecar, as its app and a scraper of metrics see it.
+/// Ports of a running sidecar.
 pub(crate) struct Sidecar {
     pub(crate) app_id: String,
-    /// The port of its app.
+    /// Port of its app.
     pub(crate) app: u16,
     pub(crate) http: u16,
     pub(crate) grpc: u16,
@@ -44,13 +44,13 @@ pub(crate) struct Host {
 }
 
 pub(crate) struct Fleet {
-    /// Beside the HTTP app in Python.
+    /// The HTTP app in Python.
     pub(crate) python: Sidecar,
-    /// Beside the gRPC app in Rust.
+    /// The gRPC app in Rust.
     pub(crate) rust: Sidecar,
-    /// In the order they were started.
+    /// In start order.
     processes: Vec<Process>,
-    /// Started after them.
+    /// Processes started later.
     python_app: Process,
     python_sidecar: Process,
     rust_sidecar: Process,
@@ -97,26 +97,25 @@ impl Fleet {
                 dir,
             }),
             Err(failure) => {
-                // The message names a log in it.
+                // The error message names a log in the folder.
                 let _kept = dir.keep();
                 Err(failure)
             }
         }
     }
 
-    /// Where the fleet keeps its files.
+    /// Folder of the fleet's files.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Starts the HTTP app once more, with a sidecar of its own and the same id.
+    /// Starts a second instance of the HTTP app, with the same app id and another sidecar.
     pub(crate) async fn second_python(&self) -> Result<Host, Failure> {
         let (id, peer) = (&self.python.app_id, &self.rust.app_id);
         self.launch.python("2", id, peer).await
     }
 
-    /// Kills one of the two processes of the HTTP app, that which has this port, and its sidecar (`kill -9`). The other
-    /// one is the fleet's from then on.
+    /// Kills the instance of the HTTP app on this port, and its sidecar (`kill -9`). The other instance becomes the fleet's.
     pub(crate) async fn kill_python(&mut self, mut other: Host, port: u16) -> Result<(), Failure> {
         if self.python.app == port {
             swap(&mut self.python, &mut other.sidecar);
@@ -133,9 +132,9 @@ impl Fleet {
         self.rust_sidecar.healthy(&healthz(&self.rust)).await
     }
 
-    /// Stops what was started, last first. The logs stay when something went wrong.
+    /// Stops all processes in reverse order. Keeps the logs after a failure.
     pub(crate) async fn stop(self, forget: bool) -> Result<(), Failure> {
-        // The app before its sidecar: Dapr's waits for the end of the stream that gives the app work.
+        // The app first: Dapr's sidecar waits for the end of the worker's stream.
         let mut result = self.rust_app.stop().await;
         result = result.and(self.rust_sidecar.stop().await);
         result = result.and(self.python_sidecar.stop().await);
@@ -160,7 +159,7 @@ struct Started {
 
 impl Started {
     async fn start_in(binaries: &Binaries, broker: &Broker, dir: &Path) -> Result<Self, Failure> {
-        // Peers are found by multicast: the suffix keeps two demos on one network apart.
+        // Sidecars find each other by multicast: the suffix separates two demos on one network.
         let suffix: u16 = rand::random();
         let (python_id, rust_id) = (format!("python-{suffix:04x}"), format!("rust-{suffix:04x}"));
         let (ca, sentry_port, anchors) = sentry(&binaries.sentry, dir).await?;
@@ -200,7 +199,7 @@ fn healthz(sidecar: &Sidecar) -> String {
     format!("http://{LOOPBACK}:{}/v1.0/healthz", sidecar.http)
 }
 
-/// A fresh CA; returns it with its port and its trust anchors.
+/// Starts a CA. Returns it with its port and trust anchors.
 async fn sentry(program: &Path, dir: &Path) -> Result<(Process, u16, String), Failure> {
     let credentials = dir.join("credentials");
     std::fs::create_dir(&credentials)?;
@@ -231,12 +230,12 @@ async fn sentry(program: &Path, dir: &Path) -> Result<(Process, u16, String), Fa
     Ok((process, port, anchors))
 }
 
-/// A scheduler with an identity of the CA; returns it with its port.
+/// Starts a scheduler with an identity of the CA. Returns it with its port.
 async fn scheduler(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Process, u16), Failure> {
     let [port, healthz, metrics, client, members] = free_ports().await;
     let jobs = dir.join("jobs");
     std::fs::create_dir(&jobs)?;
-    // etcd, which Dapr's scheduler runs in itself, refuses a folder that others can read.
+    // The etcd embedded in Dapr's scheduler rejects a folder that others can read.
     std::fs::set_permissions(&jobs, Permissions::from_mode(0o700))?;
     let mut command = Command::new(program);
     command
@@ -265,7 +264,7 @@ async fn scheduler(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Proc
     Ok((process, port))
 }
 
-/// A placement service with an identity of the CA; returns it with its port.
+/// Starts a placement service with an identity of the CA. Returns it with its port.
 async fn placement(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Process, u16), Failure> {
     let [port, healthz, metrics, replicas] = free_ports().await;
     let mut command = Command::new(program);
@@ -289,7 +288,7 @@ async fn placement(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Proc
     Ok((process, port))
 }
 
-/// What sidecars are started with.
+/// Settings of the sidecars.
 struct Launch {
     dir: PathBuf,
     http_sidecar: PathBuf,
@@ -301,7 +300,7 @@ struct Launch {
 }
 
 struct App<'a> {
-    /// What its sidecar is called in the names of files.
+    /// Name of its sidecar in file names.
     name: &'a str,
     id: &'a str,
     port: u16,
@@ -314,7 +313,7 @@ struct App<'a> {
 }
 
 impl Launch {
-    /// Starts the HTTP app and its sidecar; `number` tells its processes apart.
+    /// Starts the HTTP app and its sidecar; `number` distinguishes instances.
     async fn python(&self, number: &str, id: &str, peer: &str) -> Result<Host, Failure> {
         let [port, http, grpc] = free_ports().await;
         let script = self.dir.join("app.py");
@@ -412,8 +411,8 @@ impl Launch {
     }
 }
 
-/// Everyone is refused but the peer, by the identity in its certificate; the peer is refused `/private`. One secret is
-/// hidden from the app.
+/// Configuration of a sidecar: access control allows the peer alone, by the identity in its certificate, and denies it
+/// `/private`. One secret is hidden from the app.
 fn access_control(peer: &str) -> String {
     format!(
         "apiVersion: dapr.io/v1alpha1

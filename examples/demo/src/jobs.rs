@@ -1,4 +1,4 @@
-//! Jobs: what the scheduler triggers when the clock says so, until it was often enough.
+//! Jobs: the scheduler triggers a job at an interval, a limited number of times.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ use crate::calls::{LIMIT, get, send};
 use crate::fleet::Fleet;
 
 const JOB: &str = "soundings";
-/// How often it is to be triggered.
+/// Number of triggers.
 const TIMES: u64 = 3;
 
-/// Schedules a job beside the HTTP app, sees it triggered and gone; prints a line.
+/// Schedules a job of the HTTP app, and waits until the last trigger has removed it. Prints a line.
 pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
     let url = format!("http://127.0.0.1:{}/v1.0-alpha1/jobs/{JOB}", fleet.python.http);
     let job = json!({"schedule": "@every 100ms", "repeats": TIMES, "data": "by the deep, four"});
@@ -26,14 +26,14 @@ pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
     }
     let seen = until_posted(fleet, &format!("job/{JOB}"), TIMES).await?;
     let deadline = Instant::now() + LIMIT;
-    // There is no job any more: to ask for it is an error.
+    // The job is gone: reading it is an error.
     while get(&url).await?.0 != 500 {
         if Instant::now() > deadline {
             return Err(format!("the job {JOB} was triggered {seen} times and is still kept").into());
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    let what = format!("the scheduler triggered it {seen} times, as it was told: POST /job/{JOB}");
+    let what = format!("the scheduler triggered it {seen} times, as scheduled: POST /job/{JOB}");
     println!("{:24} {what}", "job, every 100 ms");
     Ok(())
 }

@@ -1,6 +1,5 @@
-//! Starts the CA, a scheduler, placement, two sidecars and two apps, makes every kind of call between them, keeps state,
-//! reads a secret, is woken by a clock, writes a file, has a job triggered, publishes events, calls an actor that has
-//! two hosts and kills the one it is at, runs a workflow whose sidecar it kills, and stops them again.
+//! Starts the CA, a scheduler, placement, two sidecars and two apps. Makes every kind of call between them, and uses state,
+//! secrets, bindings, jobs and events. Kills the host of an actor and the sidecar of a workflow, and stops all processes.
 
 mod actors;
 mod app;
@@ -21,10 +20,10 @@ use std::process::ExitCode;
 use events::Broker;
 use fleet::{Binaries, Fleet};
 
-/// Any failure of the demo; its text is all that is shown.
+/// Any failure of the demo, shown as text.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The app's own gRPC service, generated from `proto/echo.proto`.
+/// The app's gRPC service, generated from `proto/echo.proto`.
 mod echo {
     #![allow(missing_docs, unreachable_pub, clippy::all)]
     tonic::include_proto!("outrigger.demo.v1");
@@ -98,7 +97,7 @@ async fn demo(dir: PathBuf) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the demo does with a fleet.
+/// The steps of the demo.
 async fn everything(fleet: &mut Fleet) -> Result<(), Failure> {
     calls::all(fleet).await?;
     stores::all(fleet).await?;

@@ -1,4 +1,4 @@
-//! Sidecars and control planes of two builds in every mixture.
+//! Sidecars and control planes of two builds in every combination.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::events::Broker;
 use crate::fleet::{Binaries, Fleet};
 use crate::process::{Process, free_ports};
 
-/// Runs everything with the CA, the scheduler and the placement of either build, and each pair of different sidecars;
-/// every mixture must pass.
+/// Runs the demo with the CA, scheduler and placement of either build, and each pair of different sidecars. Every
+/// combination must pass.
 pub(crate) async fn run(ours: &Path, peer: &Path) -> Result<(), Failure> {
     let sides = [("ours", ours), ("peer", peer)];
     let (mut passed, mut failed) = (0, 0);
@@ -57,7 +57,7 @@ async fn mixture(binaries: &Binaries) -> Result<(), Failure> {
     called.and(ended).and(redis.process.stop().await)
 }
 
-/// The broker that both builds have.
+/// The broker that both builds support.
 struct Redis {
     address: String,
     process: Process,

@@ -1,4 +1,4 @@
-//! A child process with a log of its own, ended with the demo whatever happens.
+//! A child process with a log file, killed when the demo ends.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,13 +14,13 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::Failure;
 use crate::calls::get;
 
-/// How long a process may take to become ready, on a machine that is busy with something else.
+/// Limit for a process to become ready on a busy machine.
 const READY: Duration = Duration::from_secs(60);
-/// How long a process may take to end after it was asked to.
+/// Limit for a process to end after SIGTERM.
 const END: Duration = Duration::from_secs(20);
-/// Pause between two looks at something that is about to happen.
+/// Polling interval.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Log lines shown of a process that failed.
+/// Log lines shown of a failed process.
 const SHOWN: usize = 15;
 
 pub(crate) struct Process {
@@ -31,7 +31,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command`; what it writes goes to `DIR/NAME.log`.
+    /// Starts `command` with its output in `DIR/NAME.log`.
     pub(crate) fn start(name: &str, mut command: Command, dir: &Path) -> Result<Self, Failure> {
         let log = dir.join(format!("{name}.log"));
         let file = File::create(&log)?;
@@ -52,20 +52,19 @@ impl Process {
         })
     }
 
-    /// Kills the process, which has no time for anything.
+    /// Kills the process with SIGKILL.
     pub(crate) async fn kill(&mut self) -> Result<(), Failure> {
-        // SIGKILL.
         Ok(self.child.kill().await?)
     }
 
-    /// The same, and starts it again.
+    /// Kills the process and starts it again.
     pub(crate) async fn kill_and_start(&mut self) -> Result<(), Failure> {
         self.kill().await?;
         self.child = self.command.spawn()?;
         Ok(())
     }
 
-    /// Waits until `GET url` answers with 2xx.
+    /// Waits until `GET url` returns 2xx.
     pub(crate) async fn healthy(&mut self, url: &str) -> Result<(), Failure> {
         let deadline = Instant::now() + READY;
         while !get(url)
@@ -97,7 +96,7 @@ impl Process {
         Ok(())
     }
 
-    /// Asks the process to end and waits for it; anything but exit status 0 is a failure.
+    /// Sends SIGTERM and waits for the process. An exit status other than 0 is an error.
     pub(crate) async fn stop(mut self) -> Result<(), Failure> {
         let Some(id) = self.child.id() else {
             return Err(self.complaint("ended before it was asked to"));
@@ -128,16 +127,15 @@ impl Process {
     }
 }
 
-/// As many free ports as asked for. None is handed out twice: who was given one may not listen yet.
+/// Returns free ports. None is returned twice, as the first owner may not listen yet.
 pub(crate) async fn free_ports<const N: usize>() -> [u16; N] {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut ports = [0; N];
     for port in &mut ports {
-        // Below those that the kernel gives to connections: one of these could be taken before the process that is meant
-        // for it listens.
+        // Below the ephemeral range: a connection could take a port of that range before the process listens.
         *port = loop {
             let wanted = rand::random_range(10_000_u16..32_000);
-            // Somebody else may have it.
+            // Another process may use it.
             if TcpListener::bind(("0.0.0.0", wanted)).await.is_ok()
                 && GIVEN
                     .lock()

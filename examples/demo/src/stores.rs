@@ -1,4 +1,4 @@
-//! State and secrets: written through one sidecar, read through the other, and refused where the rules say so.
+//! State and secrets: written through one sidecar, read through the other, and denied by scopes.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use crate::Failure;
 use crate::calls::{REPEATS, get, millis, send, timed};
 use crate::fleet::{Fleet, Sidecar};
 
-/// One file for both sidecars, and no prefix of their own: what one writes the other reads.
+/// State store in one file for both sidecars, without a key prefix: each reads the other's values.
 const STATE: &str = "harbour";
 const SECRETS: &str = "vault";
-/// The secret that no app may read.
+/// The secret that the configuration denies.
 pub(crate) const HIDDEN: &str = "hidden";
 
 /// Writes the components of both sidecars.
@@ -51,7 +51,7 @@ pub(crate) fn write_resources(dir: &Path, resources: &Path) -> Result<(), Failur
     Ok(())
 }
 
-/// Keeps a value, finds it again, reads a secret; prints a line for each.
+/// Saves a value, reads it, reads a secret. Prints a line for each.
 pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
     let (python, rust) = (&fleet.python, &fleet.rust);
     save(python, r#"{"metres":12}"#).await?;
@@ -76,7 +76,7 @@ pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
     .await?;
     line(
         "state, SQLite",
-        "written over HTTP beside one app, read over gRPC beside the other",
+        "written over HTTP through one sidecar, read over gRPC through the other",
         first,
         median,
     );

@@ -1,5 +1,5 @@
-//! The gRPC app's workflow, and the worker that runs it: a stream of work from the sidecar, and an answer for each piece.
-//! Apps with an SDK of Dapr have this from the SDK.
+//! The gRPC app's workflow and its worker: a stream of work items from the sidecar, and a result for each. Dapr's SDKs
+//! contain such a worker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,27 +21,27 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::Failure;
 
-/// What the workflow has its activity do, all at once.
+/// Inputs of the activities, which run in parallel.
 pub(crate) const CARGO: [&str; 3] = ["water", "rope", "canvas"];
 /// The event that the workflow waits for.
 pub(crate) const EVENT: &str = "wind";
-/// When the workflow's timer fires, seconds after its first turn.
+/// Delay of the workflow's timer in seconds, from its first step.
 pub(crate) const TIMER: i64 = 3;
-/// How long an activity takes.
+/// Duration of an activity.
 pub(crate) const STOWING: Duration = Duration::from_millis(500);
-/// Until a sidecar that has gone is asked again.
+/// Pause between connection attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 
 type Sidecar = TaskHubSidecarServiceClient<Channel>;
 
-/// Works for the sidecar with this gRPC port, however often it comes and goes.
+/// Runs work items of the sidecar on this gRPC port, and reconnects when it restarts.
 pub(crate) async fn work(sidecar: u16) -> Result<(), Failure> {
     let channel = Endpoint::from_shared(format!("http://127.0.0.1:{sidecar}"))?.connect_lazy();
     let sidecar = TaskHubSidecarServiceClient::new(channel);
-    // How many activities were run by this process.
+    // Activities run by this process.
     let ran = Arc::<AtomicU32>::default();
     loop {
-        // What was not answered when the stream ended comes again.
+        // The sidecar sends work items again whose results it did not receive.
         let _ended = take_work(sidecar.clone(), &ran).await;
         sleep(PAUSE).await;
     }
@@ -83,8 +83,8 @@ async fn answer(mut sidecar: Sidecar, item: WorkItem, ran: Arc<AtomicU32>) -> Re
     Ok(())
 }
 
-/// The workflow: what its history says decides what it does next. First it begins all activities and a timer; when all
-/// have come to their end, and the event has come, it is over. Actions are numbered from 0.
+/// The workflow: a function from its history to its next actions. It starts all activities and a timer, and completes after
+/// these and the event. Actions are numbered from 0.
 fn turn(request: OrchestratorRequest) -> Vec<OrchestratorAction> {
     let (mut now, mut begun, mut fired, mut raised) = (None, false, false, None);
     let mut stowed = BTreeMap::new();
@@ -128,7 +128,7 @@ fn turn(request: OrchestratorRequest) -> Vec<OrchestratorAction> {
         }
         _ => Vec::new(),
     };
-    // The end comes behind the activities and the timer.
+    // The completion follows the activities and the timer.
     let first = if begun { CARGO.len() + 1 } else { 0 };
     let numbered = actions.into_iter().zip(first..);
     numbered

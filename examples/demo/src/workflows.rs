@@ -1,4 +1,4 @@
-//! A workflow that outlives its sidecar: activities at once, a timer and an event, and its history read afterwards.
+//! A workflow that survives the kill of its sidecar: parallel activities, a timer, an event, and its history.
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,12 @@ use crate::worker::{CARGO, EVENT, STOWING, TIMER};
 
 const WORKFLOW: &str = "voyage";
 const ID: &str = "kon-tiki";
-/// How long anything may take: after its sidecar was killed, the instance is first placed anew.
+/// Limit of any wait. After the kill, placement first has to move the instance.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Pause between two looks at something that is about to happen.
+/// Polling interval.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Runs a workflow of the gRPC app, kills its sidecar meanwhile, and reads its history; prints a line for each.
+/// Runs a workflow of the gRPC app, kills its sidecar, and reads its history. Prints a line for each.
 pub(crate) async fn all(fleet: &mut Fleet) -> Result<(), Failure> {
     let workflows = format!("http://127.0.0.1:{}/v1.0/workflows/dapr", fleet.rust.http);
     let instance = format!("{workflows}/{ID}");
@@ -40,7 +40,7 @@ pub(crate) async fn all(fleet: &mut Fleet) -> Result<(), Failure> {
 
     let killed = Instant::now();
     fleet.kill_rust_sidecar().await?;
-    // Refused until the app has found its sidecar again.
+    // Fails until the app has reconnected to its sidecar.
     until("the event is taken", async || {
         let raised = accepted(&format!("{instance}/raiseEvent/{EVENT}"), "\"fair\"").await;
         Ok(raised.is_ok())
@@ -65,7 +65,7 @@ pub(crate) async fn all(fleet: &mut Fleet) -> Result<(), Failure> {
     told(&history(fleet).await?)
 }
 
-/// Checks that the history tells everything once.
+/// Checks that the history contains each event once.
 fn told(history: &[HistoryEvent]) -> Result<(), Failure> {
     let numbers = [
         count(history, |event| matches!(event, EventType::TaskScheduled(_))),

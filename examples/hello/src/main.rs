@@ -1,4 +1,4 @@
-//! Serves HTTP/2 with prior knowledge on a port of the system's choice, for checkers of the protocol: `h2spec -p PORT`.
+//! Serves HTTP/2 with prior knowledge on a port that the system chooses, for protocol checkers: `h2spec -p PORT`.
 
 use std::process::ExitCode;
 use std::sync::Arc;

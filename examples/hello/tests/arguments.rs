@@ -1,4 +1,4 @@
-//! The program ends by itself where it is not asked to serve.
+//! Checks that the program exits without serving.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::process::Command;
