@@ -60,7 +60,7 @@ impl BindError {
     /// The remedy for the operator.
     fn remedy(&self) -> &'static str {
         match self.source.kind() {
-            io::ErrorKind::AddrInUse => "give another port, or end the process that has it",
+            io::ErrorKind::AddrInUse => "give another port, or stop the process that uses it",
             io::ErrorKind::PermissionDenied => "give a port from 1024 on",
             _ => "give an address of this machine",
         }
@@ -187,7 +187,7 @@ mod tests {
         let wanted = format!("the gRPC server cannot listen on 127.0.0.1:{port} (--port): ");
         assert!(
             grpc.starts_with(&wanted)
-                && grpc.ends_with("(give another port, or end the process that has it)")
+                && grpc.ends_with("(give another port, or stop the process that uses it)")
         );
         assert!(metrics.starts_with("the metrics server cannot listen on 192.0.2.1:0 (--metrics-port): "));
         assert!(metrics.ends_with("(give an address of this machine)"), "{told}");

@@ -356,7 +356,7 @@ impl TaskHub {
         if !self.workflows.workers().step_done(response).await? {
             tracing::warn!(
                 target: "dapr.wfengine",
-                "ignored the result of a turn of workflow '{id}': it is not pending"
+                "ignored the result of a step of workflow '{id}': it is not pending"
             );
         }
         Ok(Response::new(CompleteTaskResponse {}))
