@@ -151,7 +151,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::text(
         "max-body-size",
         "4Mi",
-        "Maximum size of a body or message of the APIs, as a quantity; 0 for no limit",
+        "Maximum size of a body or message, as a quantity; 0 for no limit",
     ),
     Flag::text(
         "metrics-listen-address",
