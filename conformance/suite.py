@@ -28,6 +28,12 @@ def cache():
     return pathlib.Path(printed.stdout.strip())
 
 
+def need_binaries(folder, *names):
+    """Ends the script where its folder of binaries lacks some."""
+    if missing := [name for name in names if not (pathlib.Path(folder) / name).is_file()]:
+        sys.exit(f"{sys.argv[0]}: {folder} lacks {', '.join(missing)}: build the binaries first, or name the folder that has them")
+
+
 def names(file):
     """The case names in a list file; without blank lines and # comments."""
     lines = (HERE / file).read_text().splitlines()
