@@ -3,6 +3,7 @@
 GET /fail and the path in FAIL answer 500, /slow takes a second and answers how many calls it had at once, /healthz
 answers 500 while the file `sick` exists.
 """
+import contextlib
 import http.server
 import json
 import os
@@ -43,4 +44,7 @@ class App(http.server.BaseHTTPRequestHandler):
         pass
 
 
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), App).serve_forever()
+if len(sys.argv) != 2 or not sys.argv[1].isdigit():
+    sys.exit(__doc__)
+with contextlib.suppress(KeyboardInterrupt):
+    http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), App).serve_forever()
