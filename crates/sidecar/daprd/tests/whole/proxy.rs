@@ -338,7 +338,7 @@ async fn proxies_only_to_own_app() {
             outcome.status
         );
         let message = outcome.status.message();
-        assert!(message.contains("for caller only"), "{message}");
+        assert!(message.contains("only for caller"), "{message}");
     }
     assert_eq!(app.calls(), 0);
     let metadata = [("dapr-callee-app-id", "callee")];
