@@ -156,7 +156,7 @@ pub fn log_missing(missing: &[MissingSecret], place: &Source, kind: &str, resour
     for MissingSecret { item, cause } in missing {
         tracing::error!(
             target: LOG,
-            "{place}: {kind} {resource}: {item} has no value, because its secret was not found: {cause}"
+            "{place}: {kind} {resource}: {item} is left without the value of its secret: {cause}"
         );
     }
 }
