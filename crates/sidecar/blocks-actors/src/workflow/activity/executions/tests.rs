@@ -45,11 +45,7 @@ impl Executable for Counted {
         Box::pin(async move {
             self.may_run.acquire().await.unwrap().forget();
             self.ran.fetch_add(1, Ordering::SeqCst);
-            assert_eq!(
-                self.panics.swap(0, Ordering::SeqCst),
-                0,
-                "the last scheduling time"
-            );
+            assert_eq!(self.panics.swap(0, Ordering::SeqCst), 0, "panics on request");
             Ok(())
         })
     }
