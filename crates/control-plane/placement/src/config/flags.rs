@@ -16,7 +16,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "listen-address",
         "",
-        "Address of the gRPC and the metrics server, all addresses when empty",
+        "Address of the gRPC and the metrics server; empty means all addresses",
     ),
     HEALTHZ_PORT,
     HEALTHZ_LISTEN_ADDRESS_IGNORED,
