@@ -1,6 +1,6 @@
 //! proto3 JSON, the form of the contract's messages for HTTP clients and apps. [`encode`] and [`decode`]
 //! convert any message through its descriptor. Frequent parts have direct functions: [`to_json`] and
-//! [`from_json`] for `google.protobuf.Value`, [`status`] for `google.rpc.Status`, and [`bytes`].
+//! [`from_json`] for `google.protobuf.Value`, [`status()`] for `google.rpc.Status`, and [`bytes`].
 //!
 //! The two encoders of `google.protobuf.Value` differ for numbers from 2^53. A member of a message is
 //! written in full up to 1e21, as API clients expect; a separate value has an exponent from there, as apps

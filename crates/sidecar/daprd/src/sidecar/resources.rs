@@ -30,7 +30,7 @@ pub fn check(config: &Config, env: &Env) {
     }
 }
 
-/// Like [`configuration`], on a blocking thread, so that signals are handled.
+/// Like [`configuration()`], on a blocking thread, so that signals are handled.
 pub(super) async fn read_configuration(
     config: &Config,
     env: &Env,
