@@ -217,8 +217,7 @@ impl Store {
         }
     }
 
-    /// Reads several values, `parallelism` at a time (0 or less: the store's choice), at most `bytes` in
-    /// total.
+    /// Reads values, `parallelism` at a time (0 or less: the store decides), at most `bytes` in total.
     ///
     /// # Errors
     /// [`StateError`].
@@ -431,8 +430,7 @@ async fn prepare(cipher: Option<Arc<Cipher>>, mut values: Vec<&mut Value>, size:
     Ok(())
 }
 
-/// Upper bound of the stored size of values with `bytes` bytes in total: base64, plus nonce, tag and key name
-/// for each.
+/// Upper bound of the stored size of `bytes` bytes of values: base64, plus nonce, tag and key name for each.
 fn sealed_size(bytes: usize, keys: usize) -> usize {
     bytes
         .saturating_add(bytes / 2)
