@@ -29,12 +29,12 @@ pub async fn offload<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + 
         return work();
     }
     let place = Arc::clone(&PLACES).acquire_owned().await;
-    let handed_over = tokio::task::spawn_blocking(move || {
+    let blocking = tokio::task::spawn_blocking(move || {
         // The semaphore is never closed, so this is always a permit.
         let _place = place;
         work()
     });
-    match handed_over.await {
+    match blocking.await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),

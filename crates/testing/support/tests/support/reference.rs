@@ -1,8 +1,11 @@
-//! Reference pages of `docs/` against names that stand in sources that no crate exports: annotations, Helm values, metrics.
+//! Compares reference pages with names that no crate exports: annotations, Helm values, metrics, resource fields.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use outrigger_testing::pages::Page;
+
+use crate::sources::sources;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
@@ -27,7 +30,7 @@ fn names<'p>(rows: &[(Vec<&'p str>, &'p str)]) -> BTreeSet<&'p str> {
 }
 
 #[test]
-fn annotations_are_those_of_the_injector() {
+fn annotations_match_injector() {
     let source = read("crates/control-plane/injector/src/patch/known.rs");
     let (_, table) = source.split_once("const KNOWN:").unwrap();
     let (table, _) = table.split_once("];").unwrap();
@@ -144,17 +147,6 @@ const ENDS: [&str; 16] = [
     "_timers",
     "_calls",
 ];
-
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
-            found.push(path);
-        }
-    }
-}
 
 #[test]
 fn every_metric_has_a_row() {

@@ -33,12 +33,13 @@ const OTHERS: [&str; 5] = [
     "SIMULATION_SEEDS",
 ];
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+/// Adds the Rust files below a folder, without those of unit tests.
+pub(crate) fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
             found.push(path);
         }
     }
