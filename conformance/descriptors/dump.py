@@ -1,37 +1,18 @@
-"""Print, as JSON, the messages, enums and services of Dapr's wire contract.
+"""Prints, as JSON, the messages, enums and services of Dapr's wire contract.
 
-Without arguments: those of the installed Python packages. With a file holding an encoded FileDescriptorSet: those of its packages
-that the Python packages do not contain.
+usage: dump.py FILE     an encoded FileDescriptorSet, as collect/ writes it
 """
 
-import importlib
 import json
-import pkgutil
 import sys
 
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
-
-MODULES = ("dapr.proto", "durabletask.internal")
-PUBLIC = ("dapr.proto.common.v1", "dapr.proto.runtime.v1")
-
-
-def installed():
-    """The file descriptors of all generated modules."""
-    files = {}
-    for package in MODULES:
-        root = importlib.import_module(package)
-        for module in pkgutil.walk_packages(root.__path__, package + "."):
-            if module.name.endswith("_pb2"):
-                proto = FileDescriptorProto()
-                importlib.import_module(module.name).DESCRIPTOR.CopyToProto(proto)
-                files[proto.name] = proto
-    return list(files.values())
-
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
 
 def collected(path):
     with open(path, "rb") as file:
         files = FileDescriptorSet.FromString(file.read()).file
-    return [f for f in files if f.package.startswith(("dapr.", "durabletask.")) and f.package not in PUBLIC]
+    # The worker protocol of workflows has no package.
+    return [f for f in files if not f.package or f.package.startswith(("dapr.", "durabletask."))]
 
 
 def scalar_or_name(field):
@@ -88,9 +69,8 @@ def add_service(out, prefix, service):
 
 
 def main():
-    files = collected(sys.argv[1]) if len(sys.argv) > 1 else installed()
     out = {"services": {}, "messages": {}, "enums": {}}
-    for file in files:
+    for file in collected(sys.argv[1]):
         prefix = file.package + "." if file.package else ""
         for service in file.service:
             add_service(out, prefix, service)

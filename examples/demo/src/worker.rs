@@ -7,13 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Action;
 use outrigger_wire::durabletask::task_hub_sidecar_service_client::TaskHubSidecarServiceClient;
 use outrigger_wire::durabletask::work_item::Request as Work;
+use outrigger_wire::durabletask::workflow_action::WorkflowActionType as Action;
 use outrigger_wire::durabletask::{
-    ActivityResponse, CompleteOrchestrationAction, CreateTimerAction, GetWorkItemsRequest,
-    OrchestrationStatus, OrchestratorAction, OrchestratorRequest, OrchestratorResponse, ScheduleTaskAction,
-    WorkItem,
+    ActivityResponse, CompleteWorkflowAction, CreateTimerAction, GetWorkItemsRequest, OrchestrationStatus,
+    ScheduleTaskAction, WorkItem, WorkflowAction, WorkflowRequest, WorkflowResponse,
 };
 use serde_json::json;
 use tokio::time::sleep;
@@ -48,7 +47,12 @@ pub(crate) async fn work(sidecar: u16) -> Result<(), Failure> {
 }
 
 async fn take_work(mut sidecar: Sidecar, ran: &Arc<AtomicU32>) -> Result<(), Failure> {
-    let mut items = sidecar.get_work_items(GetWorkItemsRequest {}).await?.into_inner();
+    let mut items = sidecar
+        .get_work_items(GetWorkItemsRequest {
+            capabilities: Vec::new(),
+        })
+        .await?
+        .into_inner();
     while let Some(item) = items.message().await? {
         tokio::spawn(answer(sidecar.clone(), item, Arc::clone(ran)));
     }
@@ -58,12 +62,12 @@ async fn take_work(mut sidecar: Sidecar, ran: &Arc<AtomicU32>) -> Result<(), Fai
 async fn answer(mut sidecar: Sidecar, item: WorkItem, ran: Arc<AtomicU32>) -> Result<(), Failure> {
     let completion_token = item.completion_token;
     match item.request.ok_or("a piece of work without work")? {
-        Work::OrchestratorRequest(request) => {
-            let response = OrchestratorResponse {
+        Work::WorkflowRequest(request) => {
+            let response = WorkflowResponse {
                 instance_id: request.instance_id.clone(),
                 actions: turn(request),
                 completion_token,
-                ..OrchestratorResponse::default()
+                ..WorkflowResponse::default()
             };
             sidecar.complete_orchestrator_task(response).await?;
         }
@@ -71,7 +75,7 @@ async fn answer(mut sidecar: Sidecar, item: WorkItem, ran: Arc<AtomicU32>) -> Re
             sleep(STOWING).await;
             let number = ran.fetch_add(1, Ordering::SeqCst) + 1;
             let response = ActivityResponse {
-                instance_id: request.orchestration_instance.unwrap_or_default().instance_id,
+                instance_id: request.workflow_instance.unwrap_or_default().instance_id,
                 task_id: request.task_id,
                 result: Some(number.to_string()),
                 completion_token,
@@ -85,7 +89,7 @@ async fn answer(mut sidecar: Sidecar, item: WorkItem, ran: Arc<AtomicU32>) -> Re
 
 /// The workflow: a function from its history to its next actions. It starts all activities and a timer, and completes after
 /// these and the event. Actions are numbered from 0.
-fn turn(request: OrchestratorRequest) -> Vec<OrchestratorAction> {
+fn turn(request: WorkflowRequest) -> Vec<WorkflowAction> {
     let (mut now, mut begun, mut fired, mut raised) = (None, false, false, None);
     let mut stowed = BTreeMap::new();
     for event in request.past_events.into_iter().chain(request.new_events) {
@@ -115,15 +119,19 @@ fn turn(request: OrchestratorRequest) -> Vec<OrchestratorAction> {
                 at.seconds += TIMER;
                 at
             });
-            let timer = Action::CreateTimer(CreateTimerAction { fire_at, name: None });
+            let timer = Action::CreateTimer(CreateTimerAction {
+                fire_at,
+                name: None,
+                origin: None,
+            });
             CARGO.into_iter().map(activity).chain([timer]).collect()
         }
         Some(raised) if fired && stowed.len() == CARGO.len() => {
             let stowed: Vec<String> = stowed.into_values().flatten().collect();
-            vec![Action::CompleteOrchestration(CompleteOrchestrationAction {
-                orchestration_status: OrchestrationStatus::Completed.into(),
+            vec![Action::CompleteWorkflow(CompleteWorkflowAction {
+                workflow_status: OrchestrationStatus::Completed.into(),
                 result: Some(format!("stowed {}, wind {raised}", stowed.join(" "))),
-                ..CompleteOrchestrationAction::default()
+                ..CompleteWorkflowAction::default()
             })]
         }
         _ => Vec::new(),
@@ -132,10 +140,10 @@ fn turn(request: OrchestratorRequest) -> Vec<OrchestratorAction> {
     let first = if begun { CARGO.len() + 1 } else { 0 };
     let numbered = actions.into_iter().zip(first..);
     numbered
-        .map(|(action, id)| OrchestratorAction {
+        .map(|(action, id)| WorkflowAction {
             id: i32::try_from(id).unwrap_or(i32::MAX),
             router: None,
-            orchestrator_action_type: Some(action),
+            workflow_action_type: Some(action),
         })
         .collect()
 }

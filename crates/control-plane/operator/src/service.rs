@@ -261,6 +261,7 @@ impl Operator for Service {
             let gone = update.event == wire::ResourceEventType::Deleted;
             (!gone).then_some(wire::HttpEndpointUpdateEvent {
                 http_endpoints: update.manifest,
+                r#type: update.event.into(),
             })
         })
         .await

@@ -136,6 +136,7 @@ fn request(name: String, due: String, overwrite: bool) -> ScheduleJobRequest {
             target: Some(JobTargetMetadata {
                 r#type: Some(Type::Job(TargetJob {})),
             }),
+            concurrency_key: None,
         }),
     }
 }

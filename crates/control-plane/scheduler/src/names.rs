@@ -164,6 +164,7 @@ mod tests {
             app_id: "app1".into(),
             namespace: "ns".into(),
             target: Some(JobTargetMetadata { r#type: of }),
+            concurrency_key: None,
         }
     }
 

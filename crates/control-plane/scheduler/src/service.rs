@@ -349,6 +349,7 @@ mod tests {
                 target: Some(JobTargetMetadata {
                     r#type: Some(Type::Actor(actor)),
                 }),
+                concurrency_key: None,
             })
         };
         for own in ["counter", "dapr.internal.ns.app.workflow"] {
@@ -393,6 +394,7 @@ mod tests {
                 app_id: "a".to_owned(),
                 namespace: "ns".to_owned(),
                 target: Some(JobTargetMetadata { r#type: Some(target) }),
+                concurrency_key: None,
             }),
             overwrite: true,
         });
@@ -463,6 +465,7 @@ mod tests {
             app_id: "app".to_owned(),
             namespace: "ns".to_owned(),
             target: Some(JobTargetMetadata { r#type: Some(target) }),
+            concurrency_key: None,
         };
         let actor = |actor_type: &str, id: &str| {
             of(Type::Actor(TargetActorReminder {

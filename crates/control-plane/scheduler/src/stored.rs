@@ -303,6 +303,7 @@ mod tests {
             target: Some(JobTargetMetadata {
                 r#type: Some(Type::Job(TargetJob {})),
             }),
+            concurrency_key: None,
         };
         create(asked, &metadata, 7, NOW.parse().unwrap()).unwrap()
     }

@@ -117,6 +117,7 @@ impl CaService {
             trust_chain_certificates: vec![authority.x509.trust_anchors().to_owned().into()],
             valid_until: Some(timestamp(issued.not_after)),
             jwt,
+            per_audience_jwts: Default::default(),
         })
     }
 }

@@ -1,13 +1,13 @@
 //! Turns the actions of a worker's answer into events and side effects.
 
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType;
+use outrigger_wire::durabletask::workflow_action::WorkflowActionType;
 use outrigger_wire::durabletask::{
-    CompleteOrchestrationAction, CreateSubOrchestrationAction, CreateTimerAction, ExecutionCompletedEvent,
-    ExecutionStalledEvent, ExecutionStartedEvent, HistoryEvent, OrchestrationInstance, OrchestrationStatus,
-    OrchestratorAction, OrchestratorStartedEvent, ParentInstanceInfo, ScheduleTaskAction, StalledReason,
-    SubOrchestrationInstanceCompletedEvent, SubOrchestrationInstanceCreatedEvent,
-    SubOrchestrationInstanceFailedEvent, TaskRouter, TaskScheduledEvent, TimerCreatedEvent, TimerFiredEvent,
+    ChildWorkflowInstanceCompletedEvent, ChildWorkflowInstanceCreatedEvent, ChildWorkflowInstanceFailedEvent,
+    CompleteWorkflowAction, CreateChildWorkflowAction, CreateTimerAction, ExecutionCompletedEvent,
+    ExecutionStalledEvent, ExecutionStartedEvent, HistoryEvent, OrchestrationStatus, ParentInstanceInfo,
+    ScheduleTaskAction, StalledReason, TaskRouter, TaskScheduledEvent, TimerCreatedEvent, TimerFiredEvent,
+    WorkflowAction, WorkflowInstance, WorkflowStartedEvent,
 };
 use prost_types::Timestamp;
 
@@ -55,7 +55,7 @@ pub(crate) struct Parent<'a> {
 pub(crate) fn creation(
     parent: Parent<'_>,
     created: &HistoryEvent,
-    child: &SubOrchestrationInstanceCreatedEvent,
+    child: &ChildWorkflowInstanceCreatedEvent,
     outside: (Timestamp, String),
 ) -> Message {
     let Parent {
@@ -68,7 +68,7 @@ pub(crate) fn creation(
         name: child.name.clone(),
         version: child.version.clone(),
         input: child.input.clone(),
-        orchestration_instance: Some(OrchestrationInstance {
+        workflow_instance: Some(WorkflowInstance {
             instance_id: child.instance_id.clone(),
             execution_id: Some(execution),
         }),
@@ -78,13 +78,14 @@ pub(crate) fn creation(
             version: None,
             // The execution id distinguishes a child that is created again from a child of a parent that
             // continued as new.
-            orchestration_instance: Some(OrchestrationInstance {
+            workflow_instance: Some(WorkflowInstance {
                 instance_id: id.to_owned(),
                 execution_id: parent
-                    .and_then(|parent| parent.orchestration_instance.as_ref())
+                    .and_then(|parent| parent.workflow_instance.as_ref())
                     .and_then(|parent| parent.execution_id.clone()),
             }),
             app_id: Some(app.to_owned()),
+            app_namespace: None,
         }),
         parent_trace_context: child.parent_trace_context.clone(),
         ..ExecutionStartedEvent::default()
@@ -105,7 +106,7 @@ impl Step {
     /// ignored.
     pub(crate) fn apply(
         &mut self,
-        action: OrchestratorAction,
+        action: WorkflowAction,
         outside: &mut StepContext<'_>,
         effects: &mut Effects,
     ) -> Result<Option<Self>, StepError> {
@@ -115,18 +116,18 @@ impl Step {
             what,
         };
         let of_action = action.router;
-        match action.orchestrator_action_type {
-            Some(OrchestratorActionType::ScheduleTask(task)) => {
+        match action.workflow_action_type {
+            Some(WorkflowActionType::ScheduleTask(task)) => {
                 self.schedule(id, task, of_action, outside, effects);
             }
-            Some(OrchestratorActionType::CreateTimer(timer)) => {
+            Some(WorkflowActionType::CreateTimer(timer)) => {
                 self.create_timer(id, timer, of_action, outside, effects);
             }
-            Some(OrchestratorActionType::CreateSubOrchestration(child)) => {
+            Some(WorkflowActionType::CreateChildWorkflow(child)) => {
                 self.create_child(id, child, of_action, outside, effects)?;
             }
-            Some(OrchestratorActionType::CompleteOrchestration(complete)) => {
-                let continues = complete.orchestration_status() == OrchestrationStatus::ContinuedAsNew;
+            Some(WorkflowActionType::CompleteWorkflow(complete)) => {
+                let continues = complete.workflow_status() == OrchestrationStatus::ContinuedAsNew;
                 if continues {
                     // SDKs answer a termination with both actions, in either order.
                     if self.facts.completed.is_some() {
@@ -136,18 +137,18 @@ impl Step {
                 }
                 self.complete(id, complete, of_action, outside.at, effects);
             }
-            Some(OrchestratorActionType::OrchestratorVersionNotAvailable(_)) => {
+            Some(WorkflowActionType::WorkflowVersionNotAvailable(_)) => {
                 let name = self.facts.version.as_deref().unwrap_or_default();
                 effects.stalled = Some(ExecutionStalledEvent {
                     reason: StalledReason::VersionNotAvailable.into(),
                     description: Some(format!("Version not available: {name}")),
                 });
             }
-            Some(OrchestratorActionType::SendEvent(_)) => return Err(outbound("sendEvent")),
-            Some(OrchestratorActionType::TerminateOrchestration(_)) => {
+            Some(WorkflowActionType::SendEvent(_)) => return Err(outbound("sendEvent")),
+            Some(WorkflowActionType::TerminateWorkflow(_)) => {
                 return Err(outbound("terminateOrchestration"));
             }
-            None => {
+            Some(WorkflowActionType::CreateDetachedWorkflow(_)) | None => {
                 return Err(StepError::UnknownAction {
                     instance: self.id.clone(),
                     action: id,
@@ -163,6 +164,7 @@ impl Step {
         Some(TaskRouter {
             source_app_id: self.app.clone(),
             target_app_id: target(inner).or_else(|| target(outer)),
+            target_app_namespace: None,
         })
     }
 
@@ -198,6 +200,7 @@ impl Step {
                 given => given,
             },
             rerun_parent_instance_info: None,
+            history_propagation_scope: None,
         };
         let execution = scheduled.task_execution_id.clone();
         let event = self.record_action(id, outside.at, router, EventType::TaskScheduled(scheduled));
@@ -213,7 +216,7 @@ impl Step {
         let Some(started) = &self.facts.started else {
             return String::new();
         };
-        let instance = started.event.orchestration_instance.as_ref();
+        let instance = started.event.workflow_instance.as_ref();
         match instance.and_then(|instance| instance.execution_id.as_ref()) {
             Some(execution) => format!("{execution}-{id}"),
             None => format!("{}-{id}", nanos(started.at.as_ref())),
@@ -233,6 +236,7 @@ impl Step {
             fire_at: action.fire_at,
             name: action.name,
             rerun_parent_instance_info: None,
+            origin: None,
         };
         self.record_action(id, outside.at, router, EventType::TimerCreated(created));
         if !self.facts.has_ended(Awaited::Timer, id) {
@@ -243,7 +247,7 @@ impl Step {
     fn create_child(
         &mut self,
         id: i32,
-        action: CreateSubOrchestrationAction,
+        action: CreateChildWorkflowAction,
         outer: Option<TaskRouter>,
         outside: &mut StepContext<'_>,
         effects: &mut Effects,
@@ -260,15 +264,16 @@ impl Step {
                 child: action.name,
             });
         }
-        let child = SubOrchestrationInstanceCreatedEvent {
+        let child = ChildWorkflowInstanceCreatedEvent {
             instance_id,
             name: action.name,
             version: action.version,
             input: action.input,
             parent_trace_context: outside.trace.clone(),
             rerun_parent_instance_info: None,
+            history_propagation_scope: None,
         };
-        let event_type = EventType::SubOrchestrationInstanceCreated(child.clone());
+        let event_type = EventType::ChildWorkflowInstanceCreated(child.clone());
         let created = self.record_action(id, outside.at, router, event_type);
         if self.facts.has_ended(Awaited::Child, id) || self.has_early(Awaited::Child, id, "") {
             return Ok(());
@@ -291,15 +296,15 @@ impl Step {
     fn complete(
         &mut self,
         id: i32,
-        action: CompleteOrchestrationAction,
+        action: CompleteWorkflowAction,
         outer: Option<TaskRouter>,
         at: Timestamp,
         effects: &mut Effects,
     ) {
-        let status = action.orchestration_status();
+        let status = action.workflow_status();
         let router = self.router(outer, None);
         let completed = ExecutionCompletedEvent {
-            orchestration_status: status.into(),
+            workflow_status: status.into(),
             result: action.result.clone(),
             failure_details: action.failure_details.clone(),
         };
@@ -311,7 +316,7 @@ impl Step {
         let Some(parent) = started.and_then(|started| started.event.parent_instance.as_ref()) else {
             return;
         };
-        let Some(instance) = &parent.orchestration_instance else {
+        let Some(instance) = &parent.workflow_instance else {
             return;
         };
         let task_scheduled_id = parent.task_scheduled_id;
@@ -321,20 +326,25 @@ impl Step {
             instance: self.id.clone(),
         });
         let outcome = if status == OrchestrationStatus::Completed {
-            EventType::SubOrchestrationInstanceCompleted(SubOrchestrationInstanceCompletedEvent {
+            EventType::ChildWorkflowInstanceCompleted(ChildWorkflowInstanceCompletedEvent {
                 task_scheduled_id,
                 result: action.result,
+                attestation: None,
+                signer_certificate: None,
             })
         } else {
-            EventType::SubOrchestrationInstanceFailed(SubOrchestrationInstanceFailedEvent {
+            EventType::ChildWorkflowInstanceFailed(ChildWorkflowInstanceFailedEvent {
                 task_scheduled_id,
                 failure_details: action.failure_details,
+                attestation: None,
+                signer_certificate: None,
             })
         };
         let mut event = event(NO_ID, at, outcome);
         event.router = Some(TaskRouter {
             source_app_id: self.app.clone(),
             target_app_id: parent.app_id.clone(),
+            target_app_namespace: None,
         });
         effects.messages.push(Message {
             target: instance.instance_id.clone(),
@@ -347,7 +357,7 @@ impl Step {
 
     fn continue_as_new(
         &self,
-        action: CompleteOrchestrationAction,
+        action: CompleteWorkflowAction,
         outer: Option<TaskRouter>,
         outside: &mut StepContext<'_>,
     ) -> Self {
@@ -359,7 +369,7 @@ impl Step {
                 .new_version
                 .or_else(|| last.and_then(|last| last.version.clone())),
             input: action.result,
-            orchestration_instance: Some(OrchestrationInstance {
+            workflow_instance: Some(WorkflowInstance {
                 instance_id: self.id.clone(),
                 execution_id: Some((outside.new_id)()),
             }),
@@ -368,7 +378,7 @@ impl Step {
             ..ExecutionStartedEvent::default()
         };
         let mut next = self.restarted();
-        let step = EventType::OrchestratorStarted(OrchestratorStartedEvent::default());
+        let step = EventType::WorkflowStarted(WorkflowStartedEvent::default());
         for event_type in [step, EventType::ExecutionStarted(started)] {
             next.record_action(NO_ID, outside.at, router.clone(), event_type);
         }

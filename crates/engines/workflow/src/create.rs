@@ -2,9 +2,7 @@
 
 use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::{
-    CreateOrchestrationAction, ExecutionStartedEvent, HistoryEvent, ParentInstanceInfo,
-};
+use outrigger_wire::durabletask::{ExecutionStartedEvent, HistoryEvent, ParentInstanceInfo};
 use prost_types::Timestamp;
 
 use crate::error::CreateError;
@@ -17,9 +15,7 @@ use crate::stored::Change;
 pub enum Creation {
     /// Create it; any previous instance of this id has ended.
     Begin,
-    /// Create it in place of the running instance of this id.
-    Replace,
-    /// Do nothing: the request is a duplicate or to be ignored.
+    /// Do nothing: the request is a duplicate.
     Nothing,
 }
 
@@ -34,7 +30,7 @@ pub fn execution(event: &HistoryEvent) -> Option<&ExecutionStartedEvent> {
 
 /// The id of an execution; empty if it has none.
 pub(crate) fn execution_id(started: &ExecutionStartedEvent) -> &str {
-    let instance = started.orchestration_instance.as_ref();
+    let instance = started.workflow_instance.as_ref();
     let id = instance.and_then(|instance| instance.execution_id.as_deref());
     id.unwrap_or_default()
 }
@@ -61,15 +57,6 @@ impl Instance {
         let Some(existing) = self.start_event() else {
             return Ok(Creation::Begin);
         };
-        let status = self.status() as i32;
-        let policy = request.policy.as_ref();
-        if let Some(policy) = policy.filter(|policy| policy.operation_status.contains(&status)) {
-            match policy.action() {
-                CreateOrchestrationAction::Ignore => return Ok(Creation::Nothing),
-                CreateOrchestrationAction::Terminate => return Ok(Creation::Replace),
-                CreateOrchestrationAction::Error => {}
-            }
-        }
         if !self.is_completed() {
             // Of any execution of the parent: a parent that continued as new takes over the child.
             return if is_same_task(existing, start) {
@@ -122,7 +109,7 @@ impl Instance {
 /// children again.
 fn is_same_task(existing: &ExecutionStartedEvent, start: &ExecutionStartedEvent) -> bool {
     fn key(parent: &ParentInstanceInfo) -> (Option<String>, i32) {
-        let instance = parent.orchestration_instance.as_ref();
+        let instance = parent.workflow_instance.as_ref();
         (
             instance.map(|instance| instance.instance_id.clone()),
             parent.task_scheduled_id,
@@ -146,15 +133,14 @@ fn is_same_execution(existing: &ExecutionStartedEvent, start: &ExecutionStartedE
 }
 
 fn parent_execution(event: &ExecutionStartedEvent) -> Option<&str> {
-    let parent = event.parent_instance.as_ref()?.orchestration_instance.as_ref()?;
+    let parent = event.parent_instance.as_ref()?.workflow_instance.as_ref()?;
     parent.execution_id.as_deref()
 }
 
 #[cfg(test)]
 mod tests {
     use outrigger_wire::durabletask::{
-        EventRaisedEvent, ExecutionCompletedEvent, OrchestrationIdReusePolicy, OrchestrationInstance,
-        OrchestrationStatus, TaskCompletedEvent,
+        EventRaisedEvent, ExecutionCompletedEvent, OrchestrationStatus, TaskCompletedEvent, WorkflowInstance,
     };
 
     use super::*;
@@ -165,7 +151,7 @@ mod tests {
     fn started(parent: Option<(&str, i32)>) -> HistoryEvent {
         let parent = parent.map(|(id, task)| ParentInstanceInfo {
             task_scheduled_id: task,
-            orchestration_instance: Some(OrchestrationInstance {
+            workflow_instance: Some(WorkflowInstance {
                 instance_id: id.to_owned(),
                 execution_id: None,
             }),
@@ -178,16 +164,10 @@ mod tests {
         event(-1, AT, EventType::ExecutionStarted(started))
     }
 
-    fn request(
-        parent: Option<(&str, i32)>,
-        policy: Option<(&[OrchestrationStatus], CreateOrchestrationAction)>,
-    ) -> CreateWorkflowInstanceRequest {
+    fn request(parent: Option<(&str, i32)>) -> CreateWorkflowInstanceRequest {
         CreateWorkflowInstanceRequest {
             start_event: Some(started(parent)),
-            policy: policy.map(|(statuses, action)| OrchestrationIdReusePolicy {
-                operation_status: statuses.iter().map(|status| (*status).into()).collect(),
-                action: action.into(),
-            }),
+            ..CreateWorkflowInstanceRequest::default()
         }
     }
 
@@ -198,57 +178,29 @@ mod tests {
     }
 
     #[test]
-    fn reuse_policy_applies_to_named_statuses() {
-        use CreateOrchestrationAction as Action;
-        use OrchestrationStatus::{Completed, Running};
-        let active = || CreateError::Active("a".to_owned());
+    fn only_ended_instances_are_replaced() {
         let (run, mut done) = (running(None), running(None));
         let completed = ExecutionCompletedEvent {
-            orchestration_status: Completed.into(),
+            workflow_status: OrchestrationStatus::Completed.into(),
             ..ExecutionCompletedEvent::default()
         };
         done.append(&event(1, AT, EventType::ExecutionCompleted(completed)));
-        for (existing, policy, expected) in [
-            (&Instance::new("a"), None, Ok(Creation::Begin)),
-            (&run, None, Err(active())),
-            (
-                &run,
-                Some((&[Running][..], Action::Ignore)),
-                Ok(Creation::Nothing),
-            ),
-            (
-                &run,
-                Some((&[Running][..], Action::Terminate)),
-                Ok(Creation::Replace),
-            ),
-            (&run, Some((&[Running][..], Action::Error)), Err(active())),
-            (&run, Some((&[Completed][..], Action::Ignore)), Err(active())),
-            (&done, None, Ok(Creation::Begin)),
-            (
-                &done,
-                Some((&[Completed, Running][..], Action::Ignore)),
-                Ok(Creation::Nothing),
-            ),
-            (
-                &done,
-                Some((&[Completed][..], Action::Terminate)),
-                Ok(Creation::Replace),
-            ),
+        let active = CreateError::Active("a".to_owned());
+        for (existing, expected) in [
+            (&Instance::new("a"), Ok(Creation::Begin)),
+            (&run, Err(active)),
+            (&done, Ok(Creation::Begin)),
         ] {
-            assert_eq!(
-                existing.creation(&request(None, policy), false),
-                expected,
-                "{policy:?}"
-            );
+            assert_eq!(existing.creation(&request(None), false), expected);
         }
-        let awaits = done.creation(&request(None, None), true);
+        let awaits = done.creation(&request(None), true);
         assert_eq!(awaits, Err(CreateError::AwaitsResult("a".to_owned())));
     }
 
     #[test]
     fn parent_may_recreate_its_child() {
         let child = running(Some(("p", 3)));
-        let asked = |parent| child.creation(&request(parent, None), false);
+        let asked = |parent| child.creation(&request(parent), false);
         assert_eq!(asked(Some(("p", 3))), Ok(Creation::Nothing));
         for other in [Some(("p", 4)), Some(("q", 3)), None] {
             assert_eq!(asked(other), Err(CreateError::Active("a".to_owned())));
@@ -259,13 +211,13 @@ mod tests {
             let mut event = started(Some(("p", 3)));
             if let Some(EventType::ExecutionStarted(started)) = &mut event.event_type {
                 let parent = started.parent_instance.as_mut().unwrap();
-                parent.orchestration_instance.as_mut().unwrap().execution_id = Some(execution.to_owned());
+                parent.workflow_instance.as_mut().unwrap().execution_id = Some(execution.to_owned());
             }
             event
         };
         let asked_by = |execution: &str| CreateWorkflowInstanceRequest {
             start_event: Some(of_execution(execution)),
-            policy: None,
+            propagated_history: None,
         };
         let mut ended = Instance::new("a");
         ended.append(&of_execution("one"));

@@ -46,8 +46,8 @@ pub fn ends(event: &HistoryEvent) -> Option<(Awaited, i32)> {
         EventType::TaskCompleted(e) => Some((Awaited::Task, e.task_scheduled_id)),
         EventType::TaskFailed(e) => Some((Awaited::Task, e.task_scheduled_id)),
         EventType::TimerFired(e) => Some((Awaited::Timer, e.timer_id)),
-        EventType::SubOrchestrationInstanceCompleted(e) => Some((Awaited::Child, e.task_scheduled_id)),
-        EventType::SubOrchestrationInstanceFailed(e) => Some((Awaited::Child, e.task_scheduled_id)),
+        EventType::ChildWorkflowInstanceCompleted(e) => Some((Awaited::Child, e.task_scheduled_id)),
+        EventType::ChildWorkflowInstanceFailed(e) => Some((Awaited::Child, e.task_scheduled_id)),
         _ => None,
     }
 }

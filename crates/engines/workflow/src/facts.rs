@@ -48,7 +48,7 @@ impl Completed {
     /// The final status.
     #[must_use]
     pub fn status(&self) -> OrchestrationStatus {
-        self.event.orchestration_status()
+        self.event.workflow_status()
     }
 }
 
@@ -161,7 +161,7 @@ impl Facts {
                     entry: self.len - 1,
                 }));
             }
-            EventType::OrchestratorStarted(e) => {
+            EventType::WorkflowStarted(e) => {
                 let version = e.version.iter();
                 self.patches
                     .extend(version.flat_map(|version| version.patches.iter().cloned()));
@@ -180,7 +180,7 @@ impl Facts {
                 limits: e.name.clone(),
                 ..begun(event)
             }),
-            EventType::SubOrchestrationInstanceCreated(e) => {
+            EventType::ChildWorkflowInstanceCreated(e) => {
                 let child = Child {
                     event: id,
                     id: e.instance_id.clone(),
@@ -324,8 +324,8 @@ pub fn is_terminal(status: OrchestrationStatus) -> bool {
 #[cfg(test)]
 mod tests {
     use outrigger_wire::durabletask::{
-        EventRaisedEvent, ExecutionResumedEvent, ExecutionSuspendedEvent, OrchestratorStartedEvent,
-        TaskCompletedEvent, TaskScheduledEvent, TimerCreatedEvent, TimerFiredEvent,
+        EventRaisedEvent, ExecutionResumedEvent, ExecutionSuspendedEvent, TaskCompletedEvent,
+        TaskScheduledEvent, TimerCreatedEvent, TimerFiredEvent, WorkflowStartedEvent,
     };
 
     use super::*;
@@ -351,7 +351,7 @@ mod tests {
         let stalled = || EventType::ExecutionStalled(ExecutionStalledEvent::default());
         let ended = |status: Status| {
             EventType::ExecutionCompleted(ExecutionCompletedEvent {
-                orchestration_status: status.into(),
+                workflow_status: status.into(),
                 ..ExecutionCompletedEvent::default()
             })
         };
@@ -439,8 +439,8 @@ mod tests {
     #[test]
     fn patches_accumulate() {
         let step = |patches: &[&str]| {
-            EventType::OrchestratorStarted(OrchestratorStartedEvent {
-                version: Some(outrigger_wire::durabletask::OrchestrationVersion {
+            EventType::WorkflowStarted(WorkflowStartedEvent {
+                version: Some(outrigger_wire::durabletask::WorkflowVersion {
                     patches: patches.iter().map(|&patch| patch.to_owned()).collect(),
                     name: None,
                 }),

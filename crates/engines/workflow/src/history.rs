@@ -4,7 +4,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// Field number of the history in `OrchestratorRequest`.
+/// Field number of the history in `WorkflowRequest`.
 const PAST_EVENTS: u32 = 3;
 /// Minimum bytes of a shared piece.
 const PIECE: usize = 32 * 1024;
@@ -62,7 +62,7 @@ impl History {
         (0..self.len()).filter_map(|index| self.get(index))
     }
 
-    /// All events as fields of an `OrchestratorRequest`.
+    /// All events as fields of an `WorkflowRequest`.
     pub(crate) fn fields(&self) -> impl Iterator<Item = Bytes> {
         let last = (!self.last.is_empty()).then(|| Bytes::copy_from_slice(&self.last));
         self.pieces.iter().cloned().chain(last)
@@ -71,7 +71,7 @@ impl History {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_wire::durabletask::{HistoryEvent, OrchestratorRequest};
+    use outrigger_wire::durabletask::{HistoryEvent, WorkflowRequest};
     use prost::Message;
 
     use super::*;
@@ -99,7 +99,7 @@ mod tests {
         assert!(history.iter().eq((0..40_000).map(event)));
         assert_eq!(history.get(40_000), None);
         let request: Vec<u8> = history.fields().flatten().collect();
-        let request = OrchestratorRequest::decode(request.as_slice()).unwrap();
+        let request = WorkflowRequest::decode(request.as_slice()).unwrap();
         let ids = request.past_events.iter().map(|event| event.event_id);
         assert!(ids.eq(0..40_000));
         history.clear();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
+use outrigger_wire::durabletask::backend::v1::WorkflowMetadata;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{ExecutionStartedEvent, HistoryEvent, OrchestrationStatus};
 use prost::Message as _;
@@ -197,14 +197,14 @@ impl Instance {
 
     /// The metadata sent to clients and watchers.
     #[must_use]
-    pub fn metadata(&self) -> OrchestrationMetadata {
+    pub fn metadata(&self) -> WorkflowMetadata {
         let facts = &self.facts;
         let start = self.start_event();
         let parent = start.and_then(|start| start.parent_instance.as_ref());
-        let parent = parent.and_then(|parent| parent.orchestration_instance.as_ref());
+        let parent = parent.and_then(|parent| parent.workflow_instance.as_ref());
         let completed = facts.completed.as_deref();
         let first_in_inbox = || self.inbox.first().and_then(|event| event.timestamp);
-        OrchestrationMetadata {
+        WorkflowMetadata {
             instance_id: self.id.clone(),
             name: start.map(|start| start.name.clone()).unwrap_or_default(),
             runtime_status: self.status().into(),
@@ -221,6 +221,9 @@ impl Instance {
             parent_instance_id: parent
                 .map(|parent| parent.instance_id.clone())
                 .unwrap_or_default(),
+            parent_app_id: None,
+            started_at: None,
+            version: None,
         }
     }
 

@@ -105,7 +105,7 @@ pub enum Purpose {
     Timer,
     /// An activity result; the data are a `HistoryEvent`.
     ActivityResult,
-    /// Start a rerun; the data are the `WorkflowStateMetadata` as it was created.
+    /// Start a rerun; the data are the `BackendWorkflowStateMetadata` as it was created.
     Rerun,
 }
 
@@ -175,8 +175,8 @@ pub fn event_reminder(event: &HistoryEvent) -> String {
     let suffix = match &event.event_type {
         Some(EventType::TaskCompleted(e)) => format!("tc-{}", e.task_scheduled_id),
         Some(EventType::TaskFailed(e)) => format!("tf-{}", e.task_scheduled_id),
-        Some(EventType::SubOrchestrationInstanceCompleted(e)) => format!("cwc-{}", e.task_scheduled_id),
-        Some(EventType::SubOrchestrationInstanceFailed(e)) => format!("cwf-{}", e.task_scheduled_id),
+        Some(EventType::ChildWorkflowInstanceCompleted(e)) => format!("cwc-{}", e.task_scheduled_id),
+        Some(EventType::ChildWorkflowInstanceFailed(e)) => format!("cwf-{}", e.task_scheduled_id),
         Some(EventType::EventRaised(e)) if !e.name.is_empty() => {
             let digest = Sha256::digest(e.name.as_bytes());
             let hex = digest[..12].iter().map(|byte| format!("{byte:02x}"));

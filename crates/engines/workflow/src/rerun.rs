@@ -3,10 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use outrigger_wire::durabletask::backend::v1::WorkflowState;
+use outrigger_wire::durabletask::backend::v1::BackendWorkflowState;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
-    HistoryEvent, OrchestrationInstance, RerunParentInstanceInfo, RerunWorkflowFromEventRequest,
+    HistoryEvent, RerunParentInstanceInfo, RerunWorkflowFromEventRequest, WorkflowInstance,
 };
 use prost_types::Timestamp;
 
@@ -34,7 +34,7 @@ fn awaited(event: &HistoryEvent) -> Option<(Awaited, i32)> {
     let kind = match event.event_type.as_ref()? {
         EventType::TaskScheduled(_) => Awaited::Task,
         EventType::TimerCreated(_) => Awaited::Timer,
-        EventType::SubOrchestrationInstanceCreated(_) => Awaited::Child,
+        EventType::ChildWorkflowInstanceCreated(_) => Awaited::Child,
         _ => return None,
     };
     Some((kind, event.event_id))
@@ -67,7 +67,7 @@ impl Instance {
     ///
     /// # Errors
     /// [`RerunError`].
-    pub fn fork(&self, request: &RerunWorkflowFromEventRequest) -> Result<WorkflowState, RerunError> {
+    pub fn fork(&self, request: &RerunWorkflowFromEventRequest) -> Result<BackendWorkflowState, RerunError> {
         let start = self
             .start_event()
             .ok_or_else(|| RerunError::NoSource(self.id.clone()))?;
@@ -99,12 +99,12 @@ impl Instance {
         let (history, mut inbox) = split(past, &facts);
         for event in &mut inbox {
             let id = event.event_id;
-            if let Some(EventType::SubOrchestrationInstanceCreated(child)) = &mut event.event_type {
+            if let Some(EventType::ChildWorkflowInstanceCreated(child)) = &mut event.event_type {
                 child.instance_id = child_id(new_id, id);
             }
         }
         inbox.push(target);
-        Ok(WorkflowState {
+        Ok(BackendWorkflowState {
             inbox,
             history,
             custom_status: None,
@@ -145,7 +145,7 @@ impl Instance {
                 }
                 timer.rerun_parent_instance_info = info;
             }
-            Some(EventType::SubOrchestrationInstanceCreated(child)) => {
+            Some(EventType::ChildWorkflowInstanceCreated(child)) => {
                 if is_own && given == Some(new_id) {
                     return Err(RerunError::OwnChild(new_id.to_owned()));
                 }
@@ -174,7 +174,7 @@ impl Instance {
     /// [`RerunError`].
     pub fn from_fork(
         id: &str,
-        state: WorkflowState,
+        state: BackendWorkflowState,
         at: Timestamp,
         new_id: &mut dyn FnMut() -> String,
     ) -> Result<(Self, Change), RerunError> {
@@ -186,7 +186,7 @@ impl Instance {
         }
         for mut event in state.history {
             if let Some(EventType::ExecutionStarted(started)) = &mut event.event_type {
-                started.orchestration_instance = Some(OrchestrationInstance {
+                started.workflow_instance = Some(WorkflowInstance {
                     instance_id: id.to_owned(),
                     execution_id: Some(new_id()),
                 });
@@ -230,7 +230,7 @@ impl Instance {
                 Some(EventType::TimerCreated(created)) => {
                     rerun.timers.push(timer(event.event_id, created.fire_at, at));
                 }
-                Some(EventType::SubOrchestrationInstanceCreated(child)) => {
+                Some(EventType::ChildWorkflowInstanceCreated(child)) => {
                     let message = creation(Parent { id, app, start }, &event, child, (at, new_id()));
                     rerun.children.push(message);
                 }
@@ -244,9 +244,8 @@ impl Instance {
 #[cfg(test)]
 mod tests {
     use outrigger_wire::durabletask::{
-        ExecutionCompletedEvent, ExecutionStartedEvent, ParentInstanceInfo,
-        SubOrchestrationInstanceCreatedEvent, TaskCompletedEvent, TaskScheduledEvent, TimerCreatedEvent,
-        TimerFiredEvent,
+        ChildWorkflowInstanceCreatedEvent, ExecutionCompletedEvent, ExecutionStartedEvent,
+        ParentInstanceInfo, TaskCompletedEvent, TaskScheduledEvent, TimerCreatedEvent, TimerFiredEvent,
     };
 
     use super::*;
@@ -256,10 +255,10 @@ mod tests {
 
     fn source() -> Instance {
         let mut instance = Instance::new("old");
-        let child = SubOrchestrationInstanceCreatedEvent {
+        let child = ChildWorkflowInstanceCreatedEvent {
             instance_id: "old:0003".to_owned(),
             name: "sub".to_owned(),
-            ..SubOrchestrationInstanceCreatedEvent::default()
+            ..ChildWorkflowInstanceCreatedEvent::default()
         };
         let ended = TaskCompletedEvent {
             task_scheduled_id: 1,
@@ -274,14 +273,14 @@ mod tests {
             (0, EventType::TimerCreated(TimerCreatedEvent::default())),
             (1, EventType::TaskScheduled(TaskScheduledEvent::default())),
             (2, EventType::TaskScheduled(TaskScheduledEvent::default())),
-            (3, EventType::SubOrchestrationInstanceCreated(child)),
+            (3, EventType::ChildWorkflowInstanceCreated(child)),
             (-1, EventType::TaskCompleted(ended)),
             (-1, EventType::TimerFired(fired)),
             (4, EventType::TaskScheduled(TaskScheduledEvent::default())),
             (
                 5,
                 EventType::ExecutionCompleted(ExecutionCompletedEvent {
-                    orchestration_status: 1,
+                    workflow_status: 1,
                     ..ExecutionCompletedEvent::default()
                 }),
             ),
@@ -313,7 +312,7 @@ mod tests {
         };
         let (mut instance, change) = Instance::from_fork("new", state, AT, &mut new_id).unwrap();
         let made = instance.stored();
-        let own = &instance.start_event().unwrap().orchestration_instance;
+        let own = &instance.start_event().unwrap().workflow_instance;
         let own = own.as_ref().unwrap();
         assert_eq!(
             (&*own.instance_id, own.execution_id.as_deref()),
@@ -341,12 +340,7 @@ mod tests {
         let Some(EventType::ExecutionStarted(child)) = &rerun.children[0].event.event_type else {
             panic!()
         };
-        let parent = child
-            .parent_instance
-            .as_ref()
-            .unwrap()
-            .orchestration_instance
-            .as_ref();
+        let parent = child.parent_instance.as_ref().unwrap().workflow_instance.as_ref();
         assert_eq!(parent.unwrap().execution_id.as_deref(), Some("1"));
 
         // Tasks that have ended, have a waiting result, or were started by a step are not started again.
@@ -390,7 +384,7 @@ mod tests {
             ..request(event)
         };
         let state = source.fork(&with_child(3)).unwrap();
-        let Some(EventType::SubOrchestrationInstanceCreated(child)) = &state.inbox.last().unwrap().event_type
+        let Some(EventType::ChildWorkflowInstanceCreated(child)) = &state.inbox.last().unwrap().event_type
         else {
             panic!()
         };
@@ -441,7 +435,7 @@ mod tests {
             1,
             AT,
             EventType::ExecutionCompleted(ExecutionCompletedEvent {
-                orchestration_status: 1,
+                workflow_status: 1,
                 ..ExecutionCompletedEvent::default()
             }),
         ));

@@ -7,8 +7,8 @@ mod outcome;
 use bytes::{BufMut, Bytes, BytesMut};
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
-    ExecutionStalledEvent, ExecutionTerminatedEvent, HistoryEvent, OrchestratorStartedEvent, TaskRouter,
-    TraceContext,
+    ExecutionStalledEvent, ExecutionTerminatedEvent, HistoryEvent, TaskRouter, TraceContext,
+    WorkflowStartedEvent,
 };
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint};
@@ -56,7 +56,7 @@ pub struct Step {
     /// The app that hosts the instance.
     pub(crate) app: String,
     pub(crate) facts: Facts,
-    /// Events of this step, starting with `OrchestratorStarted`.
+    /// Events of this step, starting with `WorkflowStarted`.
     pub(crate) fresh: Vec<HistoryEvent>,
     /// Results that arrived before a stored step started their task; they stay in the inbox.
     pub(crate) early: Vec<HistoryEvent>,
@@ -92,7 +92,7 @@ impl Instance {
         if let Some(stalled) = limit.stalls(self.size()).or_else(|| too_long(entries)) {
             return StepStart::Stalled(Box::new(self.stall(stalled, at)));
         }
-        let started = EventType::OrchestratorStarted(OrchestratorStartedEvent::default());
+        let started = EventType::WorkflowStarted(WorkflowStartedEvent::default());
         let mut step = Step {
             id: self.id.clone(),
             app: app.to_owned(),
@@ -129,6 +129,7 @@ impl Instance {
                 event.router = Some(TaskRouter {
                     source_app_id: app.to_owned(),
                     target_app_id: None,
+                    target_app_namespace: None,
                 });
             }
             step.take(event);
@@ -216,12 +217,12 @@ impl Step {
     pub fn set_span(&mut self, span_id: &str) {
         for event in &mut self.fresh {
             if let Some(EventType::ExecutionStarted(started)) = &mut event.event_type {
-                started.orchestration_span_id = Some(span_id.to_owned());
+                started.workflow_span_id = Some(span_id.to_owned());
             }
         }
     }
 
-    /// The encoded `OrchestratorRequest` in pieces, to be sent in order. The instance shares the pieces of
+    /// The encoded `WorkflowRequest` in pieces, to be sent in order. The instance shares the pieces of
     /// the history.
     #[must_use]
     pub fn request(&self, instance: &Instance) -> Vec<Bytes> {

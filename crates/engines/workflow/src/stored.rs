@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use outrigger_wire::durabletask::HistoryEvent;
-use outrigger_wire::durabletask::backend::v1::WorkflowStateMetadata;
+use outrigger_wire::durabletask::backend::v1::BackendWorkflowStateMetadata;
 use prost::Message as _;
 use serde::Deserialize;
 
@@ -180,7 +180,7 @@ impl Counts {
             (old.inbox_length, old.history_length, old.generation)
         } else {
             let unread = |error: prost::DecodeError| malformed(error.to_string());
-            let new = WorkflowStateMetadata::decode(value).map_err(unread)?;
+            let new = BackendWorkflowStateMetadata::decode(value).map_err(unread)?;
             reach = ReachFields::decode(value).map_err(unread)?;
             (new.inbox_length, new.history_length, new.generation)
         };
@@ -215,10 +215,13 @@ impl Counts {
     #[must_use]
     pub fn encoded(&self) -> Bytes {
         let length = |entries: usize| u64::try_from(entries).unwrap_or(u64::MAX);
-        let metadata = WorkflowStateMetadata {
+        let metadata = BackendWorkflowStateMetadata {
             inbox_length: length(self.inbox),
             history_length: length(self.history),
             generation: self.generation,
+            external_signing_certificate_length: 0,
+            signature_length: 0,
+            signing_certificate_length: 0,
         };
         let reach = ReachFields {
             inbox: length(self.reach.inbox),

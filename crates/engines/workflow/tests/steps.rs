@@ -6,10 +6,10 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType;
+use outrigger_wire::durabletask::workflow_action::WorkflowActionType;
 use outrigger_wire::durabletask::{
-    ExecutionStartedEvent, HistoryEvent, OrchestratorAction, OrchestratorResponse, ScheduleTaskAction,
-    TaskCompletedEvent,
+    ExecutionStartedEvent, HistoryEvent, ScheduleTaskAction, TaskCompletedEvent, WorkflowAction,
+    WorkflowResponse,
 };
 use outrigger_workflow::event::{NO_ID, event};
 use outrigger_workflow::{Answered, Change, Instance, Limit, StepContext, StepStart};
@@ -45,18 +45,18 @@ fn step(instance: &mut Instance, id: i32) -> (Change, usize) {
         panic!("a step begins");
     };
     let sent = step.request(instance).iter().map(bytes::Bytes::len).sum();
-    let action = OrchestratorAction {
+    let action = WorkflowAction {
         id,
-        orchestrator_action_type: Some(OrchestratorActionType::ScheduleTask(ScheduleTaskAction {
+        workflow_action_type: Some(WorkflowActionType::ScheduleTask(ScheduleTaskAction {
             name: "activity".to_owned(),
             input: Some("\"an input of some length\"".to_owned()),
             ..ScheduleTaskAction::default()
         })),
-        ..OrchestratorAction::default()
+        ..WorkflowAction::default()
     };
-    let response = OrchestratorResponse {
+    let response = WorkflowResponse {
         actions: vec![action],
-        ..OrchestratorResponse::default()
+        ..WorkflowResponse::default()
     };
     let outside = &mut StepContext {
         at: AT,

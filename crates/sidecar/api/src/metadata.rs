@@ -167,6 +167,9 @@ impl Metadata {
                 connected_workers: i32::try_from(self.reported.workflows.workers().connected())
                     .unwrap_or(i32::MAX),
             }),
+            mcp_servers: Vec::new(),
+            resiliencies: Vec::new(),
+            workflow_access_policies: Vec::new(),
         }
     }
 }

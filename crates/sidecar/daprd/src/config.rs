@@ -78,8 +78,6 @@ pub struct Config {
 pub struct Workload {
     /// `NAMESPACE` as given; `None` if unset. Resource filters use this raw value.
     pub namespace: Option<String>,
-    /// `POD_NAME`.
-    pub pod_name: Option<String>,
     /// `DAPR_HOST_IP`: overrides host address detection.
     pub host_ip: Option<String>,
 }

@@ -78,8 +78,6 @@ pub struct Workload {
     pub app_id: String,
     /// Namespace of its identity.
     pub namespace: String,
-    /// Name of the pod; may be empty.
-    pub pod: String,
 }
 
 impl Operator {
@@ -102,7 +100,6 @@ impl Operator {
             requester: Requester {
                 client: OperatorClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
                 namespace: workload.namespace,
-                pod: workload.pod,
             },
             address: address.to_owned(),
             app_id: workload.app_id,
@@ -170,14 +167,9 @@ impl Operator {
         let Requester {
             mut client,
             namespace,
-            pod: pod_name,
         } = self.requester.clone();
         let name = name.to_owned();
-        let request = wire::GetConfigurationRequest {
-            name,
-            namespace,
-            pod_name,
-        };
+        let request = wire::GetConfigurationRequest { name, namespace };
         client.get_configuration(request).await
     }
 

@@ -206,6 +206,7 @@ impl Scheduler {
             app_id: self.settings.app_id.to_string(),
             namespace: self.settings.namespace.to_string(),
             target: Some(JobTargetMetadata { r#type: Some(target) }),
+            concurrency_key: None,
         }
     }
 

@@ -116,7 +116,6 @@ async fn finds_configurations_by_name() {
     let configuration = |name: &str| wire::GetConfigurationRequest {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
-        pod_name: String::new(),
     };
     let policy = || wire::GetResiliencyRequest {
         namespace: "shop".to_owned(),

@@ -36,6 +36,7 @@ fn job() -> Bytes {
         target: Some(JobTargetMetadata {
             r#type: Some(Type::Job(TargetJob {})),
         }),
+        concurrency_key: None,
     };
     let asked = Asked {
         due_time: Some("1h".to_owned()),

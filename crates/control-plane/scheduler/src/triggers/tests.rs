@@ -67,6 +67,7 @@ fn put(number: u64) -> Change {
         target: Some(JobTargetMetadata {
             r#type: Some(Type::Job(TargetJob {})),
         }),
+        concurrency_key: None,
     };
     let job = stored::create(asked, &metadata, number, Timestamp::now()).unwrap();
     let version = Version {

@@ -133,6 +133,7 @@ fn target(app_id: &str, of: Type) -> Option<JobMetadata> {
         app_id: app_id.to_owned(),
         namespace: "ns".to_owned(),
         target: Some(JobTargetMetadata { r#type: Some(of) }),
+        concurrency_key: None,
     })
 }
 
@@ -177,6 +178,7 @@ impl Sidecar {
             namespace: "ns".to_owned(),
             actor_types: types.iter().map(|&name| name.to_owned()).collect(),
             accept_job_types: Vec::new(),
+            concurrency_limits: Vec::new(),
         };
         let (answers, messages) = mpsc::unbounded_channel();
         answers.send(message(Message::Initial(initial))).unwrap();

@@ -1,9 +1,8 @@
 //! Instances without a store.
 
 use outrigger_wire::durabletask::{
-    EventRaisedEvent, ExecutionCompletedEvent, ExecutionStalledEvent, OrchestrationInstance,
-    SubOrchestrationInstanceCompletedEvent, SubOrchestrationInstanceCreatedEvent, TaskCompletedEvent,
-    TaskScheduledEvent,
+    ChildWorkflowInstanceCompletedEvent, ChildWorkflowInstanceCreatedEvent, EventRaisedEvent,
+    ExecutionCompletedEvent, ExecutionStalledEvent, TaskCompletedEvent, TaskScheduledEvent, WorkflowInstance,
 };
 
 use super::*;
@@ -59,19 +58,19 @@ fn result_is_added_once() {
 fn waiting_in(execution: &str) -> Instance {
     let mut instance = Instance::new("one");
     let start = ExecutionStartedEvent {
-        orchestration_instance: Some(OrchestrationInstance {
+        workflow_instance: Some(WorkflowInstance {
             instance_id: "one".to_owned(),
             execution_id: Some(execution.to_owned()).filter(|id| !id.is_empty()),
         }),
         ..ExecutionStartedEvent::default()
     };
-    let child = SubOrchestrationInstanceCreatedEvent {
+    let child = ChildWorkflowInstanceCreatedEvent {
         instance_id: "second".to_owned(),
-        ..SubOrchestrationInstanceCreatedEvent::default()
+        ..ChildWorkflowInstanceCreatedEvent::default()
     };
     for (id, kind) in [
         (-1, EventType::ExecutionStarted(start)),
-        (1, EventType::SubOrchestrationInstanceCreated(child)),
+        (1, EventType::ChildWorkflowInstanceCreated(child)),
         (2, EventType::TaskScheduled(TaskScheduledEvent::default())),
     ] {
         instance.append(&event(id, AT, kind));
@@ -84,11 +83,13 @@ fn waiting_in(execution: &str) -> Instance {
 #[test]
 fn rejects_results_of_other_executions() {
     let child = |id: i32| {
-        let ended = SubOrchestrationInstanceCompletedEvent {
+        let ended = ChildWorkflowInstanceCompletedEvent {
             task_scheduled_id: id,
             result: None,
+            attestation: None,
+            signer_certificate: None,
         };
-        event(-1, AT, EventType::SubOrchestrationInstanceCompleted(ended))
+        event(-1, AT, EventType::ChildWorkflowInstanceCompleted(ended))
     };
     let came = |event: HistoryEvent, execution: &str, instance: &str| {
         let origin = Origin {

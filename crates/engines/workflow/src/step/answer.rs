@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType;
+use outrigger_wire::durabletask::workflow_action::WorkflowActionType;
 use outrigger_wire::durabletask::{
-    ExecutionStalledEvent, ExecutionTerminatedEvent, OrchestrationVersion, OrchestratorAction,
-    OrchestratorResponse, StalledReason,
+    ExecutionStalledEvent, ExecutionTerminatedEvent, StalledReason, WorkflowAction, WorkflowResponse,
+    WorkflowVersion,
 };
 use prost_types::Timestamp;
 
@@ -41,10 +41,10 @@ impl Step {
     pub fn answer(
         mut self,
         instance: &Instance,
-        response: OrchestratorResponse,
+        response: WorkflowResponse,
         outside: &mut StepContext<'_>,
     ) -> Result<Answered, StepError> {
-        let OrchestratorResponse {
+        let WorkflowResponse {
             actions,
             custom_status,
             version,
@@ -197,7 +197,7 @@ impl Step {
     }
 
     /// Records the worker's version and new patches in this step's first event.
-    fn record(&mut self, version: Option<OrchestrationVersion>) {
+    fn record(&mut self, version: Option<WorkflowVersion>) {
         let Some(mut version) = version else { return };
         let had_patches = !version.patches.is_empty();
         let mut known = self.facts.patches.clone();
@@ -213,7 +213,7 @@ impl Step {
         if self.facts.version.is_none() {
             self.facts.version.clone_from(&version.name);
         }
-        if let Some(EventType::OrchestratorStarted(started)) =
+        if let Some(EventType::WorkflowStarted(started)) =
             self.fresh.first_mut().and_then(|event| event.event_type.as_mut())
         {
             started.version = Some(version);
@@ -222,8 +222,8 @@ impl Step {
 }
 
 /// Checks the number of actions and rejects duplicates.
-fn check_actions(instance: &str, actions: &[OrchestratorAction]) -> Result<(), StepError> {
-    use OrchestratorActionType as Act;
+fn check_actions(instance: &str, actions: &[WorkflowAction]) -> Result<(), StepError> {
+    use WorkflowActionType as Act;
     let instance = || instance.to_owned();
     if actions.len() > MAX_ACTIONS {
         return Err(StepError::TooManyActions {
@@ -232,10 +232,10 @@ fn check_actions(instance: &str, actions: &[OrchestratorAction]) -> Result<(), S
         });
     }
     let mut known = HashSet::with_capacity(actions.len());
-    let begins = |action: &&OrchestratorAction| {
+    let begins = |action: &&WorkflowAction| {
         matches!(
-            action.orchestrator_action_type,
-            Some(Act::ScheduleTask(_) | Act::CreateTimer(_) | Act::CreateSubOrchestration(_))
+            action.workflow_action_type,
+            Some(Act::ScheduleTask(_) | Act::CreateTimer(_) | Act::CreateChildWorkflow(_))
         )
     };
     match actions
@@ -252,10 +252,7 @@ fn check_actions(instance: &str, actions: &[OrchestratorAction]) -> Result<(), S
 }
 
 /// The patches of the history must be a prefix of the worker's patches.
-fn patch_mismatch(
-    history: &[String],
-    version: Option<&OrchestrationVersion>,
-) -> Option<ExecutionStalledEvent> {
+fn patch_mismatch(history: &[String], version: Option<&WorkflowVersion>) -> Option<ExecutionStalledEvent> {
     let current = version.map_or(&[][..], |version| &version.patches);
     if current.starts_with(history) {
         return None;

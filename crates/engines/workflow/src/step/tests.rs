@@ -1,11 +1,11 @@
 //! One test per rule of a step; sequences of steps are simulated in `tests/simulation`.
 
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Act;
+use outrigger_wire::durabletask::workflow_action::WorkflowActionType as Act;
 use outrigger_wire::durabletask::{
-    CompleteOrchestrationAction, CreateSubOrchestrationAction, CreateTimerAction, EventRaisedEvent,
-    ExecutionStartedEvent, OrchestrationInstance, OrchestrationStatus, OrchestrationVersion,
-    OrchestratorAction, OrchestratorRequest, OrchestratorResponse, OrchestratorVersionNotAvailableAction,
-    ScheduleTaskAction, SendEventAction, StalledReason, TaskCompletedEvent, TimerFiredEvent,
+    CompleteWorkflowAction, CreateChildWorkflowAction, CreateTimerAction, EventRaisedEvent,
+    ExecutionStartedEvent, OrchestrationStatus, ScheduleTaskAction, SendEventAction, StalledReason,
+    TaskCompletedEvent, TimerFiredEvent, WorkflowAction, WorkflowInstance, WorkflowRequest, WorkflowResponse,
+    WorkflowVersion, WorkflowVersionNotAvailableAction,
 };
 
 use super::*;
@@ -33,24 +33,24 @@ fn raised(name: &str) -> HistoryEvent {
     event(NO_ID, AT, EventType::EventRaised(raised))
 }
 
-fn action(id: i32, act: Act) -> OrchestratorAction {
-    OrchestratorAction {
+fn action(id: i32, act: Act) -> WorkflowAction {
+    WorkflowAction {
         id,
         router: None,
-        orchestrator_action_type: Some(act),
+        workflow_action_type: Some(act),
     }
 }
 
-fn task(id: i32) -> OrchestratorAction {
+fn task(id: i32) -> WorkflowAction {
     action(id, Act::ScheduleTask(ScheduleTaskAction::default()))
 }
 
-fn complete(id: i32, status: OrchestrationStatus) -> OrchestratorAction {
-    let complete = CompleteOrchestrationAction {
-        orchestration_status: status.into(),
-        ..CompleteOrchestrationAction::default()
+fn complete(id: i32, status: OrchestrationStatus) -> WorkflowAction {
+    let complete = CompleteWorkflowAction {
+        workflow_status: status.into(),
+        ..CompleteWorkflowAction::default()
     };
-    action(id, Act::CompleteOrchestration(complete))
+    action(id, Act::CompleteWorkflow(complete))
 }
 
 fn begin(instance: &mut Instance) -> Step {
@@ -60,7 +60,7 @@ fn begin(instance: &mut Instance) -> Step {
     }
 }
 
-fn answer(instance: &Instance, step: Step, response: OrchestratorResponse) -> Result<Answered, StepError> {
+fn answer(instance: &Instance, step: Step, response: WorkflowResponse) -> Result<Answered, StepError> {
     answer_within(0, instance, step, response)
 }
 
@@ -68,7 +68,7 @@ fn answer_within(
     limit: usize,
     instance: &Instance,
     step: Step,
-    response: OrchestratorResponse,
+    response: WorkflowResponse,
 ) -> Result<Answered, StepError> {
     let mut new_id = || "id".to_owned();
     let outside = &mut StepContext {
@@ -80,10 +80,10 @@ fn answer_within(
     step.answer(instance, response, outside)
 }
 
-fn acts(actions: Vec<OrchestratorAction>) -> OrchestratorResponse {
-    OrchestratorResponse {
+fn acts(actions: Vec<WorkflowAction>) -> WorkflowResponse {
+    WorkflowResponse {
         actions,
-        ..OrchestratorResponse::default()
+        ..WorkflowResponse::default()
     }
 }
 
@@ -95,7 +95,7 @@ fn done(answered: Result<Answered, StepError>) -> Outcome {
 }
 
 /// An instance after a first step with this answer.
-fn after(response: OrchestratorResponse) -> Instance {
+fn after(response: WorkflowResponse) -> Instance {
     let mut instance = Instance::new("a");
     instance.start(started());
     let step = begin(&mut instance);
@@ -104,13 +104,13 @@ fn after(response: OrchestratorResponse) -> Instance {
     instance
 }
 
-fn patched(patches: &[&str]) -> OrchestratorResponse {
-    OrchestratorResponse {
-        version: Some(OrchestrationVersion {
+fn patched(patches: &[&str]) -> WorkflowResponse {
+    WorkflowResponse {
+        version: Some(WorkflowVersion {
             patches: patches.iter().map(|&patch| patch.to_owned()).collect(),
             name: None,
         }),
-        ..OrchestratorResponse::default()
+        ..WorkflowResponse::default()
     }
 }
 
@@ -119,7 +119,7 @@ fn request_has_history_and_new_events() {
     let mut instance = after(acts(vec![task(0)]));
     instance.push(raised("x"));
     let step = begin(&mut instance);
-    let request = OrchestratorRequest::decode(step.request(&instance).concat().as_slice()).unwrap();
+    let request = WorkflowRequest::decode(step.request(&instance).concat().as_slice()).unwrap();
     assert_eq!(
         (request.instance_id.as_str(), request.past_events.len()),
         ("a", 3)
@@ -128,7 +128,7 @@ fn request_has_history_and_new_events() {
     assert_eq!(request.new_events, step.events());
     assert!(matches!(
         request.new_events[0].event_type,
-        Some(EventType::OrchestratorStarted(_))
+        Some(EventType::WorkflowStarted(_))
     ));
     let source = request.past_events[1]
         .router
@@ -171,7 +171,7 @@ fn history_patches_must_be_prefix() {
         }
     }
     let step = begin(&mut instance);
-    let outcome = done(answer(&instance, step, OrchestratorResponse::default()));
+    let outcome = done(answer(&instance, step, WorkflowResponse::default()));
     let text = outcome.stalled.as_ref().unwrap().description.clone().unwrap();
     assert_eq!(
         text,
@@ -183,7 +183,7 @@ fn history_patches_must_be_prefix() {
     // The same reason is recorded once.
     let len = instance.facts().len;
     let step = begin(&mut instance);
-    let again = done(answer(&instance, step, OrchestratorResponse::default()));
+    let again = done(answer(&instance, step, WorkflowResponse::default()));
     assert!(again.stalled.is_some());
     instance.commit(again);
     assert_eq!(instance.facts().len, len);
@@ -195,17 +195,17 @@ fn history_patches_must_be_prefix() {
 
 #[test]
 fn unknown_version_stalls() {
-    let first = OrchestratorResponse {
-        version: Some(OrchestrationVersion {
+    let first = WorkflowResponse {
+        version: Some(WorkflowVersion {
             patches: Vec::new(),
             name: Some("v2".to_owned()),
         }),
-        ..OrchestratorResponse::default()
+        ..WorkflowResponse::default()
     };
     let mut instance = after(first);
     instance.push(raised("x"));
     let step = begin(&mut instance);
-    let gone = Act::OrchestratorVersionNotAvailable(OrchestratorVersionNotAvailableAction::default());
+    let gone = Act::WorkflowVersionNotAvailable(WorkflowVersionNotAvailableAction::default());
     let outcome = done(answer(&instance, step, acts(vec![action(0, gone)])));
     let stalled = outcome.stalled.unwrap();
     assert_eq!(stalled.reason(), StalledReason::VersionNotAvailable);
@@ -217,11 +217,12 @@ fn raised_event_supersedes_wait_timer() {
     let limit = CreateTimerAction {
         fire_at: Some(AT),
         name: Some("Paid".to_owned()),
+        origin: None,
     };
     let mut instance = after(acts(vec![action(0, Act::CreateTimer(limit))]));
     instance.push(raised("paid"));
     let step = begin(&mut instance);
-    let outcome = done(answer(&instance, step, OrchestratorResponse::default()));
+    let outcome = done(answer(&instance, step, WorkflowResponse::default()));
     assert_eq!(outcome.superseded, [0]);
     instance.commit(outcome);
     // A timer that fires twice counts once.
@@ -237,7 +238,7 @@ fn raised_event_supersedes_wait_timer() {
     let StepStart::Step(step) = instance.begin("app", Some(fired.clone()), AT, Limit(0)) else {
         panic!()
     };
-    let outcome = done(answer(&instance, *step, OrchestratorResponse::default()));
+    let outcome = done(answer(&instance, *step, WorkflowResponse::default()));
     instance.commit(outcome);
     assert!(matches!(
         instance.begin("app", Some(fired), AT, Limit(0)),
@@ -405,9 +406,9 @@ fn unsupported_actions_fail_the_step() {
     let mut instance = Instance::new("a");
     instance.start(started());
     let step = begin(&mut instance);
-    let unknown = OrchestratorAction {
+    let unknown = WorkflowAction {
         id: 4,
-        ..OrchestratorAction::default()
+        ..WorkflowAction::default()
     };
     let error = answer(&instance, step.clone(), acts(vec![unknown])).unwrap_err();
     assert!(error.to_string().contains("unknown action type"), "{error}");
@@ -429,7 +430,7 @@ fn execution_of_task(execution: Option<&str>, at: i64, given: &str) -> String {
         nanos: 0,
     });
     if let Some(EventType::ExecutionStarted(started)) = &mut start.event_type {
-        started.orchestration_instance = Some(OrchestrationInstance {
+        started.workflow_instance = Some(WorkflowInstance {
             instance_id: "a".to_owned(),
             execution_id: execution.map(str::to_owned),
         });

@@ -162,7 +162,7 @@ fn next_change_removes_interrupted_remains() {
                 part.deletes.iter().for_each(|key| drop(stored.remove(key)));
                 stored.extend(part.upserts.iter().cloned());
             }
-            let metadata = WorkflowStateMetadata::decode(stored[METADATA].clone()).unwrap();
+            let metadata = BackendWorkflowStateMetadata::decode(stored[METADATA].clone()).unwrap();
             let counts = Counts::read("a", &stored[METADATA]).unwrap();
             let of_contract = (metadata.history_length as usize, metadata.inbox_length as usize);
             assert_eq!(of_contract, (counts.history, counts.inbox));
@@ -257,9 +257,9 @@ fn unreadable_values_are_named() {
     let malformed = Instance::read("a", counts, |_| Some(Bytes::from_static(b"\xff"))).unwrap_err();
     assert!(matches!(malformed, StoredError::Malformed { .. }));
     assert!(Counts::read("a", b"{").is_err());
-    let endless = WorkflowStateMetadata {
+    let endless = BackendWorkflowStateMetadata {
         history_length: u64::MAX,
-        ..WorkflowStateMetadata::default()
+        ..BackendWorkflowStateMetadata::default()
     };
     assert!(Counts::read("a", &endless.encode_to_vec()).is_err());
 }

@@ -4,11 +4,10 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Act;
+use outrigger_wire::durabletask::workflow_action::WorkflowActionType as Act;
 use outrigger_wire::durabletask::{
-    CompleteOrchestrationAction, CreateSubOrchestrationAction, CreateTimerAction, HistoryEvent,
-    OrchestrationStatus, OrchestratorAction, OrchestratorRequest, OrchestratorResponse, ScheduleTaskAction,
-    TaskFailureDetails, TaskRouter,
+    CompleteWorkflowAction, CreateChildWorkflowAction, CreateTimerAction, HistoryEvent, OrchestrationStatus,
+    ScheduleTaskAction, TaskFailureDetails, TaskRouter, WorkflowAction, WorkflowRequest, WorkflowResponse,
 };
 use prost_types::Timestamp;
 
@@ -36,7 +35,7 @@ pub struct Context {
     ended: HashMap<i32, Result<String, String>>,
     known: HashSet<i32>,
     raised: HashMap<String, VecDeque<String>>,
-    actions: Vec<OrchestratorAction>,
+    actions: Vec<WorkflowAction>,
     suspended: bool,
     terminated: Option<String>,
 }
@@ -50,18 +49,18 @@ impl Context {
                 self.name = e.name;
                 self.input = e.input.unwrap_or_default();
             }
-            EventType::OrchestratorStarted(_) => self.now = event.timestamp.unwrap(),
+            EventType::WorkflowStarted(_) => self.now = event.timestamp.unwrap(),
             EventType::TaskScheduled(_)
             | EventType::TimerCreated(_)
-            | EventType::SubOrchestrationInstanceCreated(_) => {
+            | EventType::ChildWorkflowInstanceCreated(_) => {
                 self.known.insert(id);
             }
             EventType::TaskCompleted(e) => self.end(e.task_scheduled_id, Ok(e.result.unwrap_or_default())),
             EventType::TaskFailed(e) => self.end(e.task_scheduled_id, failure(e.failure_details)),
-            EventType::SubOrchestrationInstanceCompleted(e) => {
+            EventType::ChildWorkflowInstanceCompleted(e) => {
                 self.end(e.task_scheduled_id, Ok(e.result.unwrap_or_default()));
             }
-            EventType::SubOrchestrationInstanceFailed(e) => {
+            EventType::ChildWorkflowInstanceFailed(e) => {
                 self.end(e.task_scheduled_id, failure(e.failure_details));
             }
             EventType::TimerFired(e) => self.end(e.timer_id, Ok(String::new())),
@@ -90,11 +89,12 @@ impl Context {
             let router = self.app.take().map(|app| TaskRouter {
                 source_app_id: String::new(),
                 target_app_id: Some(app),
+                target_app_namespace: None,
             });
-            self.actions.push(OrchestratorAction {
+            self.actions.push(WorkflowAction {
                 id,
                 router,
-                orchestrator_action_type: Some(act),
+                workflow_action_type: Some(act),
             });
         }
         self.app = None;
@@ -121,16 +121,17 @@ impl Context {
         self.act(Act::CreateTimer(CreateTimerAction {
             fire_at: Some(fire_at),
             name: limits.map(str::to_owned),
+            origin: None,
         }))
     }
 
     /// Starts a child; with an empty `instance` the engine chooses the id.
     pub fn begin_child(&mut self, name: &str, instance: &str, input: &str) -> i32 {
-        self.act(Act::CreateSubOrchestration(CreateSubOrchestrationAction {
+        self.act(Act::CreateChildWorkflow(CreateChildWorkflowAction {
             instance_id: instance.to_owned(),
             name: name.to_owned(),
             input: Some(input.to_owned()),
-            ..CreateSubOrchestrationAction::default()
+            ..CreateChildWorkflowAction::default()
         }))
     }
 
@@ -152,10 +153,7 @@ impl Context {
 }
 
 /// Runs a step.
-pub fn step(
-    request: OrchestratorRequest,
-    workflow: &dyn Fn(&mut Context) -> Option<End>,
-) -> OrchestratorResponse {
+pub fn step(request: WorkflowRequest, workflow: &dyn Fn(&mut Context) -> Option<End>) -> WorkflowResponse {
     let mut context = Context {
         instance: request.instance_id.clone(),
         ..Context::default()
@@ -190,7 +188,7 @@ pub fn step(
                     Some(input),
                     None,
                 );
-                if let Some(Act::CompleteOrchestration(complete)) = &mut next.orchestrator_action_type {
+                if let Some(Act::CompleteWorkflow(complete)) = &mut next.workflow_action_type {
                     complete.carryover_events = context.carried();
                 }
                 next
@@ -198,11 +196,11 @@ pub fn step(
         };
         context.actions.push(ended);
     }
-    OrchestratorResponse {
+    WorkflowResponse {
         instance_id: request.instance_id,
         actions: context.actions,
         custom_status: context.status,
-        ..OrchestratorResponse::default()
+        ..WorkflowResponse::default()
     }
 }
 
@@ -211,17 +209,17 @@ fn completion(
     status: OrchestrationStatus,
     result: Option<String>,
     failure_details: Option<TaskFailureDetails>,
-) -> OrchestratorAction {
+) -> WorkflowAction {
     let id = context.next;
     context.next += 1;
-    OrchestratorAction {
+    WorkflowAction {
         id,
         router: None,
-        orchestrator_action_type: Some(Act::CompleteOrchestration(CompleteOrchestrationAction {
-            orchestration_status: status.into(),
+        workflow_action_type: Some(Act::CompleteWorkflow(CompleteWorkflowAction {
+            workflow_status: status.into(),
             result,
             failure_details,
-            ..CompleteOrchestrationAction::default()
+            ..CompleteWorkflowAction::default()
         })),
     }
 }

@@ -12,8 +12,8 @@ use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     EventRaisedEvent, ExecutionResumedEvent, ExecutionStartedEvent, ExecutionSuspendedEvent,
-    ExecutionTerminatedEvent, HistoryEvent, OrchestrationInstance, OrchestrationStatus, OrchestratorRequest,
-    RerunWorkflowFromEventRequest, TaskCompletedEvent, TaskFailedEvent, TaskFailureDetails,
+    ExecutionTerminatedEvent, HistoryEvent, OrchestrationStatus, RerunWorkflowFromEventRequest,
+    TaskCompletedEvent, TaskFailedEvent, TaskFailureDetails, WorkflowInstance, WorkflowRequest,
 };
 use outrigger_workflow::event::event;
 use outrigger_workflow::names::{METADATA, timer_reminder};
@@ -197,7 +197,7 @@ impl World {
             let started = ExecutionStartedEvent {
                 name: ROOT.to_owned(),
                 input: Some("0|".to_owned()),
-                orchestration_instance: Some(OrchestrationInstance {
+                workflow_instance: Some(WorkflowInstance {
                     instance_id: ROOT.to_owned(),
                     execution_id: Some("first".to_owned()),
                 }),
@@ -355,7 +355,7 @@ impl World {
         let mut instance = self.load(id).unwrap_or_else(|| Instance::new(id));
         let request = CreateWorkflowInstanceRequest {
             start_event: Some(start.clone()),
-            policy: None,
+            propagated_history: None,
         };
         match instance.creation(&request, false) {
             Ok(Creation::Begin) => {}

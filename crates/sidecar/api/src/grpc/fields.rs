@@ -93,36 +93,34 @@ mod tests {
     #[test]
     fn counts_carried_over_events() {
         const METHOD: &str = "/TaskHubSidecarService/CompleteOrchestratorTask";
-        let along = |count| task::OrchestratorResponse {
-            actions: vec![task::OrchestratorAction {
-                orchestrator_action_type: Some(
-                    task::orchestrator_action::OrchestratorActionType::CompleteOrchestration(
-                        task::CompleteOrchestrationAction {
-                            carryover_events: vec![task::HistoryEvent::default(); count],
-                            ..task::CompleteOrchestrationAction::default()
-                        },
-                    ),
-                ),
-                ..task::OrchestratorAction::default()
+        let along = |count| task::WorkflowResponse {
+            actions: vec![task::WorkflowAction {
+                workflow_action_type: Some(task::workflow_action::WorkflowActionType::CompleteWorkflow(
+                    task::CompleteWorkflowAction {
+                        carryover_events: vec![task::HistoryEvent::default(); count],
+                        ..task::CompleteWorkflowAction::default()
+                    },
+                )),
+                ..task::WorkflowAction::default()
             }],
-            ..task::OrchestratorResponse::default()
+            ..task::WorkflowResponse::default()
         };
         assert!(!is_refused(METHOD, &along(MAX_FIELDS - 2)));
         assert!(is_refused(METHOD, &along(MAX_FIELDS)));
         // As many actions as a turn may have, with all their fields.
-        let action = task::OrchestratorAction {
+        let action = task::WorkflowAction {
             id: 7,
             router: Some(task::TaskRouter::default()),
-            orchestrator_action_type: Some(task::orchestrator_action::OrchestratorActionType::ScheduleTask(
+            workflow_action_type: Some(task::workflow_action::WorkflowActionType::ScheduleTask(
                 task::ScheduleTaskAction {
                     name: "charge".to_owned(),
                     ..task::ScheduleTaskAction::default()
                 },
             )),
         };
-        let turn = task::OrchestratorResponse {
+        let turn = task::WorkflowResponse {
             actions: vec![action; 100_000],
-            ..task::OrchestratorResponse::default()
+            ..task::WorkflowResponse::default()
         };
         assert!(!is_refused(METHOD, &turn));
     }

@@ -33,7 +33,7 @@ pub(super) struct Fields {
 
 /// Field number of the instance id in both responses.
 const INSTANCE: u32 = 1;
-/// `OrchestratorResponse`.
+/// `WorkflowResponse`.
 pub(super) const TURN: Fields = Fields { task: None, token: 4 };
 /// `ActivityResponse`.
 pub(super) const ACTIVITY: Fields = Fields {
@@ -228,7 +228,7 @@ impl Scan {
 /// If the two scans differ, or disagree with the decoded message.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(bytes: &[u8], size: usize) {
-    use outrigger_wire::durabletask::{ActivityResponse, OrchestratorResponse};
+    use outrigger_wire::durabletask::{ActivityResponse, WorkflowResponse};
     use prost::Message;
 
     let scan = |fields, size: usize| {
@@ -246,7 +246,7 @@ pub fn fuzz(bytes: &[u8], size: usize) {
             };
             (read.instance_id, read.task_id, read.completion_token)
         } else {
-            let Ok(read) = OrchestratorResponse::decode(bytes) else {
+            let Ok(read) = WorkflowResponse::decode(bytes) else {
                 continue;
             };
             (read.instance_id, 0, read.completion_token)
@@ -265,7 +265,7 @@ mod tests {
     use futures::stream;
     use http_body_util::StreamBody;
     use outrigger_transport::grpc::frame;
-    use outrigger_wire::durabletask::{ActivityResponse, OrchestratorAction, OrchestratorResponse};
+    use outrigger_wire::durabletask::{ActivityResponse, WorkflowAction, WorkflowResponse};
     use prost::Message;
 
     use super::*;
@@ -294,11 +294,11 @@ mod tests {
     async fn oversized_response_names_work_item() {
         let (activity, turn) = (
             activity(100_000),
-            OrchestratorResponse {
+            WorkflowResponse {
                 instance_id: "b".to_owned(),
-                actions: vec![OrchestratorAction::default(); 50_000],
+                actions: vec![WorkflowAction::default(); 50_000],
                 completion_token: "t-2".to_owned(),
-                ..OrchestratorResponse::default()
+                ..WorkflowResponse::default()
             },
         );
         for piece in [1, 3, 16_384, usize::MAX] {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outrigger_blocks_actors::actors::ActorError;
 use outrigger_blocks_actors::workflow::{ItemCodec, Start, Workflows, is_final, parent_of};
 use outrigger_telemetry::trace::Parent;
-use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
+use outrigger_wire::durabletask::backend::v1::WorkflowMetadata;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::purge_instances_request::Request as Purge;
 use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarService;
@@ -13,10 +13,10 @@ use outrigger_wire::durabletask::{
     ActivityResponse, CompleteTaskResponse, CreateInstanceRequest, CreateInstanceResponse, EventRaisedEvent,
     ExecutionResumedEvent, ExecutionSuspendedEvent, ExecutionTerminatedEvent, GetInstanceHistoryRequest,
     GetInstanceHistoryResponse, GetInstanceRequest, GetInstanceResponse, GetWorkItemsRequest,
-    ListInstanceIDsRequest, ListInstanceIDsResponse, OrchestrationState, OrchestrationStatus,
-    OrchestratorResponse, PurgeInstancesRequest, PurgeInstancesResponse, RaiseEventRequest,
-    RaiseEventResponse, RerunWorkflowFromEventRequest, RerunWorkflowFromEventResponse, ResumeRequest,
-    ResumeResponse, SuspendRequest, SuspendResponse, TerminateRequest, TerminateResponse, WorkItem,
+    ListInstanceIDsRequest, ListInstanceIDsResponse, OrchestrationStatus, PurgeInstancesRequest,
+    PurgeInstancesResponse, RaiseEventRequest, RaiseEventResponse, RerunWorkflowFromEventRequest,
+    RerunWorkflowFromEventResponse, ResumeRequest, ResumeResponse, SuspendRequest, SuspendResponse,
+    TerminateRequest, TerminateResponse, WorkItem, WorkflowResponse, WorkflowState,
 };
 use tonic::body::Body as TonicBody;
 use tonic::codegen::BoxStream;
@@ -114,17 +114,17 @@ fn failed(error: &ActorError, what: &str) -> Status {
     Status::new(code, text)
 }
 
-fn described(request: &GetInstanceRequest, found: Option<OrchestrationMetadata>) -> GetInstanceResponse {
+fn described(request: &GetInstanceRequest, found: Option<WorkflowMetadata>) -> GetInstanceResponse {
     let Some(found) = found else {
         return GetInstanceResponse::default();
     };
-    let mut state = OrchestrationState {
+    let mut state = WorkflowState {
         instance_id: request.instance_id.clone(),
         name: found.name,
-        orchestration_status: found.runtime_status,
+        workflow_status: found.runtime_status,
         created_timestamp: found.created_at,
         last_updated_timestamp: found.last_updated_at,
-        ..OrchestrationState::default()
+        ..WorkflowState::default()
     };
     if request.get_inputs_and_outputs {
         state.input = found.input;
@@ -134,7 +134,7 @@ fn described(request: &GetInstanceRequest, found: Option<OrchestrationMetadata>)
     }
     GetInstanceResponse {
         exists: true,
-        orchestration_state: Some(state),
+        workflow_state: Some(state),
     }
 }
 
@@ -164,7 +164,7 @@ boxed_methods! {
         purge_instances(Request<PurgeInstancesRequest>) -> Response<PurgeInstancesResponse>;
         get_work_items(Request<GetWorkItemsRequest>) -> Response<BoxStream<WorkItem>>;
         complete_activity_task(Request<ActivityResponse>) -> Response<CompleteTaskResponse>;
-        complete_orchestrator_task(Request<OrchestratorResponse>) -> Response<CompleteTaskResponse>;
+        complete_orchestrator_task(Request<WorkflowResponse>) -> Response<CompleteTaskResponse>;
         rerun_workflow_from_event(Request<RerunWorkflowFromEventRequest>) -> Response<RerunWorkflowFromEventResponse>;
         list_instance_i_ds(Request<ListInstanceIDsRequest>) -> Response<ListInstanceIDsResponse>;
         get_instance_history(Request<GetInstanceHistoryRequest>) -> Response<GetInstanceHistoryResponse>;
@@ -191,7 +191,6 @@ impl TaskHub {
             version: request.version.unwrap_or_default(),
             input: request.input,
             at: request.scheduled_start_timestamp,
-            policy: request.orchestration_id_reuse_policy,
             parent,
         };
         let started = self.workflows.start(start).await;
@@ -349,7 +348,7 @@ impl TaskHub {
 
     async fn complete_orchestrator_task(
         &self,
-        request: Request<OrchestratorResponse>,
+        request: Request<WorkflowResponse>,
     ) -> Result<Response<CompleteTaskResponse>, Status> {
         let response = request.into_inner();
         let id = response.instance_id.clone();

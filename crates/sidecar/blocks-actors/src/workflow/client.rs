@@ -5,11 +5,10 @@ use std::time::{Duration, Instant, SystemTime};
 use futures::StreamExt as _;
 use http::HeaderValue;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Status as SpanStatus};
-use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, OrchestrationMetadata};
+use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, WorkflowMetadata};
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
-    ExecutionStartedEvent, HistoryEvent, OrchestrationIdReusePolicy, OrchestrationInstance,
-    OrchestrationStatus,
+    ExecutionStartedEvent, HistoryEvent, OrchestrationStatus, WorkflowInstance,
 };
 use prost::Message as _;
 use prost_types::Timestamp;
@@ -40,8 +39,6 @@ pub struct Start {
     pub input: Option<String>,
     /// Earliest start.
     pub at: Option<Timestamp>,
-    /// What to do if the id exists.
-    pub policy: Option<OrchestrationIdReusePolicy>,
     /// The parent span.
     pub parent: Parent,
 }
@@ -56,7 +53,7 @@ impl Workflows {
         let event = EventType::ExecutionStarted(ExecutionStartedEvent {
             name: start.name,
             input: start.input,
-            orchestration_instance: Some(OrchestrationInstance {
+            workflow_instance: Some(WorkflowInstance {
                 instance_id: start.id.clone(),
                 execution_id: Some(uuid::Uuid::new_v4().to_string()),
             }),
@@ -66,7 +63,7 @@ impl Workflows {
         });
         let request = CreateWorkflowInstanceRequest {
             start_event: Some(now(event)),
-            policy: Some(start.policy.unwrap_or_default()),
+            propagated_history: None,
         };
         let call = self.request(methods::CREATE, &start.id, request.encode_to_vec());
         let created = self.counted(Operation::Create, self.create(&call)).await;
@@ -123,7 +120,7 @@ impl Workflows {
         &self,
         id: &str,
         until: impl Fn(OrchestrationStatus) -> bool,
-    ) -> Result<Option<OrchestrationMetadata>, ActorError> {
+    ) -> Result<Option<WorkflowMetadata>, ActorError> {
         let call = self.request(methods::WATCH, id, Vec::new());
         loop {
             let mut updates = match self.actors.watch(&call).await {
@@ -143,12 +140,10 @@ impl Workflows {
                         break;
                     }
                     Some(Err(error)) => return Err(error),
-                    Some(Ok(any)) => {
-                        OrchestrationMetadata::decode(any.value.as_slice()).map_err(|error| {
-                            let text = format!("cannot decode the status of workflow '{id}': {error}");
-                            ActorError::Internal(Status::internal(text))
-                        })?
-                    }
+                    Some(Ok(any)) => WorkflowMetadata::decode(any.value.as_slice()).map_err(|error| {
+                        let text = format!("cannot decode the status of workflow '{id}': {error}");
+                        ActorError::Internal(Status::internal(text))
+                    })?,
                 };
                 if until(metadata.runtime_status()) {
                     return Ok(Some(metadata));

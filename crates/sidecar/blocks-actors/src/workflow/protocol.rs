@@ -18,15 +18,15 @@ pub(crate) mod methods {
     pub(crate) const ADD_EVENT: &str = "AddWorkflowEvent";
     /// Removes the state of an ended instance.
     pub(crate) const PURGE: &str = "PurgeWorkflowState";
-    /// Watches the status of an instance: a stream of `OrchestrationMetadata`.
+    /// Watches the status of an instance: a stream of `WorkflowMetadata`.
     pub(crate) const WATCH: &str = "WaitForRuntimeStatus";
     /// Reruns from an event of this instance: `RerunWorkflowFromEventRequest`.
     pub(crate) const FORK: &str = "ForkWorkflowHistory";
-    /// Creates an instance with a history: `WorkflowState`.
+    /// Creates an instance with a history: `BackendWorkflowState`.
     pub(crate) const RERUN: &str = "RerunWorkflowInstance";
     /// Starts an activity: `HistoryEvent`.
     pub(crate) const EXECUTE: &str = "Execute";
-    /// Delivers an answer to an executor: `OrchestratorResponse` or `ActivityResponse`.
+    /// Delivers an answer to an executor: `WorkflowResponse` or `ActivityResponse`.
     pub(crate) const COMPLETE: &str = "Complete";
     /// Cancels the wait of an executor: the worker disconnected.
     pub(crate) const CANCEL: &str = "Cancel";

@@ -8,7 +8,7 @@ use outrigger_telemetry::trace::{Parent, Span, SpanKind, Status, Tracer};
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     ActivityRequest, ActivityResponse, ExecutionStartedEvent, HistoryEvent, OrchestrationStatus,
-    OrchestratorResponse, TraceContext,
+    TraceContext, WorkflowResponse,
 };
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::facts::Facts;
@@ -101,7 +101,7 @@ pub(crate) fn step_span(tracer: &Tracer, id: &str, step: &mut Step) -> PendingSp
     if let Some(at) = at.and_then(|at| SystemTime::try_from(at).ok()) {
         span.set_start(at);
     }
-    let known = start.orchestration_span_id.as_deref().and_then(span_id);
+    let known = start.workflow_span_id.as_deref().and_then(span_id);
     if let Some(known) = known.filter(|_| !step.begins_execution()) {
         span.set_id(known);
     } else if let Some(context) = span.context() {
@@ -149,7 +149,7 @@ fn note(span: &mut Span, event: &HistoryEvent) {
 }
 
 /// Records the workflow's patches.
-pub(crate) fn patches(span: &mut Span, response: &OrchestratorResponse) {
+pub(crate) fn patches(span: &mut Span, response: &WorkflowResponse) {
     if let Some(version) = &response.version {
         span.set_list("applied_patches", &version.patches);
     }
@@ -229,7 +229,7 @@ pub(crate) fn activity_span(
     let version = request.version.clone().unwrap_or_default();
     let name = span_name("activity", &request.name, &version);
     let mut span = tracer.start_scoped(SCOPE, SpanKind::Server, &name, &parent);
-    let instance = request.orchestration_instance.as_ref();
+    let instance = request.workflow_instance.as_ref();
     span.set("durabletask.type", "activity");
     span.set("durabletask.task.name", request.name.clone());
     span.set("durabletask.task.task_id", request.task_id.to_string());

@@ -48,7 +48,6 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
             mode,
             workload: Workload {
                 namespace: (self.env)("NAMESPACE"),
-                pod_name: self.variable("POD_NAME"),
                 host_ip: self.variable("DAPR_HOST_IP"),
             },
             app: self.app(),

@@ -20,8 +20,6 @@ pub(crate) type Opening = BoxFuture<'static, Result<BoxStream<'static, Result<Ch
 pub(crate) struct Requester {
     pub(crate) client: OperatorClient<Channel>,
     pub(crate) namespace: String,
-    /// Name of the pod; may be empty.
-    pub(crate) pod: String,
 }
 
 /// A change of one resource.

@@ -19,7 +19,6 @@ impl OperatorResource for Component {
     const WATCH: Option<fn(Requester) -> Opening> = Some(|mut requester| {
         let request = wire::ComponentUpdateRequest {
             namespace: requester.namespace,
-            pod_name: requester.pod,
         };
         let call = async move { requester.client.component_update(request).await };
         opening(call, |event| Change {
@@ -32,9 +31,8 @@ impl OperatorResource for Component {
         let Requester {
             mut client,
             namespace,
-            pod: pod_name,
         } = requester;
-        let request = wire::ListComponentsRequest { namespace, pod_name };
+        let request = wire::ListComponentsRequest { namespace };
         Box::pin(async move {
             let listed = client.list_components(request).await?;
             Ok(listed.map(|listed| listed.components))

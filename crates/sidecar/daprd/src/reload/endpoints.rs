@@ -30,7 +30,6 @@ impl OperatorResource for HttpEndpoint {
     const WATCH: Option<fn(Requester) -> Opening> = Some(|mut requester| {
         let request = wire::HttpEndpointUpdateRequest {
             namespace: requester.namespace,
-            pod_name: requester.pod,
         };
         let call = async move { requester.client.http_endpoint_update(request).await };
         opening(call, |event| Change {

@@ -26,7 +26,6 @@ impl OperatorResource for Subscription {
     const WATCH: Option<fn(Requester) -> Opening> = Some(|mut requester| {
         let request = wire::SubscriptionUpdateRequest {
             namespace: requester.namespace,
-            pod_name: requester.pod,
         };
         let call = async move { requester.client.subscription_update(request).await };
         opening(call, |event| Change {
@@ -39,9 +38,8 @@ impl OperatorResource for Subscription {
         let Requester {
             mut client,
             namespace,
-            pod: pod_name,
         } = requester;
-        let request = wire::ListSubscriptionsRequest { namespace, pod_name };
+        let request = wire::ListSubscriptionsRequest { namespace };
         Box::pin(async move {
             let listed = client.list_subscriptions_v2(request).await?;
             Ok(listed.map(|listed| listed.subscriptions))

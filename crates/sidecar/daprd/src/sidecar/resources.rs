@@ -109,7 +109,6 @@ pub(super) fn operator(config: &Config, identity: Option<&Identity>) -> Result<O
     let workload = Workload {
         app_id: config.app_id.clone(),
         namespace: config.workload.namespace_or_default().to_owned(),
-        pod: config.workload.pod_name.clone().unwrap_or_default(),
     };
     Ok(Operator::new(
         &config.control_plane.operator,

@@ -63,5 +63,4 @@ mod workflow;
 mod workflow_api;
 mod workflow_changed;
 mod workflow_large;
-mod workflow_replaced;
 mod workflow_stuck;

@@ -219,6 +219,7 @@ impl Process {
     fn tell_endpoint(&self, endpoint: &Value) {
         let event = wire::HttpEndpointUpdateEvent {
             http_endpoints: endpoint.to_string().into(),
+            r#type: 0,
         };
         let watchers = self.cluster.endpoint_watchers.lock().unwrap();
         let notified = watchers

@@ -14,8 +14,8 @@ use std::time::Duration;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     GetInstanceHistoryRequest, GetInstanceHistoryResponse, GetInstanceRequest, GetInstanceResponse,
-    HistoryEvent, OrchestrationState, OrchestrationStatus as Status, RerunWorkflowFromEventRequest,
-    RerunWorkflowFromEventResponse,
+    HistoryEvent, OrchestrationStatus as Status, RerunWorkflowFromEventRequest,
+    RerunWorkflowFromEventResponse, WorkflowState,
 };
 use prost::Message;
 use tempfile::TempDir;
@@ -113,19 +113,19 @@ async fn status(node: &Node, id: &str) -> String {
 }
 
 /// The final state of an instance.
-async fn ended(node: &Node, id: &str) -> OrchestrationState {
+async fn ended(node: &Node, id: &str) -> WorkflowState {
     let about = GetInstanceRequest {
         instance_id: id.to_owned(),
         get_inputs_and_outputs: true,
     };
     let found = hub(node, "WaitForInstanceCompletion", &about).await;
     let found: GetInstanceResponse = found.message();
-    found.orchestration_state.expect("a state")
+    found.workflow_state.expect("a state")
 }
 
 async fn output(node: &Node, id: &str) -> String {
     let state = ended(node, id).await;
-    assert_eq!(state.orchestration_status(), Status::Completed, "{state:?}");
+    assert_eq!(state.workflow_status(), Status::Completed, "{state:?}");
     state.output.unwrap_or_default()
 }
 
@@ -184,7 +184,7 @@ async fn runs_sequential_activities() {
     assert_eq!(tasks.ran().len(), 3);
     start(&node, "chain", "bad", "x").await;
     let bad = ended(&node, "bad").await;
-    assert_eq!(bad.orchestration_status(), Status::Failed);
+    assert_eq!(bad.workflow_status(), Status::Failed);
     assert_eq!(bad.failure_details.unwrap().error_message, "no number");
     assert_eq!(steps(&history(&node, "good").await), steps_of_chain());
     // An ended instance may be started again.
@@ -270,16 +270,13 @@ async fn runs_and_terminates_children() {
     start(&node, "parent", "p", "").await;
     assert_eq!(output(&node, "p").await, "8 no number");
     assert_eq!(output(&node, "p:0000").await, "8");
-    assert_eq!(ended(&node, "named").await.orchestration_status(), Status::Failed);
+    assert_eq!(ended(&node, "named").await.workflow_status(), Status::Failed);
     start(&node, "guardian", "g", "").await;
     eventually(async || status(&node, "asleep").await == "RUNNING").await;
     let terminate = node.ask(post("/v1.0/workflows/dapr/g/terminate", "")).await;
     assert_eq!(terminate.status, 202, "{}", terminate.text());
-    assert_eq!(ended(&node, "g").await.orchestration_status(), Status::Terminated);
-    assert_eq!(
-        ended(&node, "asleep").await.orchestration_status(),
-        Status::Terminated
-    );
+    assert_eq!(ended(&node, "g").await.workflow_status(), Status::Terminated);
+    assert_eq!(ended(&node, "asleep").await.workflow_status(), Status::Terminated);
 }
 
 /// The child notifies its parent in its own turn, and the parent's next turn starts the same child again.
@@ -533,7 +530,7 @@ async fn purges_ended_instances_after_retention() {
     world.hosts("shop", 1).await;
     start(&node, "chain", "gone", "1").await;
     start(&node, "chain", "stays", "x").await;
-    assert_eq!(ended(&node, "stays").await.orchestration_status(), Status::Failed);
+    assert_eq!(ended(&node, "stays").await.workflow_status(), Status::Failed);
     eventually(async || node.ask(get("/v1.0/workflows/dapr/gone")).await.status == 404).await;
     assert_eq!(status(&node, "stays").await, "FAILED");
 }

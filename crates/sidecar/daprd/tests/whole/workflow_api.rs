@@ -5,13 +5,13 @@ mod history;
 use http::Response;
 use hyper::body::Incoming;
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Do;
 use outrigger_wire::durabletask::work_item::Request as Work;
+use outrigger_wire::durabletask::workflow_action::WorkflowActionType as Do;
 use outrigger_wire::durabletask::{
-    CompleteOrchestrationAction, CreateInstanceRequest, GetInstanceHistoryRequest,
-    GetInstanceHistoryResponse, GetInstanceRequest, GetInstanceResponse, GetWorkItemsRequest,
-    ListInstanceIDsRequest, ListInstanceIDsResponse, OrchestrationStatus, OrchestratorAction,
-    OrchestratorRequest, OrchestratorResponse, RaiseEventRequest, WorkItem,
+    CompleteWorkflowAction, CreateInstanceRequest, GetInstanceHistoryRequest, GetInstanceHistoryResponse,
+    GetInstanceRequest, GetInstanceResponse, GetWorkItemsRequest, ListInstanceIDsRequest,
+    ListInstanceIDsResponse, OrchestrationStatus, RaiseEventRequest, WorkItem, WorkflowAction,
+    WorkflowRequest, WorkflowResponse,
 };
 use outrigger_wire::runtime::v1 as runtime;
 use prost::Message;
@@ -76,16 +76,21 @@ pub struct Worker {
 impl Worker {
     pub async fn connect(node: &Node) -> Self {
         let port = node.ports.grpc;
-        let sent = grpc::framed(&GetWorkItemsRequest {}.encode_to_vec());
+        let sent = grpc::framed(
+            &GetWorkItemsRequest {
+                capabilities: Vec::new(),
+            }
+            .encode_to_vec(),
+        );
         let work = grpc::start(port, "/TaskHubSidecarService/GetWorkItems", &[], sent.into()).await;
         Self { port, work }
     }
 
     /// The next turn to run, and the token to return.
-    pub async fn turn(&mut self) -> (OrchestratorRequest, String) {
+    pub async fn turn(&mut self) -> (WorkflowRequest, String) {
         let item = self.item().await;
         match item.request {
-            Some(Work::OrchestratorRequest(request)) => (request, item.completion_token),
+            Some(Work::WorkflowRequest(request)) => (request, item.completion_token),
             other => panic!("{other:?}"),
         }
     }
@@ -100,29 +105,29 @@ impl Worker {
 
     /// Answers that the workflow is completed.
     pub async fn complete(&self, instance: &str, token: &str, result: &str) {
-        let done = CompleteOrchestrationAction {
-            orchestration_status: OrchestrationStatus::Completed.into(),
+        let done = CompleteWorkflowAction {
+            workflow_status: OrchestrationStatus::Completed.into(),
             result: Some(result.to_owned()),
-            ..CompleteOrchestrationAction::default()
+            ..CompleteWorkflowAction::default()
         };
         self.answer(
             instance,
             token,
-            vec![OrchestratorAction {
+            vec![WorkflowAction {
                 id: 0,
-                orchestrator_action_type: Some(Do::CompleteOrchestration(done)),
-                ..OrchestratorAction::default()
+                workflow_action_type: Some(Do::CompleteWorkflow(done)),
+                ..WorkflowAction::default()
             }],
         )
         .await;
     }
 
-    pub async fn answer(&self, instance: &str, token: &str, actions: Vec<OrchestratorAction>) {
-        let response = OrchestratorResponse {
+    pub async fn answer(&self, instance: &str, token: &str, actions: Vec<WorkflowAction>) {
+        let response = WorkflowResponse {
             instance_id: instance.to_owned(),
             actions,
             completion_token: token.to_owned(),
-            ..OrchestratorResponse::default()
+            ..WorkflowResponse::default()
         };
         let answered = hub(self.port, "CompleteOrchestratorTask", &response).await;
         assert_eq!(answered.status.code(), Code::Ok, "{:?}", answered.status);
@@ -165,7 +170,14 @@ async fn workflows_require_placement() {
     )
     .await;
     assert_eq!(refused.status.code(), Code::Unavailable);
-    let refused = hub(node.ports.grpc, "GetWorkItems", &GetWorkItemsRequest {}).await;
+    let refused = hub(
+        node.ports.grpc,
+        "GetWorkItems",
+        &GetWorkItemsRequest {
+            capabilities: Vec::new(),
+        },
+    )
+    .await;
     assert_eq!(refused.status.code(), Code::Unavailable);
     assert!(
         refused
@@ -306,8 +318,8 @@ async fn starts_runs_describes_and_purges_instance() {
     };
     let ended = hub(node.ports.grpc, "WaitForInstanceCompletion", &about).await;
     let ended: GetInstanceResponse = ended.message();
-    let state = ended.orchestration_state.expect("a state");
-    assert_eq!(state.orchestration_status(), OrchestrationStatus::Completed);
+    let state = ended.workflow_state.expect("a state");
+    assert_eq!(state.workflow_status(), OrchestrationStatus::Completed);
     assert_eq!(state.output.as_deref(), Some("\"done\""));
     let described = status(&node, "a").await;
     assert_eq!(described["runtimeStatus"], "COMPLETED");
@@ -405,8 +417,8 @@ async fn reaches_instance_through_other_sidecar() {
     };
     let ended = hub(port, "WaitForInstanceCompletion", &about).await;
     let ended: GetInstanceResponse = ended.message();
-    let state = ended.orchestration_state.expect("a state");
-    assert_eq!(state.orchestration_status(), OrchestrationStatus::Completed);
+    let state = ended.workflow_state.expect("a state");
+    assert_eq!(state.workflow_status(), OrchestrationStatus::Completed);
     assert_eq!(state.output, None, "it was not asked for");
     let raised = RaiseEventRequest {
         instance_id: "nobody".to_owned(),

@@ -2,12 +2,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use outrigger_wire::durabletask::backend::v1::WorkflowStateMetadata;
+use outrigger_wire::durabletask::backend::v1::BackendWorkflowStateMetadata;
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Do;
+use outrigger_wire::durabletask::workflow_action::WorkflowActionType as Do;
 use outrigger_wire::durabletask::{
-    CompleteOrchestrationAction, EventRaisedEvent, HistoryEvent, OrchestrationStatus, OrchestratorAction,
-    OrchestratorRequest,
+    CompleteWorkflowAction, EventRaisedEvent, HistoryEvent, OrchestrationStatus, WorkflowAction,
+    WorkflowRequest,
 };
 use outrigger_wire::scheduler::v1::{Job, ScheduleJobRequest};
 use prost::Message;
@@ -22,13 +22,13 @@ fn key(name: &str) -> String {
     format!("shop||{KIND}||a||{name}")
 }
 
-fn metadata(world: &World) -> WorkflowStateMetadata {
+fn metadata(world: &World) -> BackendWorkflowStateMetadata {
     let sql = "SELECT value FROM state WHERE key = ?1";
     let value = world
         .database()
         .query_row(sql, [key("metadata")], |row| row.get::<_, String>(0));
     let value = STANDARD.decode(value.unwrap()).unwrap();
-    WorkflowStateMetadata::decode(&value[..]).unwrap()
+    BackendWorkflowStateMetadata::decode(&value[..]).unwrap()
 }
 
 /// Writes a value like another sidecar.
@@ -57,7 +57,7 @@ fn raised(number: usize) -> HistoryEvent {
 }
 
 /// The external events of a turn.
-fn events(turn: &OrchestratorRequest) -> Vec<HistoryEvent> {
+fn events(turn: &WorkflowRequest) -> Vec<HistoryEvent> {
     let is_raised = |event: &&HistoryEvent| matches!(event.event_type, Some(EventType::EventRaised(_)));
     turn.new_events.iter().filter(is_raised).cloned().collect()
 }
@@ -105,14 +105,14 @@ async fn take_one_by_one(worker: &mut Worker, wanted: usize) -> Vec<String> {
             continue;
         };
         taken.push(input(&first).to_owned());
-        let again = CompleteOrchestrationAction {
-            orchestration_status: OrchestrationStatus::ContinuedAsNew.into(),
+        let again = CompleteWorkflowAction {
+            workflow_status: OrchestrationStatus::ContinuedAsNew.into(),
             carryover_events: came.collect(),
-            ..CompleteOrchestrationAction::default()
+            ..CompleteWorkflowAction::default()
         };
-        let action = OrchestratorAction {
-            orchestrator_action_type: Some(Do::CompleteOrchestration(again)),
-            ..OrchestratorAction::default()
+        let action = WorkflowAction {
+            workflow_action_type: Some(Do::CompleteWorkflow(again)),
+            ..WorkflowAction::default()
         };
         worker.answer("a", &token, vec![action]).await;
     }

@@ -1,11 +1,11 @@
 //! Workflows with more data than a message can have; every wait ends with an error.
 
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Do;
 use outrigger_wire::durabletask::work_item::Request as Work;
+use outrigger_wire::durabletask::workflow_action::WorkflowActionType as Do;
 use outrigger_wire::durabletask::{
-    ActivityResponse, CompleteOrchestrationAction, OrchestrationStatus, OrchestratorAction,
-    OrchestratorResponse, ScheduleTaskAction,
+    ActivityResponse, CompleteWorkflowAction, OrchestrationStatus, ScheduleTaskAction, WorkflowAction,
+    WorkflowResponse,
 };
 use tonic::Code;
 
@@ -44,19 +44,19 @@ async fn reports_oversized_answer_and_terminates() {
     let (node, mut worker) = started(&world).await;
     let (_, token) = worker.turn().await;
     assert!(whys(&node).await.contains("sent to a worker at 2"));
-    let done = CompleteOrchestrationAction {
-        orchestration_status: OrchestrationStatus::Completed.into(),
+    let done = CompleteWorkflowAction {
+        workflow_status: OrchestrationStatus::Completed.into(),
         result: Some("x".repeat(100_000)),
-        ..CompleteOrchestrationAction::default()
+        ..CompleteWorkflowAction::default()
     };
-    let answer = OrchestratorResponse {
+    let answer = WorkflowResponse {
         instance_id: "a".to_owned(),
-        actions: vec![OrchestratorAction {
-            orchestrator_action_type: Some(Do::CompleteOrchestration(done)),
-            ..OrchestratorAction::default()
+        actions: vec![WorkflowAction {
+            workflow_action_type: Some(Do::CompleteWorkflow(done)),
+            ..WorkflowAction::default()
         }],
         completion_token: token,
-        ..OrchestratorResponse::default()
+        ..WorkflowResponse::default()
     };
     let refused = hub(node.ports.grpc, "CompleteOrchestratorTask", &answer).await;
     assert_eq!(refused.status.code(), Code::ResourceExhausted);
@@ -81,7 +81,7 @@ async fn reports_oversized_answer_and_terminates() {
             break;
         }
         // It was retried before.
-        let answer = OrchestratorResponse {
+        let answer = WorkflowResponse {
             completion_token: token,
             ..answer.clone()
         };
@@ -102,11 +102,11 @@ async fn reports_oversized_answer_across_sidecars() {
     let path = "/v1.0/workflows/dapr/order/start?instanceID=a";
     assert_eq!(node.ask(post(path, "1")).await.status, 202);
     let (_, token) = worker.turn().await;
-    let answer = OrchestratorResponse {
+    let answer = WorkflowResponse {
         instance_id: "a".to_owned(),
         custom_status: Some("x".repeat(100_000)),
         completion_token: token,
-        ..OrchestratorResponse::default()
+        ..WorkflowResponse::default()
     };
     let refused = hub(other.ports.grpc, "CompleteOrchestratorTask", &answer).await;
     assert_eq!(refused.status.code(), Code::ResourceExhausted);
@@ -125,10 +125,10 @@ async fn oversized_result_fails_activity() {
         name: "collect".to_owned(),
         ..ScheduleTaskAction::default()
     });
-    let action = OrchestratorAction {
+    let action = WorkflowAction {
         id: 3,
-        orchestrator_action_type: Some(task),
-        ..OrchestratorAction::default()
+        workflow_action_type: Some(task),
+        ..WorkflowAction::default()
     };
     worker.answer("a", &token, vec![action]).await;
     let item = worker.item().await;

@@ -3,13 +3,12 @@
 use std::time::Instant;
 
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Do;
 use outrigger_wire::durabletask::purge_instances_request::Request as Purged;
 use outrigger_wire::durabletask::work_item::Request as Work;
+use outrigger_wire::durabletask::workflow_action::WorkflowActionType as Do;
 use outrigger_wire::durabletask::{
-    ActivityResponse, CreateSubOrchestrationAction, OrchestratorAction,
-    OrchestratorVersionNotAvailableAction, PurgeInstancesRequest, PurgeInstancesResponse, ScheduleTaskAction,
-    WorkItem,
+    ActivityResponse, CreateChildWorkflowAction, PurgeInstancesRequest, PurgeInstancesResponse,
+    ScheduleTaskAction, WorkItem, WorkflowAction, WorkflowVersionNotAvailableAction,
 };
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
 use outrigger_wire::scheduler::v1::{
@@ -29,6 +28,7 @@ pub fn target(kind: &str, id: &str) -> JobMetadata {
         app_id: "shop".to_owned(),
         namespace: "default".to_owned(),
         target: Some(JobTargetMetadata { r#type: Some(target) }),
+        concurrency_key: None,
     }
 }
 
@@ -77,10 +77,10 @@ async fn stalled_instance_backs_off_until_next_worker() {
     world.hosts(1).await;
     begun(&node).await;
     let (_, token) = worker.turn().await;
-    let no_version = Do::OrchestratorVersionNotAvailable(OrchestratorVersionNotAvailableAction::default());
-    let action = OrchestratorAction {
-        orchestrator_action_type: Some(no_version),
-        ..OrchestratorAction::default()
+    let no_version = Do::WorkflowVersionNotAvailable(WorkflowVersionNotAvailableAction::default());
+    let action = WorkflowAction {
+        workflow_action_type: Some(no_version),
+        ..WorkflowAction::default()
     };
     worker.answer("a", &token, vec![action]).await;
     eventually(async || waits(&node).await["runtimeStatus"] == "STALLED").await;
@@ -105,14 +105,14 @@ async fn stalled_instance_backs_off_until_next_worker() {
 }
 
 /// Starts an activity.
-fn deadly() -> OrchestratorAction {
+fn deadly() -> WorkflowAction {
     let task = Do::ScheduleTask(ScheduleTaskAction {
         name: "deadly".to_owned(),
         ..ScheduleTaskAction::default()
     });
-    OrchestratorAction {
-        orchestrator_action_type: Some(task),
-        ..OrchestratorAction::default()
+    WorkflowAction {
+        workflow_action_type: Some(task),
+        ..WorkflowAction::default()
     }
 }
 
@@ -246,7 +246,7 @@ async fn counts_no_concurrent_activity() {
         loop {
             let item = worker.item().await;
             match &item.request {
-                Some(Work::OrchestratorRequest(turn)) if turn.instance_id == "b" => {}
+                Some(Work::WorkflowRequest(turn)) if turn.instance_id == "b" => {}
                 _ => break item,
             }
         }
@@ -323,14 +323,14 @@ async fn unsendable_child_backs_off() {
     begun(&node).await;
     // Longer than the maximum of a reminder's name.
     let bad = "x".repeat(600);
-    let child = || OrchestratorAction {
+    let child = || WorkflowAction {
         id: 0,
-        orchestrator_action_type: Some(Do::CreateSubOrchestration(CreateSubOrchestrationAction {
+        workflow_action_type: Some(Do::CreateChildWorkflow(CreateChildWorkflowAction {
             name: "child".to_owned(),
             instance_id: bad.clone(),
-            ..CreateSubOrchestrationAction::default()
+            ..CreateChildWorkflowAction::default()
         })),
-        ..OrchestratorAction::default()
+        ..WorkflowAction::default()
     };
     // The second attempt is at once or a second later, then two, four and eight seconds later.
     for _ in 0..4 {
@@ -376,10 +376,10 @@ async fn activity_does_not_reset_backoff() {
     let mut worker = Worker::connect(&node).await;
     world.hosts(1).await;
     begun(&node).await;
-    let act = |id: i32, act: Do| OrchestratorAction {
+    let act = |id: i32, act: Do| WorkflowAction {
         id,
-        orchestrator_action_type: Some(act),
-        ..OrchestratorAction::default()
+        workflow_action_type: Some(act),
+        ..WorkflowAction::default()
     };
     let (mut turns, mut results) = (Vec::new(), 0);
     while turns.len() < 4 || results < 4 {
@@ -398,10 +398,10 @@ async fn activity_does_not_reset_backoff() {
         }
         turns.push(Instant::now());
         // Longer than the maximum of a reminder's name.
-        let child = Do::CreateSubOrchestration(CreateSubOrchestrationAction {
+        let child = Do::CreateChildWorkflow(CreateChildWorkflowAction {
             name: "child".to_owned(),
             instance_id: "x".repeat(600),
-            ..CreateSubOrchestrationAction::default()
+            ..CreateChildWorkflowAction::default()
         });
         // As in SDKs, each repetition has another execution id.
         let task = Do::ScheduleTask(ScheduleTaskAction {

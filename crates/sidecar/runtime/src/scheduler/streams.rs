@@ -311,6 +311,7 @@ impl Stream {
             namespace: self.scheduler.namespace().to_owned(),
             actor_types: actor_types.clone(),
             accept_job_types: kinds,
+            concurrency_limits: Vec::new(),
         }))
     }
 

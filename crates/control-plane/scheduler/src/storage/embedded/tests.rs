@@ -35,6 +35,7 @@ fn job(payload: usize) -> Vec<u8> {
         target: Some(JobTargetMetadata {
             r#type: Some(Type::Job(TargetJob {})),
         }),
+        concurrency_key: None,
     };
     let job = crate::stored::create(asked, &metadata, 5, jiff::Timestamp::now()).unwrap();
     job.encode_to_vec()

@@ -54,6 +54,7 @@ fn job(due: &str, partition: u64) -> Vec<u8> {
         target: Some(JobTargetMetadata {
             r#type: Some(Type::Job(TargetJob {})),
         }),
+        concurrency_key: None,
     };
     stored::create(asked, &metadata, partition, Timestamp::now())
         .unwrap()

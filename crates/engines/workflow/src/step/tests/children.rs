@@ -5,9 +5,9 @@ use super::*;
 #[test]
 fn terminates_running_children_with_parent() {
     let child = |id: &str| {
-        Act::CreateSubOrchestration(CreateSubOrchestrationAction {
+        Act::CreateChildWorkflow(CreateChildWorkflowAction {
             instance_id: id.to_owned(),
-            ..CreateSubOrchestrationAction::default()
+            ..CreateChildWorkflowAction::default()
         })
     };
     let mut instance = after(acts(vec![action(0, child("")), action(1, child("named"))]));
@@ -36,7 +36,7 @@ fn child_result_names_parent_execution() {
         let mut start = started();
         if let Some(EventType::ExecutionStarted(started)) = &mut start.event_type {
             started.parent_instance = Some(ParentInstanceInfo {
-                orchestration_instance: Some(OrchestrationInstance {
+                workflow_instance: Some(WorkflowInstance {
                     instance_id: "parent".to_owned(),
                     execution_id: execution.map(str::to_owned),
                 }),
@@ -57,7 +57,7 @@ fn child_result_names_parent_execution() {
 #[test]
 fn any_recursive_termination_ends_children() {
     for (first, second, expected) in [(true, false, 1), (false, true, 1), (false, false, 0)] {
-        let child = Act::CreateSubOrchestration(CreateSubOrchestrationAction::default());
+        let child = Act::CreateChildWorkflow(CreateChildWorkflowAction::default());
         let mut instance = after(acts(vec![action(0, child)]));
         instance.push(terminated(first));
         instance.push(terminated(second));
@@ -72,15 +72,16 @@ fn any_recursive_termination_ends_children() {
 #[test]
 fn child_with_parent_id_fails_step() {
     let child = |id: &str, app: Option<&str>| {
-        let create = CreateSubOrchestrationAction {
+        let create = CreateChildWorkflowAction {
             instance_id: id.to_owned(),
             name: "order".to_owned(),
-            ..CreateSubOrchestrationAction::default()
+            ..CreateChildWorkflowAction::default()
         };
-        let mut create = action(4, Act::CreateSubOrchestration(create));
+        let mut create = action(4, Act::CreateChildWorkflow(create));
         create.router = app.map(|app| TaskRouter {
             source_app_id: String::new(),
             target_app_id: Some(app.to_owned()),
+            target_app_namespace: None,
         });
         let mut instance = Instance::new("a");
         instance.start(started());
@@ -105,13 +106,13 @@ fn child_with_parent_id_fails_step() {
 fn oversized_child_stalls_parent() {
     let child = || {
         let input = Some("x".repeat(2000));
-        let create = CreateSubOrchestrationAction {
+        let create = CreateChildWorkflowAction {
             instance_id: "child".to_owned(),
             name: "order".to_owned(),
             input,
-            ..CreateSubOrchestrationAction::default()
+            ..CreateChildWorkflowAction::default()
         };
-        acts(vec![action(0, Act::CreateSubOrchestration(create))])
+        acts(vec![action(0, Act::CreateChildWorkflow(create))])
     };
     let mut instance = Instance::new("a");
     instance.start(started());

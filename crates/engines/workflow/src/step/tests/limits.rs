@@ -35,7 +35,7 @@ fn oversized_activity_stalls_step() {
 
 #[test]
 fn excess_or_duplicate_actions_fail_step() {
-    let failed = |actions: Vec<OrchestratorAction>| {
+    let failed = |actions: Vec<WorkflowAction>| {
         let mut instance = Instance::new("a");
         instance.start(started());
         let step = begin(&mut instance);

@@ -12,7 +12,7 @@ impl World {
                 Some(
                     EventType::TaskScheduled(_)
                         | EventType::TimerCreated(_)
-                        | EventType::SubOrchestrationInstanceCreated(_)
+                        | EventType::ChildWorkflowInstanceCreated(_)
                 )
             )
         });

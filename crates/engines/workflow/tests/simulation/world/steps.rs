@@ -1,7 +1,7 @@
 //! Steps of instances and runs of activities, and how they are stored.
 
-use outrigger_wire::durabletask::OrchestratorResponse;
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Act;
+use outrigger_wire::durabletask::WorkflowResponse;
+use outrigger_wire::durabletask::workflow_action::WorkflowActionType as Act;
 
 use super::*;
 
@@ -39,6 +39,8 @@ impl World {
                 task_scheduled_id,
                 task_execution_id,
                 result: Some(result),
+                attestation: None,
+                signer_certificate: None,
             }),
             Err(error_message) => EventType::TaskFailed(TaskFailedEvent {
                 task_scheduled_id,
@@ -47,6 +49,8 @@ impl World {
                     error_message,
                     ..TaskFailureDetails::default()
                 }),
+                attestation: None,
+                signer_certificate: None,
             }),
         };
         self.may_crash()?;
@@ -101,7 +105,7 @@ impl World {
         };
         let outcome = loop {
             self.may_crash()?;
-            let request = OrchestratorRequest::decode(step.request(&instance).concat().as_slice()).unwrap();
+            let request = WorkflowRequest::decode(step.request(&instance).concat().as_slice()).unwrap();
             assert_eq!(
                 request.past_events.len(),
                 if step.is_restart() {
@@ -146,12 +150,12 @@ impl World {
     }
 
     /// Gives each attempt of a step new execution ids for its activities.
-    fn distinguish(&mut self, answer: &mut OrchestratorResponse) {
+    fn distinguish(&mut self, answer: &mut WorkflowResponse) {
         if !self.distinguishes {
             return;
         }
         for action in &mut answer.actions {
-            if let Some(Act::ScheduleTask(task)) = &mut action.orchestrator_action_type {
+            if let Some(Act::ScheduleTask(task)) = &mut action.workflow_action_type {
                 self.next_id += 1;
                 task.task_execution_id = format!("{}-{}", task.task_execution_id, self.next_id);
             }

@@ -155,6 +155,7 @@ impl Script {
             trust_chain_certificates: vec![self.authority.root_pem().into()],
             valid_until: Some((SystemTime::now() + Duration::from_secs(24 * 3600)).into()),
             jwt: None,
+            per_audience_jwts: Default::default(),
         }
     }
 }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
-    ActivityRequest, ActivityResponse, HistoryEvent, OrchestrationInstance, TaskCompletedEvent,
-    TaskFailedEvent, TaskFailureDetails, TaskRouter, TaskScheduledEvent, TraceContext,
+    ActivityRequest, ActivityResponse, HistoryEvent, TaskCompletedEvent, TaskFailedEvent, TaskFailureDetails,
+    TaskRouter, TaskScheduledEvent, TraceContext, WorkflowInstance,
 };
 use outrigger_workflow::event::{NO_ID, event, nanos};
 use outrigger_workflow::{Origin, names};
@@ -284,13 +284,14 @@ fn request(instance: &str, id: i32, task: TaskScheduledEvent) -> ActivityRequest
         name: task.name,
         version: task.version,
         input: task.input,
-        orchestration_instance: Some(OrchestrationInstance {
+        workflow_instance: Some(WorkflowInstance {
             instance_id: instance.to_owned(),
             execution_id: None,
         }),
         task_id: id,
         parent_trace_context: None,
         task_execution_id: task.task_execution_id,
+        propagated_history: None,
     }
 }
 
@@ -314,11 +315,15 @@ fn result(response: ActivityResponse, execution: &str) -> EventType {
             task_scheduled_id,
             failure_details: Some(failure_details),
             task_execution_id,
+            attestation: None,
+            signer_certificate: None,
         }),
         None => EventType::TaskCompleted(TaskCompletedEvent {
             task_scheduled_id,
             result: response.result,
             task_execution_id,
+            attestation: None,
+            signer_certificate: None,
         }),
     }
 }

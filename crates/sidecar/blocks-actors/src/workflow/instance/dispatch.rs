@@ -141,7 +141,7 @@ impl Engine {
         let kind = self.types_of(app).workflow;
         let request = CreateWorkflowInstanceRequest {
             start_event: Some(message.event.clone()),
-            policy: None,
+            propagated_history: None,
         };
         let body = request.encode_to_vec().into();
         let created = self.call(

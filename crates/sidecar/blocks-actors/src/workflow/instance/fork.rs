@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use outrigger_wire::durabletask::RerunWorkflowFromEventRequest;
-use outrigger_wire::durabletask::backend::v1::WorkflowState;
+use outrigger_wire::durabletask::backend::v1::BackendWorkflowState;
 use outrigger_workflow::error::RerunError;
 use outrigger_workflow::{Counts, Instance, Rerun, names};
 use prost::Message as _;
@@ -41,7 +41,7 @@ impl Held<'_> {
     }
 
     pub(crate) async fn rerun(&mut self, body: &Bytes) -> Result<(), Status> {
-        let state: WorkflowState = decode("the state of the workflow to rerun", body.clone())?;
+        let state: BackendWorkflowState = decode("the state of the workflow to rerun", body.clone())?;
         let engine = Arc::clone(&self.all.engine);
         match self.take_current().await? {
             // An earlier request was interrupted before everything was stored.
@@ -56,7 +56,8 @@ impl Held<'_> {
         let (instance, change) = made.map_err(|error| rerun_status(&error))?;
         let name = names::rerun_reminder(random());
         let data = Any {
-            type_url: "type.googleapis.com/durabletask.protos.backend.v1.WorkflowStateMetadata".to_owned(),
+            type_url: "type.googleapis.com/durabletask.protos.backend.v1.BackendWorkflowStateMetadata"
+                .to_owned(),
             value: instance.stored().encoded().into(),
         };
         engine

@@ -1,24 +1,19 @@
 //! Creation, replacement and purge of an instance.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_workflow::error::PurgeError;
 use outrigger_workflow::{Creation, create};
-use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use super::cache::CacheEntry;
 use super::state::Held;
 use super::store::Loaded;
-use crate::workflow::error::{plain, retry_later};
-use crate::workflow::protocol::{LOG, decode, now};
-
-/// Time limit for deleting reminders of a replaced instance.
-const REMINDER_REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::workflow::error::plain;
+use crate::workflow::protocol::{decode, now};
 
 impl Held<'_> {
     pub(crate) async fn create(&mut self, body: &Bytes) -> Result<(), Status> {
@@ -53,12 +48,6 @@ impl Held<'_> {
             self.keep(loaded);
             return Err(Status::resource_exhausted(why));
         }
-        // The old instance is deleted in the transaction that stores the new one, so a crash leaves exactly
-        // one of them.
-        let replaced = match creation {
-            Creation::Replace => loaded.instance.activities(),
-            _ => Vec::new(),
-        };
         let due = create::due(&start);
         let change = loaded.instance.start(start);
         let (execution, later) = (loaded.instance.execution(), loaded.instance.begins_later(now()));
@@ -69,28 +58,7 @@ impl Held<'_> {
         self.all.failures.clear(self.id);
         self.entry.awaited.clear();
         self.entry.is_stalled = false;
-        self.forget_replaced(replaced).await;
         Ok(())
-    }
-
-    /// Deletes the reminders of activities of the replaced instance, which would run for nothing. Other old
-    /// reminders find another execution and do nothing, and deleting them late might hit one of the new
-    /// execution.
-    async fn forget_replaced(&self, activities: Vec<String>) {
-        let forgotten = timeout(
-            REMINDER_REMOVAL_TIMEOUT,
-            self.all.engine.forget_activities(activities),
-        )
-        .await;
-        let forgotten = forgotten.unwrap_or_else(|_| Err(retry_later("the scheduler is slow")));
-        if let Err(error) = forgotten {
-            let why = error.message();
-            tracing::warn!(
-                target: LOG,
-                "workflow '{}' was replaced; activities of the old instance may run once more: {why}",
-                self.id
-            );
-        }
     }
 
     pub(crate) async fn purge(&mut self, by_retention: bool) -> Result<(), Status> {

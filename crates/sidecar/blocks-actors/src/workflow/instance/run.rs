@@ -6,7 +6,7 @@ use bytes::Bytes;
 use outrigger_wire::durabletask::backend::v1::DurableTimer;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
-    ExecutionStalledEvent, OrchestrationStatus, OrchestratorResponse, StalledReason,
+    ExecutionStalledEvent, OrchestrationStatus, StalledReason, WorkflowResponse,
 };
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::{Answered, Instance, MAX_RESTARTS, Origin, Outcome, Step, StepContext, StepStart};
@@ -147,7 +147,7 @@ impl Held<'_> {
             if let Some(last) = engine.last_event(self.id, &found).await?
                 && let Some(EventType::ExecutionCompleted(completed)) = &last.event_type
             {
-                let status = completed.orchestration_status();
+                let status = completed.workflow_status();
                 engine.retain(self.id, status, last.timestamp).await?;
                 return Ok(true);
             }
@@ -260,7 +260,7 @@ impl Held<'_> {
     }
 
     /// Sends the step to a worker. After losses the step is isolated from other suspects, as activities are.
-    async fn ask_worker(&self, request: Vec<Bytes>) -> Result<OrchestratorResponse, Cancelled> {
+    async fn ask_worker(&self, request: Vec<Bytes>) -> Result<WorkflowResponse, Cancelled> {
         let losses = self.all.failures.losses_of(self.id);
         let _isolated = self.all.activity_failures.isolate_after(losses).await;
         self.all.workers.run_step(self.id, request, losses).await

@@ -203,7 +203,7 @@ impl Loaded {
 mod tests {
     use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
     use outrigger_wire::durabletask::history_event::EventType;
-    use outrigger_wire::durabletask::{ExecutionStartedEvent, OrchestrationInstance};
+    use outrigger_wire::durabletask::{ExecutionStartedEvent, WorkflowInstance};
     use outrigger_workflow::Creation;
 
     use super::*;
@@ -228,7 +228,7 @@ mod tests {
         let start = HistoryEvent {
             event_type: Some(EventType::ExecutionStarted(ExecutionStartedEvent {
                 name: "order".to_owned(),
-                orchestration_instance: Some(OrchestrationInstance {
+                workflow_instance: Some(WorkflowInstance {
                     instance_id: "a".to_owned(),
                     execution_id: None,
                 }),
@@ -239,7 +239,7 @@ mod tests {
         let mut loaded = Loaded::new("a");
         let request = CreateWorkflowInstanceRequest {
             start_event: Some(start.clone()),
-            policy: None,
+            propagated_history: None,
         };
         assert!(
             matches!(loaded.instance.creation(&request, false), Ok(creation) if creation != Creation::Nothing)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::stream::{self, StreamExt};
-use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
+use outrigger_wire::durabletask::backend::v1::WorkflowMetadata;
 use outrigger_workflow::facts::is_terminal;
 use tokio::sync::watch;
 use tonic::Status;
@@ -12,7 +12,7 @@ use tonic::Status;
 use crate::actors::Watched;
 use crate::workflow::protocol::any;
 
-type Snapshot = Option<OrchestrationMetadata>;
+type Snapshot = Option<WorkflowMetadata>;
 
 /// The watched instances; others have no entry.
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Watchers {
                 // Nothing to report for a missing instance.
                 let Some(metadata) = metadata else { continue };
                 let ended = is_terminal(metadata.runtime_status());
-                let metadata = any("durabletask.protos.backend.v1.OrchestrationMetadata", &metadata);
+                let metadata = any("durabletask.protos.backend.v1.WorkflowMetadata", &metadata);
                 return Some((Ok(metadata), (watcher, ended)));
             }
         })
@@ -72,7 +72,7 @@ impl Watchers {
     }
 
     /// Publishes the status of an instance.
-    pub(crate) fn publish(&self, id: &str, now: impl FnOnce() -> OrchestrationMetadata) {
+    pub(crate) fn publish(&self, id: &str, now: impl FnOnce() -> WorkflowMetadata) {
         if let Some(sender) = self.locked().get(id) {
             sender.send_replace(Some(now()));
         }
@@ -112,10 +112,10 @@ mod tests {
 
     use super::*;
 
-    fn status(status: OrchestrationStatus) -> OrchestrationMetadata {
-        OrchestrationMetadata {
+    fn status(status: OrchestrationStatus) -> WorkflowMetadata {
+        WorkflowMetadata {
             runtime_status: status.into(),
-            ..OrchestrationMetadata::default()
+            ..WorkflowMetadata::default()
         }
     }
 
@@ -124,7 +124,7 @@ mod tests {
             return None;
         };
         Some(
-            OrchestrationMetadata::decode(&*metadata.value)
+            WorkflowMetadata::decode(&*metadata.value)
                 .unwrap()
                 .runtime_status(),
         )

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use outrigger_blocks::state::SEPARATOR;
 use outrigger_component::state::KeyPage;
 use outrigger_wire::durabletask::OrchestrationStatus;
-use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
+use outrigger_wire::durabletask::backend::v1::WorkflowMetadata;
 use outrigger_workflow::names::METADATA;
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ impl Listing {
         text.parse().ok()
     }
 
-    fn wants(&self, found: &OrchestrationMetadata) -> bool {
+    fn wants(&self, found: &WorkflowMetadata) -> bool {
         let created = found
             .created_at
             .and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
@@ -90,7 +90,7 @@ impl Listing {
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// Instances by id, or why they cannot be read.
-    instances: Vec<(String, Result<OrchestrationMetadata, String>)>,
+    instances: Vec<(String, Result<WorkflowMetadata, String>)>,
     token: Option<String>,
 }
 
@@ -196,13 +196,13 @@ mod tests {
     #[test]
     fn filters_by_status_name_and_time() {
         let at = |seconds| Listing::time_of(&format!("2026-03-01T00:00:{seconds:02}Z"));
-        let mut found = OrchestrationMetadata {
+        let mut found = WorkflowMetadata {
             name: "order".to_owned(),
             created_at: at(10).map(|at| prost_types::Timestamp {
                 seconds: at.as_second(),
                 nanos: at.subsec_nanosecond(),
             }),
-            ..OrchestrationMetadata::default()
+            ..WorkflowMetadata::default()
         };
         found.set_runtime_status(OrchestrationStatus::Failed);
         let (failed, running) = (OrchestrationStatus::Failed, OrchestrationStatus::Running);

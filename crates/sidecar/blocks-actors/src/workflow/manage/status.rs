@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
+use outrigger_wire::durabletask::backend::v1::WorkflowMetadata;
 use outrigger_wire::durabletask::{HistoryEvent, OrchestrationStatus};
 use outrigger_wire::runtime::v1::GetWorkflowResponse;
 use outrigger_workflow::Wait;
@@ -221,7 +221,7 @@ pub(crate) fn time(at: Option<Timestamp>) -> Value {
 }
 
 /// The management API's form of an instance.
-fn described(metadata: OrchestrationMetadata) -> GetWorkflowResponse {
+fn described(metadata: WorkflowMetadata) -> GetWorkflowResponse {
     let runtime_status = match metadata.runtime_status() {
         // The management API has no name for it.
         OrchestrationStatus::Stalled => "UNKNOWN",
@@ -258,9 +258,9 @@ mod tests {
     #[test]
     fn stalled_is_shown_as_unknown() {
         let status = |status: OrchestrationStatus| {
-            let metadata = OrchestrationMetadata {
+            let metadata = WorkflowMetadata {
                 runtime_status: status.into(),
-                ..OrchestrationMetadata::default()
+                ..WorkflowMetadata::default()
             };
             described(metadata).runtime_status
         };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use outrigger_wire::durabletask::HistoryEvent;
-use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
+use outrigger_wire::durabletask::backend::v1::WorkflowMetadata;
 use outrigger_workflow::names::METADATA;
 use outrigger_workflow::{Counts, Instance};
 
@@ -19,7 +19,7 @@ impl Workflows {
     ///
     /// # Errors
     /// [`ActorError`].
-    pub async fn get(&self, id: &str) -> Result<Option<OrchestrationMetadata>, ActorError> {
+    pub async fn get(&self, id: &str) -> Result<Option<WorkflowMetadata>, ActorError> {
         let instance = self.load(id).await?;
         Ok(instance.map(|instance| instance.metadata()))
     }

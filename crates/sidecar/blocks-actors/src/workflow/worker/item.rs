@@ -14,7 +14,7 @@ const TOKEN: u32 = 10;
 /// The work.
 #[derive(Clone, Debug)]
 pub enum Task {
-    /// An encoded `OrchestratorRequest`, in pieces.
+    /// An encoded `WorkflowRequest`, in pieces.
     Step(Vec<Bytes>),
     /// An encoded `ActivityRequest`.
     Activity(Bytes),
@@ -101,16 +101,16 @@ impl Decoder for ItemCodec {
 #[cfg(test)]
 mod tests {
     use outrigger_wire::durabletask::work_item::Request;
-    use outrigger_wire::durabletask::{ActivityRequest, OrchestratorRequest, WorkItem};
+    use outrigger_wire::durabletask::{ActivityRequest, WorkItem, WorkflowRequest};
 
     use super::*;
 
     #[test]
     fn encodes_as_work_item() {
-        let step = OrchestratorRequest {
+        let step = WorkflowRequest {
             instance_id: "a".to_owned(),
             requires_history_streaming: true,
-            ..OrchestratorRequest::default()
+            ..WorkflowRequest::default()
         };
         let encoded = Bytes::from(step.encode_to_vec());
         let activity = ActivityRequest {
@@ -120,7 +120,7 @@ mod tests {
         for (task, request) in [
             (
                 Task::Step(vec![encoded.slice(..2), Bytes::new(), encoded.slice(2..)]),
-                Request::OrchestratorRequest(step),
+                Request::WorkflowRequest(step),
             ),
             (
                 Task::Activity(activity.encode_to_vec().into()),

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use outrigger_accept::budget::{HeldPayload, Payloads};
-use outrigger_wire::durabletask::{ActivityResponse, OrchestratorResponse};
+use outrigger_wire::durabletask::{ActivityResponse, WorkflowResponse};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 
 use super::error::{Cancelled, MAX_WORK};
@@ -56,7 +56,7 @@ impl Key {
 
 /// A worker's answer.
 enum WorkerResponse {
-    Step(OrchestratorResponse),
+    Step(WorkflowResponse),
     Activity(ActivityResponse),
 }
 
@@ -210,7 +210,7 @@ impl WorkQueue {
         })
     }
 
-    /// Sends a step to a worker and waits for the answer: an encoded `OrchestratorRequest`, in pieces.
+    /// Sends a step to a worker and waits for the answer: an encoded `WorkflowRequest`, in pieces.
     /// `losses`: the instance's losses in a row. Dropping the future withdraws the work. `remote` runs
     /// concurrently, and may return the answer or give up.
     ///
@@ -222,7 +222,7 @@ impl WorkQueue {
         request: Vec<Bytes>,
         losses: u32,
         remote: impl Future<Output = Cancelled>,
-    ) -> Result<OrchestratorResponse, Cancelled> {
+    ) -> Result<WorkflowResponse, Cancelled> {
         let _memory = hold(&self.step_memory, request.iter().map(Bytes::len).sum())?;
         let (key, task) = (Key::new(instance, None), Task::Step(request));
         match self
@@ -329,7 +329,7 @@ impl WorkQueue {
     }
 
     /// Handles a worker's answer to a step; returned if no item waits for it.
-    pub(crate) fn step_done(&self, response: OrchestratorResponse) -> Option<OrchestratorResponse> {
+    pub(crate) fn step_done(&self, response: WorkflowResponse) -> Option<WorkflowResponse> {
         let key = Key::new(&response.instance_id, None);
         let Some(item) = self.answered(&key, &response.completion_token) else {
             return Some(response);

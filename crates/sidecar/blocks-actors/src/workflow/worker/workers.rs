@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outrigger_wire::durabletask::{ActivityResponse, OrchestratorResponse};
+use outrigger_wire::durabletask::{ActivityResponse, WorkflowResponse};
 use outrigger_workflow::names;
 use prost::Message as _;
 use tonic::Status;
@@ -34,7 +34,7 @@ impl Workers {
         self.queue.streams()
     }
 
-    /// Sends a step of an instance to a worker: an encoded `OrchestratorRequest`, in pieces. `losses`: the
+    /// Sends a step of an instance to a worker: an encoded `WorkflowRequest`, in pieces. `losses`: the
     /// instance's losses in a row.
     ///
     /// # Errors
@@ -44,9 +44,9 @@ impl Workers {
         instance: &str,
         request: Vec<Bytes>,
         losses: u32,
-    ) -> Result<OrchestratorResponse, Cancelled> {
+    ) -> Result<WorkflowResponse, Cancelled> {
         let remote = self.engine.remote_answer(instance.to_owned(), |answer| {
-            let response = OrchestratorResponse::decode(answer)?;
+            let response = WorkflowResponse::decode(answer)?;
             Ok(response.instance_id == instance && self.queue.step_done(response).is_none())
         });
         self.queue
@@ -80,7 +80,7 @@ impl Workers {
     ///
     /// # Errors
     /// `Unavailable` if the other sidecars could not be asked.
-    pub async fn step_done(&self, response: OrchestratorResponse) -> Result<bool, Status> {
+    pub async fn step_done(&self, response: WorkflowResponse) -> Result<bool, Status> {
         match self.queue.step_done(response) {
             None => Ok(true),
             Some(left) if !self.is_remote(&left.completion_token) => Ok(false),

@@ -229,7 +229,6 @@ fn reads_full_command_line() {
 fn environment_supplies_missing_flags() {
     let env = [
         ("NAMESPACE", "ns"),
-        ("POD_NAME", "pod"),
         ("DAPR_API_TOKEN", "in"),
         ("APP_API_TOKEN", "out"),
         ("DAPR_CONTROLPLANE_TRUST_DOMAIN", "td"),

@@ -63,7 +63,7 @@ impl Tasks {
     fn run(&self, item: WorkItem) -> (&'static str, Vec<u8>) {
         let token = item.completion_token;
         match item.request.expect("a work item has a request") {
-            Work::OrchestratorRequest(request) => {
+            Work::WorkflowRequest(request) => {
                 let mut response = step(request, &|context| {
                     let workflow = self.workflows.get(context.name.as_str());
                     workflow.unwrap_or_else(|| panic!("no workflow {}", context.name))(context)
@@ -80,7 +80,7 @@ impl Tasks {
                     Err(message) => (None, Some(message)),
                 };
                 let response = ActivityResponse {
-                    instance_id: request.orchestration_instance.unwrap().instance_id,
+                    instance_id: request.workflow_instance.unwrap().instance_id,
                     task_id: request.task_id,
                     result,
                     failure_details: failure.map(|error_message| TaskFailureDetails {
@@ -103,7 +103,12 @@ pub async fn stream(node: &Node) -> Incoming {
 }
 
 async fn stream_at(port: u16) -> Incoming {
-    let sent = grpc::framed(&GetWorkItemsRequest {}.encode_to_vec());
+    let sent = grpc::framed(
+        &GetWorkItemsRequest {
+            capabilities: Vec::new(),
+        }
+        .encode_to_vec(),
+    );
     let path = "/TaskHubSidecarService/GetWorkItems";
     grpc::start(port, path, &[], sent.into()).await.into_body()
 }

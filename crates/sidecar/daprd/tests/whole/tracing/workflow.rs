@@ -1,9 +1,8 @@
 //! Spans of workflows.
 
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Do;
+use outrigger_wire::durabletask::workflow_action::WorkflowActionType as Do;
 use outrigger_wire::durabletask::{
-    CompleteOrchestrationAction, OrchestrationStatus, OrchestrationVersion, OrchestratorAction,
-    OrchestratorResponse,
+    CompleteWorkflowAction, OrchestrationStatus, WorkflowAction, WorkflowResponse, WorkflowVersion,
 };
 
 use super::pubsub::sampled;
@@ -22,22 +21,22 @@ async fn span_names_patches() {
     let started = node.ask(request("POST", path, &[PARENT], "1")).await;
     assert_eq!(started.status, 202);
     let (_, token) = worker.turn().await;
-    let done = CompleteOrchestrationAction {
-        orchestration_status: OrchestrationStatus::Completed.into(),
-        ..CompleteOrchestrationAction::default()
+    let done = CompleteWorkflowAction {
+        workflow_status: OrchestrationStatus::Completed.into(),
+        ..CompleteWorkflowAction::default()
     };
-    let answer = OrchestratorResponse {
+    let answer = WorkflowResponse {
         instance_id: "a".to_owned(),
-        actions: vec![OrchestratorAction {
-            orchestrator_action_type: Some(Do::CompleteOrchestration(done)),
-            ..OrchestratorAction::default()
+        actions: vec![WorkflowAction {
+            workflow_action_type: Some(Do::CompleteWorkflow(done)),
+            ..WorkflowAction::default()
         }],
         completion_token: token,
-        version: Some(OrchestrationVersion {
+        version: Some(WorkflowVersion {
             patches: vec!["one".to_owned(), "two".to_owned()],
-            ..OrchestrationVersion::default()
+            ..WorkflowVersion::default()
         }),
-        ..OrchestratorResponse::default()
+        ..WorkflowResponse::default()
     };
     hub(node.ports.grpc, "CompleteOrchestratorTask", &answer).await;
     let patches = || {

@@ -59,6 +59,7 @@ async fn leave_behind(world: &World, instance: &str, count: usize) {
                         id: instance.to_owned(),
                     })),
                 }),
+                concurrency_key: None,
             }),
             overwrite: true,
         };

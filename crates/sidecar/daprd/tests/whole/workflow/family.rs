@@ -145,10 +145,7 @@ async fn continue_as_new_keeps_child() {
             _ => false,
         };
         let is_child = |event: &HistoryEvent| {
-            matches!(
-                event.event_type,
-                Some(EventType::SubOrchestrationInstanceCreated(_))
-            )
+            matches!(event.event_type, Some(EventType::ChildWorkflowInstanceCreated(_)))
         };
         events.iter().any(is_second) && events.iter().any(is_child)
     })

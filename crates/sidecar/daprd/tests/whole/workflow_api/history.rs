@@ -45,7 +45,12 @@ async fn serves_instances_and_histories() {
     ask(history).await.error(404, "ERR_INSTANCE_ID_NOT_FOUND");
     let headers = [("dapr-api-token", "secret")];
     let path = "/TaskHubSidecarService/GetWorkItems";
-    let sent = grpc::framed(&GetWorkItemsRequest {}.encode_to_vec());
+    let sent = grpc::framed(
+        &GetWorkItemsRequest {
+            capabilities: Vec::new(),
+        }
+        .encode_to_vec(),
+    );
     let _work = grpc::start(node.ports.grpc, path, &headers, sent.into()).await;
     world.hosts(1).await;
     for id in ["a", "b", "c"] {

@@ -6,11 +6,11 @@ use super::*;
 use crate::workflow::worker::stream::WorkStream;
 use futures::FutureExt;
 
-fn stepped(instance: &str, token: &str) -> OrchestratorResponse {
-    OrchestratorResponse {
+fn stepped(instance: &str, token: &str) -> WorkflowResponse {
+    WorkflowResponse {
         instance_id: instance.to_owned(),
         completion_token: token.to_owned(),
-        ..OrchestratorResponse::default()
+        ..WorkflowResponse::default()
     }
 }
 
