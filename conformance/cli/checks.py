@@ -8,6 +8,8 @@ import subprocess
 import sys
 import urllib.request
 
+import home
+import home
 from home import CONFIGURATION, DAPRD, CLI, HOST, TIMEOUT, STORE, Home, report, wait
 
 import network
@@ -102,12 +104,12 @@ class Official(Home):
         template.write_text(json.dumps({
             "version": 1,
             "common": {"daprdLogDestination": "console"},
-            "apps": [
+            "apps": home.with_ports([
                 {"appID": self.name("bow"), "appDirPath": "bow", "appPort": port,
                  "command": [sys.executable, "-m", "http.server", str(port), "--bind", HOST]},
                 {"appID": self.name("stern"), "appDirPath": "stern", "env": {"SIDE": "aft"}, "command": [
                     "sh", "-c", "echo stern $SIDE $DAPR_HTTP_PORT; exec sleep 1000"]},
-            ]}))
+            ])}))
         process, log = self.start("--run-file", template)
         rows = wait("both", lambda: len(found := self.listed()) == 2 and all(r["appPid"] for r in found) and found,
                     process, log)

@@ -12,11 +12,14 @@ import unittest
 import uuid
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from fleet import HOST  # noqa: E402  (after the path above)
+from fleet import HOST, free_ports  # noqa: E402  (after the path above)
 
 DAPRD = pathlib.Path(sys.argv[1]).resolve() / "daprd"
 CLI = pathlib.Path(sys.argv[2]).resolve()
 TIMEOUT = 90
+# The CLI picks each port separately, and may pick one twice.
+PORT_FLAGS = ["--dapr-internal-grpc-port", "--metrics-port"]
+PORT_KEYS = ["daprHTTPPort", "daprGRPCPort", "daprInternalGRPCPort", "metricsPort"]
 UP = "You're up and running!"
 CONFIGURATION = "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: daprConfig\n"
 STORE = ("apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {}\n"
@@ -37,6 +40,13 @@ def wait(what, condition, process=None, log=None):
             text = log.read_text(errors="replace") if log else ""
             raise AssertionError(f"{'ended before' if ended else 'timed out waiting for'}: {what}\n{text}")
         time.sleep(0.05)
+
+
+def with_ports(apps):
+    """The apps of a `dapr.yaml`, with ports that differ."""
+    apps = list(apps)
+    ports = iter(free_ports(len(apps) * len(PORT_KEYS)))
+    return [{**{key: next(ports) for key in PORT_KEYS}, **app} for app in apps]
 
 
 class Home(unittest.TestCase):
@@ -66,8 +76,10 @@ class Home(unittest.TestCase):
     def start(self, *words):
         """`dapr run` with these arguments, until it reports that both are up: its process and its log."""
         log = self.home / f"run-{uuid.uuid4().hex}.log"
+        ports = [] if "--run-file" in words else zip(PORT_FLAGS, free_ports(len(PORT_FLAGS)))
+        flags = [word for flag in ports for word in flag]
         with open(log, "wb") as out:
-            process = subprocess.Popen([CLI, "run", *map(str, words)], env=self.env, cwd=self.home,
+            process = subprocess.Popen([CLI, "run", *map(str, [*flags, *words])], env=self.env, cwd=self.home,
                                        stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
         self.addCleanup(self.finish, process)
         wait("dapr run", lambda: UP in log.read_text(errors="replace"), process, log)

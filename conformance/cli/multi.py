@@ -41,8 +41,8 @@ class Apps(Home):
         (folder / "components").mkdir(parents=True)
         (folder / "components/store.yaml").write_text(STORE)
         template = {"version": 1, "common": {"resourcesPath": "components", "appLogDestination": "console"},
-                    "apps": [{"appDirPath": ".", "env": {"NODE_PATH": os.environ.get("CHECK_NODE_PATH", "")}, **app}
-                             for app in apps]}
+                    "apps": home.with_ports({"appDirPath": ".", "env": {"NODE_PATH": os.environ.get("CHECK_NODE_PATH", "")}, **app}
+                                            for app in apps)}
         (folder / "dapr.yaml").write_text(json.dumps(template))
         log = self.home / "run.log"
         with open(log, "wb") as out:

@@ -22,8 +22,8 @@ async function main() {
   const state = await client.waitForWorkflowCompletion(instance, undefined, 60);
   // WorkflowRuntimeStatus.COMPLETED is 1.
   console.log(`workflow ${state.runtimeStatus === 1 ? "COMPLETED" : state.runtimeStatus}: ${state.serializedOutput}`);
-  await client.stop();
-  await runtime.stop();
+  // Until a signal: the CLI may lose the last lines of an app that exits.
+  setInterval(() => {}, 60000);
 }
 
 main().catch((error) => {

@@ -1,5 +1,7 @@
 """A workflow on the Python SDK, with worker and client in one app. usage: order.py"""
 
+import signal
+
 from dapr.ext import workflow
 
 runtime = workflow.WorkflowRuntime()
@@ -26,4 +28,5 @@ client = workflow.DaprWorkflowClient()
 instance = client.schedule_new_workflow(order, input="anchor")
 state = client.wait_for_workflow_completion(instance, timeout_in_seconds=60)
 print(f"workflow {state.runtime_status.name}: {state.serialized_output}", flush=True)
-runtime.shutdown()
+# The CLI may lose the last lines of an app that exits.
+signal.pause()

@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/dapr/durabletask-go/workflow"
@@ -142,5 +144,9 @@ func place() error {
 		return err
 	}
 	fmt.Printf("workflow %v: %s\n", ended, ended.Output.GetValue())
+	// The CLI may lose the last lines of an app that exits.
+	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	<-interrupted.Done()
 	return nil
 }
