@@ -9,7 +9,6 @@ import sys
 import urllib.request
 
 import home
-import home
 from home import CONFIGURATION, DAPRD, CLI, HOST, TIMEOUT, STORE, Home, report, wait
 
 import network
