@@ -38,6 +38,8 @@ pub struct Config {
     pub metrics: Option<Listen>,
     /// Address of the webhook; `None` if it is off.
     pub webhook: Option<Listen>,
+    /// How often to list the watched resources again; `None` means only if a watch fails.
+    pub relist: Option<Duration>,
     /// Search for pods without their sidecar; `None` if it is off.
     pub watchdog: Option<Watchdog>,
     /// Whether replicas elect a leader for exclusive work.
@@ -76,6 +78,7 @@ impl Config {
         let healthz = reader.listen("healthz-listen-address", "healthz-port");
         let webhook = webhooks.then(|| reader.listen("webhook-server-listen-address", "webhook-server-port"));
         let watchdog = watchdog(&mut reader);
+        let relist = reader.duration("cache-sync-period");
         let config = log.map(|log| Self {
             configuration: flags.text("config").to_owned(),
             namespace: namespace(&env),
@@ -86,6 +89,7 @@ impl Config {
             healthz,
             metrics,
             webhook,
+            relist: (!relist.is_zero()).then_some(relist),
             watchdog,
             elects: !flags.boolean("disable-leader-election"),
             services: !flags.boolean("disable-service-reconciler"),

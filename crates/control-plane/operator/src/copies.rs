@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::resource::{Component, Configuration, HttpEndpoint, Resiliency, Resource, Subscription};
+use crate::resource::{AppPod, Component, Configuration, HttpEndpoint, Resiliency, Resource, Subscription};
 
 /// How long a call waits for a collection that was not listed yet; sidecars wait for five seconds.
 const LIST_TIMEOUT: Duration = Duration::from_secs(4);
@@ -36,6 +36,11 @@ impl<T: Watched> Copy<T> {
             store: reflector.store(),
             progress: reflector.progress(),
         }
+    }
+
+    /// The collection, whether it is listed or not.
+    pub(crate) fn store(&self) -> Arc<Store<T>> {
+        Arc::clone(&self.store)
     }
 
     /// The collection's contents. Waits a while for the first list, because an empty response would tell
@@ -70,94 +75,64 @@ impl<T: Watched> Copy<T> {
     }
 }
 
-/// All copies.
-#[derive(Debug, Clone)]
-pub(crate) struct Copies {
-    pub(crate) components: Copy<Resource<Component>>,
-    pub(crate) configurations: Copy<Resource<Configuration>>,
-    pub(crate) endpoints: Copy<Resource<HttpEndpoint>>,
-    pub(crate) resiliencies: Copy<Resource<Resiliency>>,
-    pub(crate) subscriptions: Copy<Resource<Subscription>>,
+/// What readiness waits for: a list, or any answer.
+const LISTED: &[Progress] = &[Progress::Complete];
+const ANSWERED: &[Progress] = &[Progress::Complete, Progress::Refused];
+
+/// `member: type of the objects, filter of the list, the progress that readiness waits for;`
+macro_rules! copies {
+    ($($member:ident: $object:ty, $query:expr, $enough:expr;)*) => {
+        /// All copies.
+        #[derive(Debug, Clone)]
+        pub(crate) struct Copies {
+            $(pub(crate) $member: Copy<$object>,)*
+        }
+
+        /// The reflectors that update the copies.
+        #[derive(Debug)]
+        pub(crate) struct Reflectors {
+            $($member: Reflector<$object>,)*
+        }
+
+        impl Reflectors {
+            /// For one namespace, or for all. Lists again after `relist`, if given.
+            pub(crate) fn new(client: &Client, namespace: Option<&str>, relist: Option<Duration>) -> (Self, Copies) {
+                let scope = |query: &str| Scope {
+                    namespace: namespace.map(str::to_owned),
+                    query: query.to_owned(),
+                };
+                $(let $member = Reflector::new(client.clone(), scope($query)).relisting(relist);)*
+                let copies = Copies {
+                    $($member: Copy::of(&$member),)*
+                };
+                (Self { $($member,)* }, copies)
+            }
+
+            /// The watch state of each copy.
+            pub(crate) fn states(&self) -> Vec<Arc<WatchState>> {
+                vec![$(self.$member.state(),)*]
+            }
+
+            /// Updates the copies until stopped. `ready` is set once all are listed.
+            pub(crate) async fn run(self, ready: Part, stop: CancellationToken) {
+                $(let $member = answered(self.$member.progress(), $enough);)*
+                let known = async {
+                    tokio::join!($($member),*);
+                    ready.set(true);
+                };
+                tokio::join!(known, $(self.$member.run(stop.clone())),*);
+            }
+        }
+    };
 }
 
-/// The reflectors that update the copies.
-#[derive(Debug)]
-pub(crate) struct Reflectors {
-    components: Reflector<Resource<Component>>,
-    configurations: Reflector<Resource<Configuration>>,
-    endpoints: Reflector<Resource<HttpEndpoint>>,
-    resiliencies: Reflector<Resource<Resiliency>>,
-    subscriptions: Reflector<Resource<Subscription>>,
-}
-
-impl Reflectors {
-    /// For one namespace, or for all.
-    pub(crate) fn new(client: &Client, namespace: Option<&str>) -> (Self, Copies) {
-        let scope = Scope {
-            namespace: namespace.map(str::to_owned),
-            query: String::new(),
-        };
-        let reflectors = Self {
-            components: Reflector::new(client.clone(), scope.clone()),
-            configurations: Reflector::new(client.clone(), scope.clone()),
-            endpoints: Reflector::new(client.clone(), scope.clone()),
-            resiliencies: Reflector::new(client.clone(), scope.clone()),
-            subscriptions: Reflector::new(client.clone(), scope),
-        };
-        let copies = Copies {
-            components: Copy::of(&reflectors.components),
-            configurations: Copy::of(&reflectors.configurations),
-            endpoints: Copy::of(&reflectors.endpoints),
-            resiliencies: Copy::of(&reflectors.resiliencies),
-            subscriptions: Copy::of(&reflectors.subscriptions),
-        };
-        (reflectors, copies)
-    }
-
-    /// The watch state of each copy.
-    pub(crate) fn states(&self) -> [Arc<WatchState>; 5] {
-        [
-            self.components.state(),
-            self.configurations.state(),
-            self.endpoints.state(),
-            self.resiliencies.state(),
-            self.subscriptions.state(),
-        ]
-    }
-
-    /// Updates the copies until stopped. `resources` is ready once all but the subscriptions are listed,
-    /// `subscriptions` once those are.
-    pub(crate) async fn run(self, resources: Part, subscriptions: Part, stop: CancellationToken) {
-        let progress = (
-            self.configurations.progress(),
-            self.components.progress(),
-            self.endpoints.progress(),
-            self.resiliencies.progress(),
-        );
-        let of_subscriptions = self.subscriptions.progress();
-        let all = async {
-            tokio::join!(
-                answered(progress.0, &[Progress::Complete, Progress::Refused]),
-                answered(progress.1, &[Progress::Complete]),
-                answered(progress.2, &[Progress::Complete]),
-                answered(progress.3, &[Progress::Complete]),
-            );
-            resources.set(true);
-        };
-        let subscribed = async {
-            answered(of_subscriptions, &[Progress::Complete]).await;
-            subscriptions.set(true);
-        };
-        let ready = async { tokio::join!(all, subscribed) };
-        let kept = (
-            self.components.run(stop.clone()),
-            self.configurations.run(stop.clone()),
-            self.endpoints.run(stop.clone()),
-            self.resiliencies.run(stop.clone()),
-            self.subscriptions.run(stop),
-        );
-        tokio::join!(ready, kept.0, kept.1, kept.2, kept.3, kept.4);
-    }
+copies! {
+    components: Resource<Component>, "", LISTED;
+    configurations: Resource<Configuration>, "", ANSWERED;
+    endpoints: Resource<HttpEndpoint>, "", LISTED;
+    pods: AppPod, AppPod::SELECTOR, ANSWERED;
+    resiliencies: Resource<Resiliency>, "", LISTED;
+    subscriptions: Resource<Subscription>, "", LISTED;
 }
 
 async fn answered(mut progress: watch::Receiver<Progress>, enough: &[Progress]) {

@@ -74,7 +74,6 @@ pub struct Operator {
     copies: Copies,
     /// Ready once the collections are listed.
     resources: Part,
-    subscriptions: Part,
     drain: CancellationToken,
 }
 
@@ -126,11 +125,11 @@ impl Operator {
         };
         let (grpc, mut monitoring) = ports.all(grpc.zip(monitoring))?;
         let resources = monitoring.part("operator-informers");
-        let subscriptions = monitoring.part("operator-subscription-informer");
         let webhook = webhook.map(|server| (server, monitoring.part("operator-webhook")));
         let tls = control_plane(&client, &config).await?;
         let (identity, renewal) = obtain(&tls, APP_ID, &config.namespace, env, &drain).await?;
-        let (reflectors, copies) = Reflectors::new(&client, config.watch_namespace.as_deref());
+        let namespace = config.watch_namespace.as_deref();
+        let (reflectors, copies) = Reflectors::new(&client, namespace, config.relist);
         Ok(Self {
             grpc,
             monitoring,
@@ -142,7 +141,6 @@ impl Operator {
             reflectors,
             copies,
             resources,
-            subscriptions,
             drain,
         })
     }
@@ -176,11 +174,7 @@ impl Operator {
             stop.clone(),
         )));
         tasks.spawn(fine(self.renewal.run(stop.clone())));
-        tasks.spawn(fine(self.reflectors.run(
-            self.resources,
-            self.subscriptions,
-            stop.clone(),
-        )));
+        tasks.spawn(fine(self.reflectors.run(self.resources, stop.clone())));
         if let Some((server, ready)) = self.webhook {
             let (client, namespace) = (self.client.clone(), self.config.namespace.clone());
             let anchors = self.identity.anchors().clone();

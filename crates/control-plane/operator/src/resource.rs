@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::marker::PhantomData;
 
 use bytes::Bytes;
+use outrigger_kube::annotations::{APP_ID, CONFIG};
 use outrigger_kube::{Kind, Meta, Watched};
 use serde_json::Value;
 
@@ -102,6 +103,40 @@ impl<K: ResourceKind> Watched for Resource<K> {
     }
 }
 
+/// A pod of an app with a Configuration.
+#[derive(Debug, PartialEq)]
+pub(crate) struct AppPod {
+    app_id: Box<str>,
+    configuration: Box<str>,
+}
+
+impl AppPod {
+    /// The pods that the injector has changed.
+    pub(crate) const SELECTOR: &str = "labelSelector=dapr.io%2Fsidecar-injected%3Dtrue";
+
+    /// Whether an app uses a Configuration.
+    pub(crate) fn uses(&self, app_id: &str, configuration: &str) -> bool {
+        *self.app_id == *app_id && *self.configuration == *configuration
+    }
+}
+
+impl Watched for AppPod {
+    const KIND: Kind = Kind::PODS;
+
+    fn read(meta: &Meta, object: Value) -> Result<Option<Self>, String> {
+        let annotation = |name| object["metadata"]["annotations"][name].as_str();
+        let configuration = annotation(CONFIG).filter(|name| !name.is_empty());
+        Ok(configuration.map(|configuration| Self {
+            app_id: annotation(APP_ID).unwrap_or(&meta.name).into(),
+            configuration: configuration.into(),
+        }))
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(self) + self.app_id.len() + self.configuration.len()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -151,6 +186,19 @@ mod tests {
         assert!(plain.size() < 1000);
         // The scope is in the manifest, too.
         assert!(data.size() > 5000 && scopes.size() > 10_000);
+    }
+
+    #[test]
+    fn finds_configuration_of_app() {
+        let read = |annotations: Value| {
+            let object = json!({"metadata": {"name": "pod-1", "annotations": annotations}});
+            AppPod::read(&Meta::of(&object), object).unwrap()
+        };
+        let named = read(json!({"dapr.io/app-id": "cart", "dapr.io/config": "c"})).unwrap();
+        assert!(named.uses("cart", "c") && !named.uses("pod-1", "c") && !named.uses("cart", "d"));
+        assert!(read(json!({"dapr.io/config": "c"})).unwrap().uses("pod-1", "c"));
+        assert!(read(json!({"dapr.io/app-id": "cart"})).is_none());
+        assert!(read(json!({"dapr.io/config": ""})).is_none());
     }
 
     #[test]

@@ -17,9 +17,9 @@ use tonic::{Request, Response, Status};
 use crate::authorize::app_id;
 use crate::copies::{Copies, Copy};
 use crate::metrics::{Metrics, OpenStream};
-use crate::resource::{Configuration, Resource, ResourceKind};
+use crate::resource::{AppPod, Configuration, Resource, ResourceKind};
 use crate::secrets::{NotBefore, Secrets};
-use crate::updates::{Follower, Update};
+use crate::updates::{Concerns, Follower, Update};
 
 const LOG: &str = "dapr.operator.api";
 
@@ -82,28 +82,26 @@ impl Service {
         grpc::list(listed)
     }
 
+    /// Streams the changes of a kind that concern the caller.
     async fn follow<K: ResourceKind, T: prost::Message + 'static>(
         &self,
         copy: &Copy<Resource<K>>,
         namespace: String,
-        app_id: Option<String>,
-        event: fn(Update) -> Option<T>,
+        concerns: Concerns<K>,
+        event: fn(Update) -> T,
     ) -> Result<Response<Updates<T>>, Status> {
+        if self.drain.is_cancelled() {
+            return Err(Status::unavailable("operator is shutting down"));
+        }
         let (changes, secrets) = (copy.known().await?.follow(), Arc::clone(&self.secrets));
-        let follower = Follower::new(changes, secrets, namespace, app_id, self.drain.clone());
+        let follower = Follower::new(changes, secrets, namespace, concerns, self.drain.clone());
         let open = OpenStream::of(&self.metrics, K::KIND.plural);
         let stream = unfold(Some((follower, open)), move |following| async move {
             let (mut follower, open) = following?;
-            loop {
-                match follower.next().await? {
-                    Err(status) => return Some((Err(status), None)),
-                    Ok(update) => {
-                        if let Some(event) = event(update) {
-                            return Some((Ok(event), Some((follower, open))));
-                        }
-                    }
-                }
-            }
+            Some(match follower.next().await? {
+                Err(status) => (Err(status), None),
+                Ok(update) => (Ok(event(update)), Some((follower, open))),
+            })
         });
         let nothing: Updates<T> = Box::pin(empty());
         Ok(grpc::stream(nothing, stream))
@@ -136,18 +134,13 @@ impl Operator for Service {
     ) -> Result<Response<Updates<wire::ComponentUpdateEvent>>, Status> {
         let (_, extensions, request) = request.into_parts();
         let app_id = app_id(&extensions, &request.namespace)?;
-        self.follow(
-            &self.copies.components,
-            request.namespace,
-            Some(app_id),
-            |update| {
-                Some(wire::ComponentUpdateEvent {
-                    component: update.manifest,
-                    r#type: update.event.into(),
-                })
-            },
-        )
-        .await
+        let concerns = Box::new(move |_: &Meta, component: &Resource<_>| component.is_for(&app_id));
+        let event = |update: Update| wire::ComponentUpdateEvent {
+            component: update.manifest,
+            r#type: update.event.into(),
+        };
+        self.follow(&self.copies.components, request.namespace, concerns, event)
+            .await
     }
 
     async fn list_components(
@@ -232,13 +225,12 @@ impl Operator for Service {
     ) -> Result<Response<Updates<wire::SubscriptionUpdateEvent>>, Status> {
         let (_, extensions, request) = request.into_parts();
         app_id(&extensions, &request.namespace)?;
-        self.follow(&self.copies.subscriptions, request.namespace, None, |update| {
-            Some(wire::SubscriptionUpdateEvent {
-                subscription: update.manifest,
-                r#type: update.event.into(),
-            })
-        })
-        .await
+        let event = |update: Update| wire::SubscriptionUpdateEvent {
+            subscription: update.manifest,
+            r#type: update.event.into(),
+        };
+        self.follow(&self.copies.subscriptions, request.namespace, every(), event)
+            .await
     }
 
     async fn list_http_endpoints(
@@ -250,20 +242,63 @@ impl Operator for Service {
         self.list(&self.copies.endpoints, &request.namespace, None).await
     }
 
-    /// Reports no deletions: the message has no field for them.
     async fn http_endpoint_update(
         &self,
         request: Request<wire::HttpEndpointUpdateRequest>,
     ) -> Result<Response<Updates<wire::HttpEndpointUpdateEvent>>, Status> {
         let (_, extensions, request) = request.into_parts();
         app_id(&extensions, &request.namespace)?;
-        self.follow(&self.copies.endpoints, request.namespace, None, |update| {
-            let gone = update.event == wire::ResourceEventType::Deleted;
-            (!gone).then_some(wire::HttpEndpointUpdateEvent {
-                http_endpoints: update.manifest,
-                r#type: update.event.into(),
-            })
-        })
-        .await
+        let event = |update: Update| wire::HttpEndpointUpdateEvent {
+            http_endpoints: update.manifest,
+            r#type: update.event.into(),
+        };
+        self.follow(&self.copies.endpoints, request.namespace, every(), event)
+            .await
     }
+
+    async fn resiliency_update(
+        &self,
+        request: Request<wire::ResiliencyUpdateRequest>,
+    ) -> Result<Response<Updates<wire::ResiliencyUpdateEvent>>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        app_id(&extensions, &request.namespace)?;
+        let event = |update: Update| wire::ResiliencyUpdateEvent {
+            resiliency: update.manifest,
+            r#type: update.event.into(),
+        };
+        self.follow(&self.copies.resiliencies, request.namespace, every(), event)
+            .await
+    }
+
+    /// Reports the Configurations that pods of the caller name; all, if the API refuses to list pods.
+    async fn configuration_update(
+        &self,
+        request: Request<wire::ConfigurationUpdateRequest>,
+    ) -> Result<Response<Updates<wire::ConfigurationUpdateEvent>>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        let app_id = app_id(&extensions, &request.namespace)?;
+        let concerns: Concerns<Configuration> = match self.copies.pods.if_listed().await? {
+            None => every(),
+            Some(_) => {
+                let pods = self.copies.pods.store();
+                Box::new(move |meta, _| {
+                    let uses = |pod: &Meta, app: &AppPod| {
+                        pod.namespace == meta.namespace && app.uses(&app_id, &meta.name)
+                    };
+                    pods.find(uses).is_some()
+                })
+            }
+        };
+        let event = |update: Update| wire::ConfigurationUpdateEvent {
+            configuration: update.manifest,
+            r#type: update.event.into(),
+        };
+        self.follow(&self.copies.configurations, request.namespace, concerns, event)
+            .await
+    }
+}
+
+/// All resources of the namespace concern the caller.
+fn every<K: ResourceKind>() -> Concerns<K> {
+    Box::new(|_, _| true)
 }

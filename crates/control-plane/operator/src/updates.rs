@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outrigger_backoff::Backoff;
-use outrigger_kube::{Change, Changes};
+use outrigger_kube::{Change, Changes, Meta};
 use outrigger_wire::operator::v1::ResourceEventType;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -31,11 +31,13 @@ pub(crate) struct Follower<K> {
     waiting: HashMap<String, PendingChange<K>>,
     secrets: Arc<Secrets>,
     namespace: String,
-    /// The app to filter by; `None` means all.
-    app_id: Option<String>,
+    concerns: Concerns<K>,
     /// Cancelled at shutdown.
     drain: CancellationToken,
 }
+
+/// Whether a resource concerns the sidecar.
+pub(crate) type Concerns<K> = Box<dyn Fn(&Meta, &Resource<K>) -> bool + Send + Sync>;
 
 /// An update for a sidecar.
 #[derive(Debug, PartialEq)]
@@ -59,9 +61,9 @@ struct PendingChange<K> {
 }
 
 impl<K> PendingChange<K> {
-    /// The update that a change means for an app, if any.
-    fn of(change: Change<Resource<K>>, app_id: Option<&str>) -> Option<Self> {
-        let (event, resource) = seen(&change, app_id)?;
+    /// The update that a change means for a sidecar, if any.
+    fn of(change: Change<Resource<K>>, concerns: &Concerns<K>) -> Option<Self> {
+        let (event, resource) = seen(&change, concerns)?;
         Some(Self {
             name: change.meta.name,
             event,
@@ -75,12 +77,12 @@ impl<K> PendingChange<K> {
 }
 
 impl<K: ResourceKind> Follower<K> {
-    /// A stream for a namespace, and optionally for one app, until `drain`.
+    /// A stream of the resources of a namespace that concern a sidecar, until `drain`.
     pub(crate) fn new(
         changes: Receiver<Changes<Resource<K>>>,
         secrets: Arc<Secrets>,
         namespace: String,
-        app_id: Option<String>,
+        concerns: Concerns<K>,
         drain: CancellationToken,
     ) -> Self {
         Self {
@@ -89,7 +91,7 @@ impl<K: ResourceKind> Follower<K> {
             waiting: HashMap::new(),
             secrets,
             namespace,
-            app_id,
+            concerns,
             drain,
         }
     }
@@ -143,7 +145,7 @@ impl<K: ResourceKind> Follower<K> {
         while let Some(change) = self.left.pop_front() {
             // Supersedes the delayed change.
             self.waiting.remove(&change.meta.name);
-            if let Some(pending_change) = PendingChange::of(change, self.app_id.as_deref()) {
+            if let Some(pending_change) = PendingChange::of(change, &self.concerns) {
                 return Some(pending_change);
             }
         }
@@ -226,9 +228,9 @@ impl<K: ResourceKind> Follower<K> {
 /// How an app sees a change: a resource that enters its scope is new, one that leaves it is deleted.
 fn seen<K>(
     change: &Change<Resource<K>>,
-    app_id: Option<&str>,
+    concerns: &Concerns<K>,
 ) -> Option<(ResourceEventType, Arc<Resource<K>>)> {
-    let concerns = |resource: &&Arc<Resource<K>>| app_id.is_none_or(|app_id| resource.is_for(app_id));
+    let concerns = |resource: &&Arc<Resource<K>>| concerns(&change.meta, resource);
     let (old, new) = (
         change.old.as_ref().filter(concerns),
         change.new.as_ref().filter(concerns),
@@ -244,7 +246,7 @@ fn seen<K>(
 #[cfg(test)]
 mod tests {
     use outrigger_kube::testing::Server;
-    use outrigger_kube::{Client, Meta, Progress, Reflector, Scope, Watched};
+    use outrigger_kube::{Client, Progress, Reflector, Scope, Watched};
     use serde_json::{Value, json};
     use tokio::net::TcpListener;
     use tokio::sync::broadcast::{Sender, channel};
@@ -261,7 +263,7 @@ mod tests {
         drain: CancellationToken,
     ) -> Follower<Component> {
         let secrets = Arc::new(Secrets::new(client, Arc::default()));
-        Follower::new(changes, secrets, "ns".to_owned(), None, drain)
+        Follower::new(changes, secrets, "ns".to_owned(), Box::new(|_, _| true), drain)
     }
 
     /// A stream that will report a component with this property.
@@ -413,19 +415,13 @@ mod tests {
                 new,
                 at: Instant::now(),
             };
+            let of_app: Concerns<Component> = Box::new(|_, resource| resource.is_for("app"));
             assert_eq!(
-                seen(&change, Some("app")).map(|(event, _)| event),
+                seen(&change, &of_app).map(|(event, _)| event),
                 expected,
                 "{change:?}"
             );
         }
-        let change = Change {
-            meta,
-            old: None,
-            new: others(),
-            at: Instant::now(),
-        };
-        assert!(seen(&change, None).is_some(), "who asks for no app sees all");
     }
 
     #[tokio::test]

@@ -48,7 +48,7 @@ pub enum Progress {
     Pending,
     /// The API refused the first list; it will be retried.
     Refused,
-    /// The list is complete.
+    /// The list is complete, or the API does not know the kind.
     Complete,
 }
 
@@ -94,6 +94,8 @@ pub struct Reflector<T> {
     store: Arc<Store<T>>,
     progress: watch::Sender<Progress>,
     state: Arc<WatchState>,
+    /// How often to list again while a watch works; `None` means never.
+    relist: Option<Duration>,
 }
 
 impl<T: Watched> Reflector<T> {
@@ -109,7 +111,14 @@ impl<T: Watched> Reflector<T> {
                 in_sync: AtomicBool::default(),
                 failures: AtomicU64::default(),
             }),
+            relist: None,
         }
+    }
+
+    /// Also lists the collection again after this time.
+    #[must_use]
+    pub fn relisting(self, relist: Option<Duration>) -> Self {
+        Self { relist, ..self }
     }
 
     /// The copy.
@@ -138,18 +147,37 @@ impl<T: Watched> Reflector<T> {
             match self.list().await {
                 Ok(version) => {
                     self.progress.send_replace(Progress::Complete);
-                    self.follow(version, &mut trouble).await;
+                    let following = self.follow(version, &mut trouble);
+                    match self.relist {
+                        None => following.await,
+                        Some(relist) => {
+                            let _due = tokio::time::timeout(relist, following).await;
+                        }
+                    }
                 }
                 Err(error) => {
                     trouble.goes_on::<T>(&error);
                     self.state.failed();
-                    if *self.progress.borrow() == Progress::Pending {
-                        self.progress.send_replace(Progress::Refused);
-                    }
+                    self.refused(&error);
                     tokio::time::sleep(trouble.failures.pause()).await;
                 }
             }
         }
+    }
+
+    /// Records a failed first list. A kind that is not installed has no objects.
+    fn refused(&self, error: &ApiError) {
+        let progress = match error.is_not_found() {
+            true => Progress::Complete,
+            false => Progress::Refused,
+        };
+        self.progress.send_if_modified(|known| {
+            let is_new = *known != Progress::Complete && *known != progress;
+            if is_new {
+                *known = progress;
+            }
+            is_new
+        });
     }
 
     /// Watches repeatedly until the collection must be listed again.

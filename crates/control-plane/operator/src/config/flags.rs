@@ -1,7 +1,7 @@
-//! The flags of the operator binary, with the names and defaults of Dapr 1.17.
+//! The flags of the operator binary, with the names and defaults of Dapr 1.18.
 
 use outrigger_controlplane::config::{
-    ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
+    DURATION, ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
     METRICS_LISTEN_ADDRESS, METRICS_PORT,
 };
 use outrigger_flags::Flag;
@@ -52,6 +52,12 @@ pub const FLAGS: &[Flag] = &[
         "watch-namespace",
         "",
         "Watch this namespace only; empty means all",
+    ),
+    Flag::new(
+        "cache-sync-period",
+        DURATION,
+        "0",
+        "How often to list all resources again, although their changes are watched; 0 for never",
     ),
     Flag::text(
         "trust-anchors-file",

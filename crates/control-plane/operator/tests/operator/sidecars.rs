@@ -11,7 +11,6 @@ use crate::running::{TIMEOUT, http, start, start_on};
 fn list() -> wire::ListComponentsRequest {
     wire::ListComponentsRequest {
         namespace: "shop".to_owned(),
-        ..wire::ListComponentsRequest::default()
     }
 }
 
@@ -37,7 +36,6 @@ async fn serves_resources_of_namespace_and_app() {
     let mut cart = running.sidecar("shop", "cart").await;
     let follow = wire::ComponentUpdateRequest {
         namespace: "shop".to_owned(),
-        ..wire::ComponentUpdateRequest::default()
     };
     let mut changes = cart.component_update(follow).await.unwrap().into_inner();
     running.component("all", &[], reference);
@@ -144,6 +142,108 @@ async fn finds_configurations_by_name() {
     assert!(none.configuration.is_empty(), "there is none");
 }
 
+/// The next event of a stream: its type and the name of its resource.
+async fn event<T>(stream: &mut Streaming<T>, parts: fn(T) -> (i32, bytes::Bytes)) -> (i32, String) {
+    let next = tokio::time::timeout(TIMEOUT, stream.message()).await;
+    let (kind, manifest) = parts(next.unwrap().unwrap().unwrap());
+    (kind, named(&manifest))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_configuration_of_app() {
+    let running = start(&["--disable-leader-election"]).await;
+    let pod = |name: &str, app_id: &str, configuration: &str| {
+        let annotations = json!({"dapr.io/app-id": app_id, "dapr.io/config": configuration});
+        running.api.put(
+            &format!("/api/v1/namespaces/shop/pods/{name}"),
+            json!({"metadata": {"name": name, "namespace": "shop", "annotations": annotations,
+                "labels": {"dapr.io/sidecar-injected": "true"}}}),
+        );
+    };
+    let configuration = |name: &str, rate: &str| {
+        let manifest = json!({"metadata": {"name": name, "namespace": "shop"}, "spec": {"tracing": {"samplingRate": rate}}});
+        running.api.put(
+            &format!("/apis/dapr.io/v1alpha1/namespaces/shop/configurations/{name}"),
+            manifest,
+        );
+    };
+    pod("cart-1", "cart", "mine");
+    pod("other-1", "other", "others");
+    running.api.asked("WATCH", "/pods", 1).await;
+    let mut cart = running.sidecar("shop", "cart").await;
+    let namespace = "shop".to_owned();
+    let changes = cart.configuration_update(wire::ConfigurationUpdateRequest { namespace });
+    let mut changes = changes.await.unwrap().into_inner();
+    let parts = |event: wire::ConfigurationUpdateEvent| (event.r#type, event.configuration);
+    for (rate, expected) in [("0", Created), ("1", Updated)] {
+        configuration("others", rate);
+        configuration("mine", rate);
+        assert_eq!(
+            event(&mut changes, parts).await,
+            (expected.into(), "mine".to_owned())
+        );
+    }
+    running
+        .api
+        .delete("/apis/dapr.io/v1alpha1/namespaces/shop/configurations/mine");
+    assert_eq!(
+        event(&mut changes, parts).await,
+        (Deleted.into(), "mine".to_owned())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_policies_and_endpoints() {
+    let running = start(&["--disable-leader-election"]).await;
+    let mut cart = running.sidecar("shop", "cart").await;
+    let namespace = || "shop".to_owned();
+    let policies = cart.resiliency_update(wire::ResiliencyUpdateRequest {
+        namespace: namespace(),
+    });
+    let mut policies = policies.await.unwrap().into_inner();
+    let endpoints = cart.http_endpoint_update(wire::HttpEndpointUpdateRequest {
+        namespace: namespace(),
+    });
+    let mut endpoints = endpoints.await.unwrap().into_inner();
+    let put = |note: &str| {
+        for plural in ["resiliencies", "httpendpoints"] {
+            let manifest = json!({"metadata": {"name": "r", "namespace": "shop"}, "spec": {"note": note}});
+            let address = format!("/apis/dapr.io/v1alpha1/namespaces/shop/{plural}/r");
+            running.api.put(&address, manifest);
+        }
+    };
+    // An unchanged resource is no event.
+    for (notes, expected) in [(["a", "a"], Created), (["b", "b"], Updated)] {
+        notes.into_iter().for_each(put);
+        let of_policy = event(&mut policies, |event| (event.r#type, event.resiliency)).await;
+        let of_endpoint = event(&mut endpoints, |event| (event.r#type, event.http_endpoints)).await;
+        let expected = (expected.into(), "r".to_owned());
+        assert_eq!((of_policy, of_endpoint), (expected.clone(), expected));
+    }
+    for plural in ["resiliencies", "httpendpoints"] {
+        running
+            .api
+            .delete(&format!("/apis/dapr.io/v1alpha1/namespaces/shop/{plural}/r"));
+    }
+    let of_policy = event(&mut policies, |event| (event.r#type, event.resiliency)).await;
+    let of_endpoint = event(&mut endpoints, |event| (event.r#type, event.http_endpoints)).await;
+    assert_eq!((of_policy.0, of_endpoint.0), (Deleted.into(), Deleted.into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn serves_cluster_without_kind() {
+    let absent = json!({"kind": "Status", "reason": "NotFound", "message": "the server could not find it"});
+    let (api, policies) = (Server::start().await, "/apis/dapr.io/v1alpha1/resiliencies");
+    api.fix(policies, 404_u16.try_into().unwrap(), absent);
+    let running = start_on(api, &["--disable-leader-election"]).await;
+    let mut cart = running.sidecar("shop", "cart").await;
+    let namespace = "shop".to_owned();
+    let listed = cart
+        .list_resiliency(wire::ListResiliencyRequest { namespace })
+        .await;
+    assert!(listed.unwrap().into_inner().resiliencies.is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn serves_sidecars_during_api_outage() {
     let running = start(&["--disable-leader-election"]).await;
@@ -151,7 +251,6 @@ async fn serves_sidecars_during_api_outage() {
     let mut cart = running.sidecar("shop", "cart").await;
     let follow = wire::ComponentUpdateRequest {
         namespace: "shop".to_owned(),
-        ..wire::ComponentUpdateRequest::default()
     };
     let listed = async {
         while cart

@@ -181,6 +181,29 @@ async fn logs_and_retries_refused_list() {
 }
 
 #[tokio::test]
+async fn unknown_kind_has_no_objects() {
+    let server = Server::start().await;
+    let unknown = json!({"kind": "Status", "message": "the server could not find the requested resource"});
+    server.fix(PLURAL, http::StatusCode::NOT_FOUND, unknown);
+    let mut running = Running::start(&server);
+    running.complete().await;
+    assert!(running.store.all().is_empty() && !running.state.in_sync());
+    server.fix(PLURAL, http::StatusCode::OK, json!({"items": [thing("a", 1)]}));
+    assert_eq!(running.change().await, ("a".to_owned(), Some(1)));
+}
+
+#[tokio::test]
+async fn lists_again_on_schedule() {
+    let server = Server::start().await;
+    let every = Some(Duration::from_millis(20));
+    let _running = Running::of(Reflector::new(server.client(), Scope::default()).relisting(every));
+    let listed = server.asked("LIST", PLURAL, 4);
+    tokio::time::timeout(Duration::from_secs(20), listed)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
 async fn finds_objects_through_collection() {
     let server = Server::start().await;
     let list = json!({"items": [thing("a", 1), thing("b", 2)]});
