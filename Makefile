@@ -4,7 +4,9 @@
 RELEASE = "$(shell scripts/target)/release"
 DEMO = "$(shell scripts/target)/demo"
 DIST = "$(shell scripts/target)/dist"
-PEER_BIN = "$(shell conformance/cache)/bin"
+TOOLS = "$(shell conformance/cache)/bin"
+# Dapr's binaries of the contract that we speak.
+PEER_BIN = $(TOOLS)/1.18
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .PHONY: help build demo test nightly check oracle conformance sdk pluggable cli mixed kubernetes measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
@@ -95,10 +97,10 @@ measure: build ## CPU, memory and latency under Fortio, with Dapr in the same ru
 
 bench: ## the report, in one run with Dapr, Envoy and nginx if they are installed (two hours; BENCH=--quick: 3 minutes)
 	@scripts/need cargo cc make
-	@test -x $(PEER_BIN)/envoy || command -v envoy >/dev/null || echo "Envoy is missing: conformance/build envoy"
+	@test -x $(TOOLS)/envoy || command -v envoy >/dev/null || echo "Envoy is missing: conformance/build envoy"
 	@command -v nginx >/dev/null || echo "nginx, the lower bound, is missing: apt-get update && apt-get install nginx-light"
 	@scripts/dist
-	envoy=$(PEER_BIN)/envoy; [ -x "$$envoy" ] || envoy=; \
+	envoy=$(TOOLS)/envoy; [ -x "$$envoy" ] || envoy=; \
 	  $(DIST)/outrigger-bench run --reference $(PEER_BIN) $${envoy:+--envoy "$$envoy"} $(BENCH)
 
 benchstate: ## get and save of state, in one run with Dapr if it is built (45 minutes; BENCH=--quick: 2 minutes)

@@ -176,7 +176,7 @@ def main(ours, reference):
 if __name__ == "__main__":
     if not 2 <= len(sys.argv) <= 3:
         sys.exit(__doc__)
-    built = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else suite.cache() / "bin"
+    built = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else suite.cache() / "bin/1.18"
     if not (built / "daprd").exists():
         sys.exit(f"Dapr's daprd is not in {built}: build it with conformance/build reference")
     sys.exit(main(sys.argv[1], built))

@@ -13,7 +13,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 BINARIES = ("daprd", "sentry", "placement", "scheduler", "operator", "injector")
-STAND_INS = ("placement", "scheduler", "operator")
+VERSIONS = {"1.18": "suite", "1.17": "suite-1.17"}
 VERDICT = re.compile(r"^\s*--- (PASS|FAIL|SKIP): Test/(\S+) \(")
 SWITCH = re.compile(r"^=== (?:RUN|NAME|CONT|PAUSE)\s+Test/(\S+)$")
 # Cases of an area that share a process: enough that some run while others wait, and few enough that a panic affects few.
@@ -40,6 +40,14 @@ def names(file):
     return [name for line in lines if (name := line.partition("#")[0].strip())]
 
 
+def cases(version):
+    """The cases that a complete runtime passes in the suite of a version."""
+    if version == "1.18":
+        return names("cases.txt")
+    superseded = set(names("superseded.txt"))
+    return [case for case in names(f"v{version}/passing.txt") if case not in superseded]
+
+
 def area(case):
     """The area of a case."""
     return "/".join(case.split("/")[: 3 if case.startswith("daprd/") else 1])
@@ -48,8 +56,8 @@ def area(case):
 class Suite:
     """One run: its binaries, its folder of logs, and the result of each case."""
 
-    def __init__(self, binaries, out=None, parallel=2):
-        subprocess.run([HERE / "build", "suite"], check=True)
+    def __init__(self, binaries, out=None, parallel=2, version="1.18"):
+        subprocess.run([HERE / "build", VERSIONS[version]], check=True)
         self.out = pathlib.Path(out or tempfile.mkdtemp(prefix="conformance-")).resolve()
         self.parallel = parallel
         self.verdicts = {}
@@ -66,14 +74,12 @@ class Suite:
         self.scratch = self.stage / "tmp"
         self.scratch.mkdir(mode=0o777)
         self.scratch.chmod(0o777)
-        self.command = [self._staged(cache() / "bin" / "suite")]
+        self.command = [self._staged(cache() / f"bin/suite-{version}")]
         self.env = dict(os.environ, TMPDIR=str(self.scratch), HOME=str(self.scratch))
-        self.env["DAPR_INTEGRATION_HELMTEMPLATE_PATH"] = "/bin/false"
+        for missing in ("HELMTEMPLATE", "MCPSTDIOSERVER"):
+            self.env[f"DAPR_INTEGRATION_{missing}_PATH"] = "/bin/false"
         for name in BINARIES:
             path = pathlib.Path(binaries).resolve() / name
-            # Services missing in the folder are taken from Dapr, if built.
-            if not path.exists() and name in STAND_INS:
-                path = cache() / "bin" / name
             self.env[f"DAPR_INTEGRATION_{name.upper()}_PATH"] = str(self._staged(path) if path.exists() else path)
 
     def _staged(self, path):
