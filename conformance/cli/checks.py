@@ -123,7 +123,7 @@ class Official(Home):
         wait("the list is empty", lambda: not self.listed(), log=log)
 
     def test_versions(self):
-        self.assertRegex(self.dapr("--version"), r"Runtime version: 1\.17\.\d+")
+        self.assertRegex(self.dapr("--version"), r"Runtime version: 1\.18\.\d+")
         self.assertRegex(self.dapr("build-info"), r"Version: 1\.17\.\d+")
 
     def test_the_command_lines_of_other_versions(self):

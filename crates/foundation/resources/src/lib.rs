@@ -1,6 +1,6 @@
 //! Dapr's resource kinds: parsing, validation, loading from directories.
 //!
-//! Follows Dapr 1.17.13. The only I/O is reading the given directories and files; the environment is a
+//! Follows Dapr 1.18.3. The only I/O is reading the given directories and files; the environment is a
 //! closure, and secrets stay references.
 
 pub mod component;

@@ -1,7 +1,7 @@
 //! Metrics of one sidecar: a registry, typed recorders per area, and their exposition.
 //!
 //! A recorder returns handles per target (route, peer app, RPC method). Recording on a handle is a few
-//! atomic adds, without a lock or an allocation. Names and labels are those of Dapr v1.17; a family appears
+//! atomic adds, without a lock or an allocation. Names and labels are those of Dapr v1.18; a family appears
 //! after its first observation.
 
 mod by_status;

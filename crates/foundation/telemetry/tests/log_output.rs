@@ -13,7 +13,7 @@ fn config(file: &Path, json: bool, level: Level) -> LogConfig {
         json,
         file: Some(file.to_owned()),
         app_id: "my-app".into(),
-        version: "1.17.13".into(),
+        version: "1.18.3".into(),
         instance: "host1".into(),
     }
 }
@@ -43,7 +43,7 @@ fn api_call() -> HttpCall<'static> {
 fn lines_levels_and_redirection() {
     let dir = tempfile::tempdir().unwrap();
     let (text, json) = (dir.path().join("text.log"), dir.path().join("json.log"));
-    let common = "instance=host1 scope=dapr.runtime type=log ver=1.17.13";
+    let common = "instance=host1 scope=dapr.runtime type=log ver=1.18.3";
 
     let at = |level| log::init(config(&text, false, level)).unwrap();
     let guard = at(Level::Info);
@@ -92,14 +92,14 @@ fn lines_levels_and_redirection() {
             format!("level=debug msg=shown app_id=my-app attempt=2 instance=host1 ok=false {}", &common[15..]),
             format!(
                 "level=info msg=\"HTTP API Called\" {http} method=\"GET /v1.0/state/s/k\" \
-                 scope=dapr.runtime.http-info size=12 type=log useragent=curl/8 ver=1.17.13"
+                 scope=dapr.runtime.http-info size=12 type=log useragent=curl/8 ver=1.18.3"
             ),
             format!(
                 "level=info msg=\"HTTP API Called\" {http} method=GetState scope=dapr.runtime.http-info size=12 \
-                 type=log ver=1.17.13"
+                 type=log ver=1.18.3"
             ),
             "level=info msg=\"gRPC API Called\" app_id=my-app code=5 duration=3 instance=host1 \
-             method=/dapr.proto.runtime.v1.Dapr/GetState scope=dapr.runtime.grpc.api-info type=log ver=1.17.13"
+             method=/dapr.proto.runtime.v1.Dapr/GetState scope=dapr.runtime.grpc.api-info type=log ver=1.18.3"
                 .to_owned(),
             format!("level=fatal msg=\"Fatal error from runtime\" app_id=my-app {common}"),
         ]

@@ -1,5 +1,5 @@
 //! Maps errors of building blocks to HTTP and gRPC errors; no other module does. Codes, statuses and texts:
-//! error catalogue of Dapr 1.17.
+//! error catalogue of Dapr 1.18.
 
 mod actors;
 mod bindings;

@@ -1,6 +1,6 @@
 //! The sidecar's settings: parses flags and environment into one validated [`Config`].
 //!
-//! Names, defaults and texts follow Dapr 1.17.13. All errors of a command line are reported together. Nothing
+//! Names, defaults and texts follow Dapr 1.18.3. All errors of a command line are reported together. Nothing
 //! here accesses the process environment, the network or the disk.
 
 mod command;
@@ -21,7 +21,7 @@ pub use invalid::{Exit, Invalid};
 pub use port::stable_port;
 
 /// The contract's version, for `--version` and for tools that depend on it.
-pub const VERSION: &str = "1.17.13";
+pub const VERSION: &str = "1.18.3";
 
 /// The version in `/v1.0/metadata`: the build's own in builds of `scripts/dist`, otherwise the one that
 /// Dapr's test suite expects.

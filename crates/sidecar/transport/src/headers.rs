@@ -1,5 +1,5 @@
 //! Header conversion between the three forms a call's metadata takes: HTTP headers, the internal metadata
-//! that sidecars exchange, and gRPC metadata. Rules: Dapr 1.17 (`InternalMetadata*` conversions), RFC 9110
+//! that sidecars exchange, and gRPC metadata. Rules: Dapr 1.18 (`InternalMetadata*` conversions), RFC 9110
 //! section 7.6.1.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! The flags of the injector binary, with the names and defaults of Dapr 1.17.
+//! The flags of the injector binary, with the names and defaults of Dapr 1.18.
 
 use outrigger_controlplane::config::{
     ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,

@@ -1,4 +1,4 @@
-//! The flags of the placement binary, with the names and defaults of Dapr 1.17.
+//! The flags of the placement binary, with the names and defaults of Dapr 1.18.
 
 use outrigger_controlplane::config::{
     DURATION, ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS_IGNORED, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,

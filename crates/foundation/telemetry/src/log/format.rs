@@ -291,7 +291,7 @@ mod tests {
         Format {
             style,
             app_id: "my-app".into(),
-            version: "1.17.13".into(),
+            version: "1.18.3".into(),
             instance: "host1".into(),
         }
     }
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(
             after_time(&line),
             " level=warning msg=\"it's \\\"odd\\\"\\n\" app_id=my-app code=200 component=\"store (state.redis/v1)\" \
-             instance=host1 scope=dapr.runtime type=log ver=1.17.13\n"
+             instance=host1 scope=dapr.runtime type=log ver=1.18.3\n"
         );
     }
 
@@ -339,7 +339,7 @@ mod tests {
              \"msg\":\"a\\u003cb\\u003e\\t\\\"q\\\"\",\"scope\":\"dapr\",\"size\":7,"
         );
         assert!(
-            tail.ends_with(",\"type\":\"log\",\"ver\":\"1.17.13\"}\n"),
+            tail.ends_with(",\"type\":\"log\",\"ver\":\"1.18.3\"}\n"),
             "{tail}"
         );
     }

@@ -1,4 +1,4 @@
-//! Names and attributes of spans by API (Dapr v1.17).
+//! Names and attributes of spans by API (Dapr v1.18).
 
 use http::StatusCode;
 

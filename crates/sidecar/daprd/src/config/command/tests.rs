@@ -548,7 +548,7 @@ fn printing_commands_ignore_settings() {
     // Tools parse the contract's version, in every build.
     assert_eq!(
         command(&["--version"], &[]),
-        Ok(Command::Version("1.17.13".to_owned()))
+        Ok(Command::Version("1.18.3".to_owned()))
     );
     assert!(
         matches!(command(&["--help"], &[]), Ok(Command::Help(text)) if text.starts_with("Usage of daprd:"))
