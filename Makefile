@@ -51,6 +51,7 @@ conformance: build ## the cases of Dapr's own test suite that are known to pass
 sdk: build ## Dapr's official SDKs and the examples: Python, Go, and if installed JavaScript and Java
 	@scripts/need python3 venv
 	conformance/sdk/run $(RELEASE)
+	SDK=1.19 conformance/sdk/run $(RELEASE)
 	conformance/sdk-go/run $(RELEASE)
 	! scripts/need node 2>/dev/null || conformance/sdk-js/run $(RELEASE)
 	! scripts/need jdk 2>/dev/null || conformance/sdk-java/run $(RELEASE)
