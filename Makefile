@@ -53,6 +53,7 @@ sdk: build ## Dapr's official SDKs and the examples: Python, Go, and if installe
 	conformance/sdk/run $(RELEASE)
 	SDK=1.19 conformance/sdk/run $(RELEASE)
 	conformance/sdk-go/run $(RELEASE)
+	SDK=1.15 conformance/sdk-go/run $(RELEASE)
 	! scripts/need node 2>/dev/null || conformance/sdk-js/run $(RELEASE)
 	! scripts/need jdk 2>/dev/null || conformance/sdk-java/run $(RELEASE)
 	examples/run --binaries $(RELEASE) --all
