@@ -71,8 +71,10 @@ cli: build ## Dapr's official CLI starts, lists, calls and stops our sidecars; t
 mixed: build ## our sidecars and control plane mixed with Dapr's (builds Dapr's once: 8 minutes, several GB)
 	@scripts/need python3 venv redis postgres rabbitmq kafka etcd
 	scripts/build checks
-	conformance/build reference
+	conformance/build reference reference-1.17
+	conformance/skew $(RELEASE)
 	$(RELEASE)/outrigger-demo matrix --ours $(RELEASE) --peer $(PEER_BIN)
+	$(RELEASE)/outrigger-demo matrix --ours $(RELEASE) --peer $(TOOLS)/1.17
 	conformance/crossread $(RELEASE) $(PEER_BIN)
 	conformance/documents.py $(RELEASE) $(PEER_BIN)
 	conformance/groups $(RELEASE) $(PEER_BIN)
