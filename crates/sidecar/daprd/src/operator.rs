@@ -136,7 +136,7 @@ impl Operator {
     pub async fn load(&self) -> Result<Loaded, OperatorError> {
         let lists = Kind::ALL.iter().map(|kind| async {
             let kind = OperatorKind::of(*kind);
-            let list = || (kind.list)(self.requester.clone());
+            let list = || known((kind.list)(self.requester.clone()));
             let listed = self.with_retries(&kind.listing(), list).await?;
             Ok(listed.into_iter().map(move |json| (kind.kind, json)))
         });
@@ -149,15 +149,32 @@ impl Operator {
     /// [`OperatorError`], after a single attempt.
     pub async fn list(&self, kind: Kind) -> Result<Loaded, OperatorError> {
         let kind = OperatorKind::of(kind);
-        let listing = (kind.list)(self.requester.clone());
+        let listing = known((kind.list)(self.requester.clone()));
         let listed = self.once(&kind.listing(), listing).await?;
         self.read(listed.into_iter().map(|json| (kind.kind, json)))
     }
 
-    /// The changes of a kind of resources, if the protocol streams them.
-    pub(crate) fn updates(&self, kind: OperatorKind) -> Option<Updates> {
-        let (watch, requester) = (kind.watch?, self.requester.clone());
-        Some(Updates::new(kind.plural, move || watch(requester.clone())))
+    /// The changes of a kind of resources.
+    pub(crate) fn updates(&self, kind: OperatorKind) -> Updates {
+        let requester = self.requester.clone();
+        Updates::new(kind.plural, move || (kind.watch)(requester.clone()))
+    }
+
+    /// The changes of the app's Configuration.
+    pub(crate) fn configuration_updates(&self) -> Updates {
+        let requester = self.requester.clone();
+        Updates::new("Configurations", move || {
+            let Requester {
+                mut client,
+                namespace,
+            } = requester.clone();
+            let request = wire::ConfigurationUpdateRequest { namespace };
+            let call = async move { client.configuration_update(request).await };
+            opening(call, |event| Change {
+                event: event.r#type(),
+                json: event.configuration,
+            })
+        })
     }
 
     async fn get_configuration(
@@ -215,6 +232,14 @@ impl Operator {
             address: self.address.clone(),
             cause: described(status),
         }
+    }
+}
+
+/// A list of a kind of resources. An operator of an older version that does not know the kind has none.
+async fn known(listing: Listing) -> Result<Response<Vec<Bytes>>, Status> {
+    match listing.await {
+        Err(status) if status.code() == Code::Unimplemented => Ok(Response::new(Vec::new())),
+        listed => listed,
     }
 }
 

@@ -34,8 +34,8 @@ pub(crate) trait OperatorResource: Resource {
     /// Plural name of the kind, for messages.
     const PLURAL: &'static str;
 
-    /// Opens the stream of changes; `None` if the protocol has none, so that the kind is listed periodically.
-    const WATCH: Option<fn(Requester) -> Opening> = None;
+    /// Opens the stream of changes.
+    fn watch(requester: Requester) -> Opening;
 
     /// Lists the resources.
     fn list(requester: Requester) -> Listing;
@@ -50,7 +50,7 @@ pub(crate) struct OperatorKind {
     pub(crate) kind: Kind,
     pub(super) plural: &'static str,
     pub(super) list: fn(Requester) -> Listing,
-    pub(super) watch: Option<fn(Requester) -> Opening>,
+    pub(super) watch: fn(Requester) -> Opening,
     /// Name and display name of the first resource of this kind.
     pub(crate) first: fn(&Loaded) -> Option<(String, String)>,
 }
@@ -61,7 +61,7 @@ impl OperatorKind {
             kind: R::KIND,
             plural: R::PLURAL,
             list: R::list,
-            watch: R::WATCH,
+            watch: R::watch,
             first: |loaded| {
                 let first = R::of(loaded).first()?;
                 Some((first.name().to_owned(), first.log_name()))

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use futures::stream::{BoxStream, StreamExt};
 use tokio::time::{Instant, sleep_until};
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::pauses::Pauses;
 use super::{Change, LOG, Opening, described};
 
 /// A stream that stayed open this long counts as working, so the next pause is a short one.
 const STABLE_AFTER: Duration = Duration::from_secs(30);
+/// Pause before an operator that does not know the stream is asked again; it may have been upgraded.
+const UNKNOWN_PAUSE: Duration = Duration::from_secs(600);
 
 /// An update from a stream.
 pub(crate) enum Update {
@@ -29,6 +31,8 @@ pub(crate) struct Updates {
     /// Time of the request.
     since: Instant,
     pauses: Pauses,
+    /// Whether it was logged that the operator does not know the stream.
+    is_unknown: bool,
 }
 
 enum State {
@@ -48,6 +52,7 @@ impl Updates {
             state: State::Closed(now),
             since: now,
             pauses: Pauses::new(),
+            is_unknown: false,
         }
     }
 
@@ -94,7 +99,18 @@ impl Updates {
         if self.since.elapsed() >= STABLE_AFTER {
             self.pauses.reset();
         }
-        let (what, pause) = (self.what, self.pauses.next());
+        let what = self.what;
+        if status.is_some_and(|status| status.code() == Code::Unimplemented) {
+            if !std::mem::replace(&mut self.is_unknown, true) {
+                tracing::warn!(
+                    target: LOG,
+                    "the operator does not stream changes of {what}: they are noticed late; upgrade the operator"
+                );
+            }
+            self.state = State::Closed(Instant::now() + UNKNOWN_PAUSE);
+            return;
+        }
+        let pause = self.pauses.next();
         match status {
             Some(status) => tracing::warn!(
                 target: LOG,
@@ -155,6 +171,21 @@ mod tests {
             );
         }
         assert!(all.iter().all(|times| times[0] == 0 && times[1] < 1000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn asks_older_operator_rarely() {
+        let lines = outrigger_testing::log_lines::Lines::new();
+        let asked = Arc::new(Mutex::new(0));
+        let asking = Arc::clone(&asked);
+        let mut updates = Updates::new("things", move || {
+            *asking.lock().unwrap() += 1;
+            async { Err(Status::unimplemented("unknown method")) }.boxed()
+        });
+        let following = async { while matches!(updates.next().await, Update::Opening) {} };
+        let _end = tokio::time::timeout(2 * UNKNOWN_PAUSE, following).await;
+        assert!(matches!(*asked.lock().unwrap(), 2 | 3));
+        assert_eq!(lines.take(LOG, tracing::Level::WARN).len(), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,7 +16,8 @@ pub(crate) struct ComponentReconciler(Arc<Components>);
 
 impl OperatorResource for Component {
     const PLURAL: &'static str = "components";
-    const WATCH: Option<fn(Requester) -> Opening> = Some(|mut requester| {
+
+    fn watch(mut requester: Requester) -> Opening {
         let request = wire::ComponentUpdateRequest {
             namespace: requester.namespace,
         };
@@ -25,16 +26,14 @@ impl OperatorResource for Component {
             event: event.r#type(),
             json: event.component,
         })
-    });
+    }
 
-    fn list(requester: Requester) -> Listing {
-        let Requester {
-            mut client,
-            namespace,
-        } = requester;
-        let request = wire::ListComponentsRequest { namespace };
+    fn list(mut requester: Requester) -> Listing {
+        let request = wire::ListComponentsRequest {
+            namespace: requester.namespace,
+        };
         Box::pin(async move {
-            let listed = client.list_components(request).await?;
+            let listed = requester.client.list_components(request).await?;
             Ok(listed.map(|listed| listed.components))
         })
     }

@@ -27,27 +27,28 @@ pub(crate) struct EndpointReconciler {
 
 impl OperatorResource for HttpEndpoint {
     const PLURAL: &'static str = "HTTP endpoints";
-    const WATCH: Option<fn(Requester) -> Opening> = Some(|mut requester| {
+
+    fn watch(mut requester: Requester) -> Opening {
         let request = wire::HttpEndpointUpdateRequest {
             namespace: requester.namespace,
         };
         let call = async move { requester.client.http_endpoint_update(request).await };
         opening(call, |event| Change {
-            // The protocol does not report deletions; the next list reveals them.
-            event: wire::ResourceEventType::Updated,
+            // Operators of v1.17 send no type, and report no deletions: the next list reveals them.
+            event: match event.r#type() {
+                wire::ResourceEventType::Unknown => wire::ResourceEventType::Updated,
+                known => known,
+            },
             json: event.http_endpoints,
         })
-    });
+    }
 
-    fn list(requester: Requester) -> Listing {
-        let Requester {
-            mut client,
-            namespace,
-            ..
-        } = requester;
-        let request = wire::ListHttpEndpointsRequest { namespace };
+    fn list(mut requester: Requester) -> Listing {
+        let request = wire::ListHttpEndpointsRequest {
+            namespace: requester.namespace,
+        };
         Box::pin(async move {
-            let listed = client.list_http_endpoints(request).await?;
+            let listed = requester.client.list_http_endpoints(request).await?;
             Ok(listed.map(|listed| listed.http_endpoints))
         })
     }

@@ -14,8 +14,7 @@ use crate::operator::{Change, Operator, OperatorError, OperatorKind, Pauses, Upd
 pub struct OperatorSource {
     operator: Operator,
     kind: OperatorKind,
-    /// `None` if the protocol does not stream the kind, which is then listed periodically.
-    updates: Option<Updates>,
+    updates: Updates,
     /// Time of the next attempt after a failed list.
     retry_at: Option<Instant>,
     pauses: Pauses,
@@ -58,10 +57,8 @@ impl OperatorSource {
 #[async_trait]
 impl Source for OperatorSource {
     async fn begin(&mut self) -> bool {
-        if let Some(updates) = &mut self.updates {
-            // The first update reports that the stream was requested.
-            updates.next().await;
-        }
+        // The first update reports that the stream was requested.
+        self.updates.next().await;
         true
     }
 
@@ -92,18 +89,12 @@ impl Source for OperatorSource {
                     None => std::future::pending().await,
                 }
             };
-            let update = async {
-                match &mut self.updates {
-                    Some(updates) => updates.next().await,
-                    None => std::future::pending().await,
-                }
-            };
             let event = tokio::select! {
                 () = retry => {
                     self.retry_at = None;
                     Some(Event::Relist)
                 }
-                update = update => match update {
+                update = self.updates.next() => match update {
                     Update::Opening => Some(Event::Relist),
                     Update::Change(change) => self.event(change),
                 },

@@ -10,7 +10,7 @@ use outrigger_runtime::resilience::Resilience;
 use outrigger_wire::operator::v1 as wire;
 
 use super::{LOG, Reconcile, ReloadError, Reloaded, Running};
-use crate::operator::{Listing, OperatorResource, Requester};
+use crate::operator::{Change, Listing, Opening, OperatorResource, Requester, opening};
 use crate::sidecar::SidecarError;
 use crate::status::findings::{Finding, Findings};
 
@@ -31,15 +31,23 @@ pub(crate) struct ResiliencyReconciler {
 impl OperatorResource for Resiliency {
     const PLURAL: &'static str = "resiliency policies";
 
-    fn list(requester: Requester) -> Listing {
-        let Requester {
-            mut client,
-            namespace,
-            ..
-        } = requester;
-        let request = wire::ListResiliencyRequest { namespace };
+    fn watch(mut requester: Requester) -> Opening {
+        let request = wire::ResiliencyUpdateRequest {
+            namespace: requester.namespace,
+        };
+        let call = async move { requester.client.resiliency_update(request).await };
+        opening(call, |event| Change {
+            event: event.r#type(),
+            json: event.resiliency,
+        })
+    }
+
+    fn list(mut requester: Requester) -> Listing {
+        let request = wire::ListResiliencyRequest {
+            namespace: requester.namespace,
+        };
         Box::pin(async move {
-            let listed = client.list_resiliency(request).await?;
+            let listed = requester.client.list_resiliency(request).await?;
             Ok(listed.map(|listed| listed.resiliencies))
         })
     }

@@ -23,7 +23,8 @@ pub(crate) struct SubscriptionReconciler {
 
 impl OperatorResource for Subscription {
     const PLURAL: &'static str = "subscriptions";
-    const WATCH: Option<fn(Requester) -> Opening> = Some(|mut requester| {
+
+    fn watch(mut requester: Requester) -> Opening {
         let request = wire::SubscriptionUpdateRequest {
             namespace: requester.namespace,
         };
@@ -32,16 +33,14 @@ impl OperatorResource for Subscription {
             event: event.r#type(),
             json: event.subscription,
         })
-    });
+    }
 
-    fn list(requester: Requester) -> Listing {
-        let Requester {
-            mut client,
-            namespace,
-        } = requester;
-        let request = wire::ListSubscriptionsRequest { namespace };
+    fn list(mut requester: Requester) -> Listing {
+        let request = wire::ListSubscriptionsRequest {
+            namespace: requester.namespace,
+        };
         Box::pin(async move {
-            let listed = client.list_subscriptions_v2(request).await?;
+            let listed = requester.client.list_subscriptions_v2(request).await?;
             Ok(listed.map(|listed| listed.subscriptions))
         })
     }

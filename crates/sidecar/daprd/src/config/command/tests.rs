@@ -265,7 +265,7 @@ fn environment_supplies_missing_flags() {
         [""; 0]
     );
     let injected = ("DAPR_COMPONENT_SOCKETS_FOLDER", "/injected");
-    for (env, folder) in [(vec![injected], "/injected"), (vec![injected, env[11]], "/s")] {
+    for (env, folder) in [(vec![injected], "/injected"), (vec![injected, env[10]], "/s")] {
         assert_eq!(run_with(&[], &env).resources.pluggable_sockets, Path::new(folder));
     }
     let empty = run_with(&[], &[("DAPR_API_TOKEN", ""), ("NAMESPACE", "")]);

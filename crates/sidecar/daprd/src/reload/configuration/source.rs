@@ -7,9 +7,10 @@ use async_trait::async_trait;
 use outrigger_resources::configuration::{self, Configuration, LoadedConfiguration};
 use outrigger_resources::{Loaded, Problem, problem};
 use outrigger_runtime::components::Env;
+use outrigger_wire::operator::v1::ResourceEventType;
 use tokio::runtime::Handle;
 
-use crate::operator::Operator;
+use crate::operator::{Change, Operator, Update, Updates};
 use crate::reload::watch::{Watch, WatchError};
 use crate::reload::{Event, LOG, ListError, Source};
 use crate::value_checks::value_checks;
@@ -109,10 +110,11 @@ impl Source for ConfigurationFiles {
     }
 }
 
-/// A Configuration of the cluster. The protocol does not stream changes, so it is polled.
+/// A Configuration of the cluster.
 pub struct OperatorConfiguration {
     operator: Operator,
     name: String,
+    updates: Updates,
     logged: Logged,
 }
 
@@ -120,10 +122,26 @@ impl OperatorConfiguration {
     /// The Configuration with this name. Makes no request yet.
     pub fn new(operator: Operator, name: String) -> Self {
         Self {
+            updates: operator.configuration_updates(),
             operator,
             name,
             logged: Logged::default(),
         }
+    }
+
+    /// Whether a change is one of this Configuration.
+    fn is_mine(&self, change: &Change) -> bool {
+        let changed = Configuration::from_json(&change.json);
+        let is_mine = changed.is_ok_and(|changed| changed.name == self.name);
+        if is_mine && change.event == ResourceEventType::Deleted {
+            tracing::warn!(
+                target: LOG,
+                "Configuration {} was deleted; it stays in use until the sidecar ends, which cannot start again without it",
+                self.name
+            );
+            return false;
+        }
+        is_mine
     }
 }
 
@@ -131,6 +149,8 @@ impl OperatorConfiguration {
 impl Source for OperatorConfiguration {
     /// True, because it may have changed since it was read.
     async fn begin(&mut self) -> bool {
+        // The first update reports that the stream was requested.
+        self.updates.next().await;
         true
     }
 
@@ -140,7 +160,13 @@ impl Source for OperatorConfiguration {
     }
 
     async fn next(&mut self) -> Event {
-        std::future::pending().await
+        loop {
+            match self.updates.next().await {
+                Update::Change(change) if !self.is_mine(&change) => {}
+                // Read by name, with the same secrets as at start.
+                Update::Opening | Update::Change(_) => return Event::Relist,
+            }
+        }
     }
 }
 
