@@ -89,7 +89,10 @@ fn lines_levels_and_redirection() {
             format!(
                 "level=info msg=\"Component loaded: store\" app_id=my-app component=\"store (state.redis/v1)\" {common}"
             ),
-            format!("level=debug msg=shown app_id=my-app attempt=2 instance=host1 ok=false {}", &common[15..]),
+            format!(
+                "level=debug msg=shown app_id=my-app attempt=2 instance=host1 ok=false {}",
+                &common[15..]
+            ),
             format!(
                 "level=info msg=\"HTTP API Called\" {http} method=\"GET /v1.0/state/s/k\" \
                  scope=dapr.runtime.http-info size=12 type=log useragent=curl/8 ver=1.18.3"
