@@ -4,7 +4,7 @@
 const { DaprServer, HttpMethod, LogLevel } = require("@dapr/dapr");
 
 async function schedule() {
-  const url = `http://127.0.0.1:${process.env.DAPR_HTTP_PORT}/v1.0-alpha1/jobs/reminder`;
+  const url = `http://127.0.0.1:${process.env.DAPR_HTTP_PORT}/v1.0/jobs/reminder`;
   const job = { dueTime: "1s", data: { task: "water the plants" }, overwrite: true };
   const answer = await fetch(url, {
     method: "POST",

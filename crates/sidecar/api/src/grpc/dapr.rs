@@ -30,26 +30,26 @@ use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
     BulkPublishRequest, BulkPublishResponse, ConversationRequest, ConversationRequestAlpha2,
     ConversationResponse, ConversationResponseAlpha2, DecryptRequest, DecryptResponse,
-    DeleteBulkStateRequest, DeleteJobRequest, DeleteJobResponse, DeleteJobsByPrefixRequestAlpha1,
-    DeleteJobsByPrefixResponseAlpha1, DeleteStateRequest, EncryptRequest, EncryptResponse,
-    ExecuteActorStateTransactionRequest, ExecuteStateTransactionRequest, GetActorReminderRequest,
-    GetActorReminderResponse, GetActorStateRequest, GetActorStateResponse, GetBulkSecretRequest,
-    GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest,
-    GetConfigurationResponse, GetJobRequest, GetJobResponse, GetMetadataRequest, GetMetadataResponse,
-    GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse, GetWorkflowRequest,
-    GetWorkflowResponse, InvokeActorRequest, InvokeActorResponse, InvokeBindingRequest,
-    InvokeBindingResponse, InvokeServiceRequest, ListActorRemindersRequest, ListActorRemindersResponse,
-    ListJobsRequestAlpha1, ListJobsResponseAlpha1, PauseWorkflowRequest, PublishEventRequest,
-    PurgeWorkflowRequest, QueryStateRequest, QueryStateResponse, RaiseEventWorkflowRequest,
-    RegisterActorReminderRequest, RegisterActorTimerRequest, ResumeWorkflowRequest, SaveStateRequest,
-    ScheduleJobRequest, ScheduleJobResponse, SetMetadataRequest, ShutdownRequest, StartWorkflowRequest,
-    StartWorkflowResponse, SubscribeConfigurationRequest, SubscribeConfigurationResponse,
-    SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsResponseAlpha1, SubtleDecryptRequest,
-    SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest,
-    SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
-    SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
-    SubtleWrapKeyResponse, TerminateWorkflowRequest, TryLockRequest, TryLockResponse, UnlockRequest,
-    UnlockResponse, UnregisterActorReminderRequest, UnregisterActorRemindersByTypeRequest,
+    DeleteBulkStateRequest, DeleteJobRequest, DeleteJobResponse, DeleteJobsByPrefixRequest,
+    DeleteJobsByPrefixRequestAlpha1, DeleteJobsByPrefixResponse, DeleteJobsByPrefixResponseAlpha1,
+    DeleteStateRequest, EncryptRequest, EncryptResponse, ExecuteActorStateTransactionRequest,
+    ExecuteStateTransactionRequest, GetActorReminderRequest, GetActorReminderResponse, GetActorStateRequest,
+    GetActorStateResponse, GetBulkSecretRequest, GetBulkSecretResponse, GetBulkStateRequest,
+    GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse, GetJobRequest, GetJobResponse,
+    GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest,
+    GetStateResponse, GetWorkflowRequest, GetWorkflowResponse, InvokeActorRequest, InvokeActorResponse,
+    InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest, ListActorRemindersRequest,
+    ListActorRemindersResponse, ListJobsRequest, ListJobsRequestAlpha1, ListJobsResponse,
+    ListJobsResponseAlpha1, PauseWorkflowRequest, PublishEventRequest, PurgeWorkflowRequest,
+    QueryStateRequest, QueryStateResponse, RaiseEventWorkflowRequest, RegisterActorReminderRequest,
+    RegisterActorTimerRequest, ResumeWorkflowRequest, SaveStateRequest, ScheduleJobRequest,
+    ScheduleJobResponse, SetMetadataRequest, ShutdownRequest, StartWorkflowRequest, StartWorkflowResponse,
+    SubscribeConfigurationRequest, SubscribeConfigurationResponse, SubscribeTopicEventsRequestAlpha1,
+    SubscribeTopicEventsResponseAlpha1, SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest,
+    SubtleEncryptResponse, SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse,
+    SubtleUnwrapKeyRequest, SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse,
+    SubtleWrapKeyRequest, SubtleWrapKeyResponse, TerminateWorkflowRequest, TryLockRequest, TryLockResponse,
+    UnlockRequest, UnlockResponse, UnregisterActorReminderRequest, UnregisterActorRemindersByTypeRequest,
     UnregisterActorRemindersByTypeResponse, UnregisterActorTimerRequest, UnsubscribeConfigurationRequest,
     UnsubscribeConfigurationResponse,
 };
@@ -133,6 +133,11 @@ boxed_methods! {
         publish_event(Request<PublishEventRequest>) -> Response<()>;
         bulk_publish_event(Request<BulkPublishRequest>) -> Response<BulkPublishResponse>;
         bulk_publish_event_alpha1(Request<BulkPublishRequest>) -> Response<BulkPublishResponse>;
+        schedule_job(Request<ScheduleJobRequest>) -> Response<ScheduleJobResponse>;
+        get_job(Request<GetJobRequest>) -> Response<GetJobResponse>;
+        delete_job(Request<DeleteJobRequest>) -> Response<DeleteJobResponse>;
+        delete_jobs_by_prefix(Request<DeleteJobsByPrefixRequest>) -> Response<DeleteJobsByPrefixResponse>;
+        list_jobs(Request<ListJobsRequest>) -> Response<ListJobsResponse>;
         schedule_job_alpha1(Request<ScheduleJobRequest>) -> Response<ScheduleJobResponse>;
         get_job_alpha1(Request<GetJobRequest>) -> Response<GetJobResponse>;
         delete_job_alpha1(Request<DeleteJobRequest>) -> Response<DeleteJobResponse>;
@@ -334,6 +339,40 @@ impl DaprService {
             .await
     }
 
+    async fn schedule_job(
+        &self,
+        request: Request<ScheduleJobRequest>,
+    ) -> Result<Response<ScheduleJobResponse>, Status> {
+        self.job_schedule(request.into_inner()).await
+    }
+
+    async fn get_job(&self, request: Request<GetJobRequest>) -> Result<Response<GetJobResponse>, Status> {
+        self.job_get(request.into_inner()).await
+    }
+
+    async fn delete_job(
+        &self,
+        request: Request<DeleteJobRequest>,
+    ) -> Result<Response<DeleteJobResponse>, Status> {
+        self.job_delete(request.get_ref()).await
+    }
+
+    async fn delete_jobs_by_prefix(
+        &self,
+        request: Request<DeleteJobsByPrefixRequest>,
+    ) -> Result<Response<DeleteJobsByPrefixResponse>, Status> {
+        self.job_delete_prefix(request.get_ref().name_prefix()).await?;
+        Ok(Response::new(DeleteJobsByPrefixResponse {}))
+    }
+
+    async fn list_jobs(
+        &self,
+        _request: Request<ListJobsRequest>,
+    ) -> Result<Response<ListJobsResponse>, Status> {
+        let jobs = self.job_list().await?;
+        Ok(Response::new(ListJobsResponse { jobs }))
+    }
+
     async fn schedule_job_alpha1(
         &self,
         request: Request<ScheduleJobRequest>,
@@ -359,14 +398,16 @@ impl DaprService {
         &self,
         request: Request<DeleteJobsByPrefixRequestAlpha1>,
     ) -> Result<Response<DeleteJobsByPrefixResponseAlpha1>, Status> {
-        self.job_delete_prefix(request.get_ref()).await
+        self.job_delete_prefix(request.get_ref().name_prefix()).await?;
+        Ok(Response::new(DeleteJobsByPrefixResponseAlpha1 {}))
     }
 
     async fn list_jobs_alpha1(
         &self,
         _request: Request<ListJobsRequestAlpha1>,
     ) -> Result<Response<ListJobsResponseAlpha1>, Status> {
-        self.job_list().await
+        let jobs = self.job_list().await?;
+        Ok(Response::new(ListJobsResponseAlpha1 { jobs }))
     }
 
     async fn encrypt_alpha1(

@@ -1,4 +1,4 @@
-//! `/v1.0-alpha1/jobs/…`.
+//! `/v1.0/jobs/…` and `/v1.0-alpha1/jobs/…`.
 
 use http::{Method, StatusCode};
 use outrigger_transport::response::empty_response;
@@ -7,23 +7,31 @@ use outrigger_wire::runtime::v1::Job;
 use prost::Message;
 use prost_types::Any;
 
-use super::route::{Endpoint, Handler, HandlerResult};
+use super::route::{ALPHA1, Endpoint, Handler, HandlerResult, V1};
 use super::{Context, HttpApi};
 
-pub(super) static ROUTES: &[Endpoint] = &[
-    job(Method::POST, "ScheduleJob", |api, context| {
-        Box::pin(api.schedule_job(context))
-    }),
-    job(Method::GET, "GetJob", |api, context| {
-        Box::pin(api.get_job(context))
-    }),
-    job(Method::DELETE, "DeleteJob", |api, context| {
-        Box::pin(api.delete_job(context))
-    }),
-];
+type Version = (&'static str, &'static str);
 
-const fn job(method: Method, name: &'static str, handler: Handler) -> Endpoint {
-    Endpoint::alpha1(method, "jobs", &["jobs", "{name}"], name, handler)
+pub(super) static STABLE: &[Endpoint] = &routes(V1);
+pub(super) static ALPHA: &[Endpoint] = &routes(ALPHA1);
+
+/// The routes of one version.
+const fn routes(version: Version) -> [Endpoint; 3] {
+    [
+        job(version, Method::POST, "ScheduleJob", |api, context| {
+            Box::pin(api.schedule_job(context))
+        }),
+        job(version, Method::GET, "GetJob", |api, context| {
+            Box::pin(api.get_job(context))
+        }),
+        job(version, Method::DELETE, "DeleteJob", |api, context| {
+            Box::pin(api.delete_job(context))
+        }),
+    ]
+}
+
+const fn job(version: Version, method: Method, name: &'static str, handler: Handler) -> Endpoint {
+    Endpoint::new(Some(method), version, "jobs", &["jobs", "{name}"], name, handler)
 }
 
 impl HttpApi {
@@ -40,9 +48,9 @@ impl HttpApi {
             repeats: request.repeats,
             due_time: request.due_time,
             ttl: request.ttl,
-            data: Some(Any {
+            data: request.data.map(|data| Any {
                 type_url: "type.googleapis.com/google.protobuf.Value".to_owned(),
-                value: request.data.unwrap_or_default().encode_to_vec(),
+                value: data.encode_to_vec(),
             }),
             failure_policy: request.failure_policy,
         };

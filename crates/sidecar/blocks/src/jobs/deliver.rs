@@ -28,7 +28,9 @@ use tonic::Code;
 
 use super::LOG;
 
-const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1";
+const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallback/OnJobEvent";
+/// The method of apps with SDKs before v1.18.
+const ON_JOB_ALPHA: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1";
 /// The type URL that the HTTP API gives to data.
 const VALUE: &str = "type.googleapis.com/google.protobuf.Value";
 /// Largest part of a response that is read to keep the connection reusable, bytes.
@@ -232,10 +234,12 @@ async fn over_grpc(app: &AppChannel, job: &Outgoing) -> Reply {
             querystring: String::new(),
         }),
     };
-    match app
-        .callback::<JobEventResponse>(ON_JOB, &request, &job.trace)
-        .await
-    {
+    let ask = |path| app.callback::<JobEventResponse>(path, &request, &job.trace);
+    let answer = match ask(ON_JOB).await {
+        Err(status) if status.code() == Code::Unimplemented => ask(ON_JOB_ALPHA).await,
+        answer => answer,
+    };
+    match answer {
         Ok(_) => Reply::Grpc(Code::Ok, String::new()),
         Err(status) => Reply::Grpc(status.code(), status.message().to_owned()),
     }

@@ -8,8 +8,9 @@ use http::{Method, Request};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use outrigger_wire::runtime::v1::{
-    DeleteJobRequest, DeleteJobResponse, GetJobRequest, GetJobResponse, Job, JobEventRequest,
-    JobEventResponse, ScheduleJobRequest, ScheduleJobResponse,
+    DeleteJobRequest, DeleteJobResponse, DeleteJobsByPrefixRequest, DeleteJobsByPrefixResponse,
+    GetJobRequest, GetJobResponse, Job, JobEventRequest, JobEventResponse, ListJobsRequest, ListJobsResponse,
+    ScheduleJobRequest, ScheduleJobResponse,
 };
 use prost::Message;
 use prost_types::Any;
@@ -19,10 +20,11 @@ use tonic::{Code, Status};
 
 use crate::common::{Answer, App, Control, Net, Node, app, eventually, get, grpc, post, request, within};
 
-const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1";
+const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallback/OnJobEvent";
+const ON_JOB_ALPHA: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1";
 
 async fn schedule(node: &Node, name: &str, job: &Value) -> Answer {
-    node.ask(post(&format!("/v1.0-alpha1/jobs/{name}"), job.to_string()))
+    node.ask(post(&format!("/v1.0/jobs/{name}"), job.to_string()))
         .await
 }
 
@@ -33,7 +35,7 @@ async fn scheduled(node: &Node, name: &str, job: &Value) {
 }
 
 async fn found(node: &Node, name: &str) -> Answer {
-    node.ask(get(&format!("/v1.0-alpha1/jobs/{name}"))).await
+    node.ask(get(&format!("/v1.0/jobs/{name}"))).await
 }
 
 async fn call(node: &Node, method: &str, message: &impl Message) -> grpc::Outcome {
@@ -161,19 +163,18 @@ async fn invalid_jobs_have_contract_codes() {
     let over = json!({"dueTime": "2h", "overwrite": true});
     scheduled(&node, "kept", &over).await;
     assert_eq!(found(&node, "kept").await.json()["dueTime"], "2h");
-    let delete = || request("DELETE", "/v1.0-alpha1/jobs/kept", &[], "");
+    let delete = || request("DELETE", "/v1.0/jobs/kept", &[], "");
     assert_eq!(node.ask(delete()).await.status, 204);
     found(&node, "kept").await.error(500, "DAPR_SCHEDULER_GET_JOB");
 }
 
-#[tokio::test]
-async fn grpc_job_carries_any_message() {
-    let (net, control) = (Net::plain(), Control::start().await);
-    let (tell, mut received) = mpsc::unbounded_channel();
+/// A gRPC app with one method for jobs.
+async fn grpc_app(method: &'static str) -> (App, mpsc::UnboundedReceiver<JobEventRequest>) {
+    let (tell, received) = mpsc::unbounded_channel();
     let app = App::start(move |request: Request<Incoming>| {
         let tell = tell.clone();
         async move {
-            if request.uri().path() != ON_JOB {
+            if request.uri().path() != method {
                 return grpc::failure(&Status::unimplemented("not this app"));
             }
             let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -181,8 +182,31 @@ async fn grpc_job_carries_any_message() {
             tell.send(JobEventRequest::decode(message).unwrap()).unwrap();
             grpc::ok(&JobEventResponse {})
         }
-    })
-    .await;
+    });
+    (app.await, received)
+}
+
+/// Invariant: an app with an SDK before v1.18 gets its jobs, and a job needs no data.
+#[tokio::test]
+async fn older_apps_get_jobs() {
+    let (net, control) = (Net::plain(), Control::start().await);
+    let (app, mut received) = grpc_app(ON_JOB_ALPHA).await;
+    let plan = net.sidecar("me").app(app.port).flag("--app-protocol=grpc");
+    let node = control.with_scheduler(plan).start().await;
+    scheduled(&node, "plain", &json!({"dueTime": "0s"})).await;
+    let event = within(received.recv()).await.unwrap();
+    assert_eq!((event.name.as_str(), event.data), ("plain", None));
+    let job = json!({"dueTime": "1h"}).to_string();
+    let alpha = node.ask(post("/v1.0-alpha1/jobs/later", job)).await;
+    assert_eq!(alpha.status, 204);
+    let known = found(&node, "later").await.json();
+    assert_eq!((&known["dueTime"], known.get("data")), (&json!("1h"), None));
+}
+
+#[tokio::test]
+async fn grpc_job_carries_any_message() {
+    let (net, control) = (Net::plain(), Control::start().await);
+    let (app, mut received) = grpc_app(ON_JOB).await;
     let plan = net.sidecar("me").app(app.port).flag("--app-protocol=grpc");
     let node = control.with_scheduler(plan).start().await;
     let data = Any {
@@ -198,7 +222,7 @@ async fn grpc_job_carries_any_message() {
         }),
         overwrite: false,
     };
-    call(&node, "ScheduleJobAlpha1", &request)
+    call(&node, "ScheduleJob", &request)
         .await
         .message::<ScheduleJobResponse>();
     let event = within(received.recv()).await.unwrap();
@@ -218,23 +242,25 @@ async fn grpc_job_carries_any_message() {
         }),
         ..request
     };
-    call(&node, "ScheduleJobAlpha1", &later)
+    call(&node, "ScheduleJob", &later)
         .await
         .message::<ScheduleJobResponse>();
     let named = |name: &str| name.to_owned();
-    let known = call(&node, "GetJobAlpha1", &GetJobRequest { name: named("later") }).await;
+    let known = call(&node, "GetJob", &GetJobRequest { name: named("later") }).await;
     let known = known.message::<GetJobResponse>().job.unwrap();
     assert_eq!(known.due_time.as_deref(), Some("1h"));
-    let gone = call(
-        &node,
-        "DeleteJobAlpha1",
-        &DeleteJobRequest { name: named("later") },
-    )
-    .await;
+    let listed = call(&node, "ListJobs", &ListJobsRequest {}).await;
+    assert_eq!(listed.message::<ListJobsResponse>().jobs, [known]);
+    let others = DeleteJobsByPrefixRequest {
+        name_prefix: Some("lately".to_owned()),
+    };
+    let gone = call(&node, "DeleteJobsByPrefix", &others).await;
+    gone.message::<DeleteJobsByPrefixResponse>();
+    let gone = call(&node, "DeleteJob", &DeleteJobRequest { name: named("later") }).await;
     gone.message::<DeleteJobResponse>();
-    let missing = call(&node, "GetJobAlpha1", &GetJobRequest { name: named("later") }).await;
+    let missing = call(&node, "GetJob", &GetJobRequest { name: named("later") }).await;
     assert_eq!(missing.status.code(), Code::Internal);
-    let again = call(&node, "ScheduleJobAlpha1", &ScheduleJobRequest::default()).await;
+    let again = call(&node, "ScheduleJob", &ScheduleJobRequest::default()).await;
     assert_eq!(again.status.code(), Code::InvalidArgument);
 }
 

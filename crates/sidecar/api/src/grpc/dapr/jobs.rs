@@ -1,8 +1,8 @@
 //! Job methods.
 
 use outrigger_wire::runtime::v1::{
-    DeleteJobRequest, DeleteJobResponse, DeleteJobsByPrefixRequestAlpha1, DeleteJobsByPrefixResponseAlpha1,
-    GetJobRequest, GetJobResponse, ListJobsResponseAlpha1, ScheduleJobRequest, ScheduleJobResponse,
+    DeleteJobRequest, DeleteJobResponse, GetJobRequest, GetJobResponse, Job, ScheduleJobRequest,
+    ScheduleJobResponse,
 };
 use tonic::{Response, Status};
 
@@ -10,17 +10,30 @@ use super::DaprService;
 use crate::grpc::groups::Group;
 
 /// Method groups, as API lists name them.
-pub(super) const GROUPS: &[Group] = &[Group::of(
-    "jobs",
-    "v1alpha1",
-    &[
-        "ScheduleJobAlpha1",
-        "DeleteJobAlpha1",
-        "GetJobAlpha1",
-        "DeleteJobsByPrefixAlpha1",
-        "ListJobsAlpha1",
-    ],
-)];
+pub(super) const GROUPS: &[Group] = &[
+    Group::of(
+        "jobs",
+        "v1",
+        &[
+            "ScheduleJob",
+            "DeleteJob",
+            "GetJob",
+            "DeleteJobsByPrefix",
+            "ListJobs",
+        ],
+    ),
+    Group::of(
+        "jobs",
+        "v1alpha1",
+        &[
+            "ScheduleJobAlpha1",
+            "DeleteJobAlpha1",
+            "GetJobAlpha1",
+            "DeleteJobsByPrefixAlpha1",
+            "ListJobsAlpha1",
+        ],
+    ),
+];
 
 impl DaprService {
     pub(super) async fn job_schedule(
@@ -47,18 +60,13 @@ impl DaprService {
         Ok(Response::new(DeleteJobResponse {}))
     }
 
-    pub(super) async fn job_delete_prefix(
-        &self,
-        request: &DeleteJobsByPrefixRequestAlpha1,
-    ) -> Result<Response<DeleteJobsByPrefixResponseAlpha1>, Status> {
-        let deleted = self.blocks.jobs.delete_prefix(request.name_prefix()).await;
-        deleted.map_err(|error| self.fail(&error.into()))?;
-        Ok(Response::new(DeleteJobsByPrefixResponseAlpha1 {}))
+    pub(super) async fn job_delete_prefix(&self, prefix: &str) -> Result<(), Status> {
+        let deleted = self.blocks.jobs.delete_prefix(prefix).await;
+        deleted.map_err(|error| self.fail(&error.into()))
     }
 
-    pub(super) async fn job_list(&self) -> Result<Response<ListJobsResponseAlpha1>, Status> {
+    pub(super) async fn job_list(&self) -> Result<Vec<Job>, Status> {
         let jobs = self.blocks.jobs.list().await;
-        let jobs = jobs.map_err(|error| self.fail(&error.into()))?;
-        Ok(Response::new(ListJobsResponseAlpha1 { jobs }))
+        jobs.map_err(|error| self.fail(&error.into()))
     }
 }

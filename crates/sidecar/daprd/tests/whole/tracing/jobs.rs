@@ -6,7 +6,7 @@ use super::pubsub::sampled;
 use super::*;
 use crate::common::{Control, within};
 
-const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1";
+const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallback/OnJobEvent";
 
 /// Triggers a job and compares the `traceparent` of the request at `target` with the exported span.
 async fn is_triggered_in_a_span(app: App, protocol: &str, target: &str, statement: &str) {
@@ -18,7 +18,7 @@ async fn is_triggered_in_a_span(app: App, protocol: &str, target: &str, statemen
         .flag(&format!("--app-protocol={protocol}"))
         .spec(&sampled(&otel));
     let node = control.with_scheduler(plan).start().await;
-    let job = post("/v1.0-alpha1/jobs/soundings", r#"{"dueTime":"0s"}"#);
+    let job = post("/v1.0/jobs/soundings", r#"{"dueTime":"0s"}"#);
     assert_eq!(node.ask(job).await.status, 204);
     let told = || app.seen().into_iter().find(|seen| seen.target == target);
     eventually(async || told().is_some()).await;
