@@ -1,8 +1,12 @@
 //! The metrics of the scheduler, with Dapr's names.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use outrigger_schedule::engine::{Gate, GateCounts, Target};
 
 use crate::names::Kind;
 
@@ -19,6 +23,42 @@ impl ByKind {
     }
 }
 
+/// Why the contact with a sidecar failed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SidecarError {
+    /// Its stream ended before a trigger was sent.
+    Sent,
+    /// It violated the protocol of its stream.
+    Received,
+    /// It may not act for this app, namespace or actor type.
+    Refused,
+}
+
+/// Counts of limits, by label and namespace.
+type Gates = BTreeMap<String, BTreeMap<Arc<str>, GateCounts>>;
+
+/// Reads a count of a limit.
+type Count = fn(&GateCounts) -> u64;
+
+/// Name, kind, help and value of the metrics of limits.
+const GATES: [(&str, &str, &str, Count); 3] = [
+    (
+        "inflight",
+        "gauge",
+        "Triggers in flight that a limit counts.",
+        |gate| gate.in_flight as u64,
+    ),
+    ("pending", "gauge", "Due jobs that wait for a limit.", |gate| {
+        gate.waiting as u64
+    }),
+    (
+        "throttled_total",
+        "counter",
+        "Jobs that became due while a limit was full.",
+        |gate| gate.throttled,
+    ),
+];
+
 /// A latency histogram.
 #[derive(Debug, Default)]
 struct Latency {
@@ -32,11 +72,16 @@ struct Latency {
 pub(crate) struct Metrics {
     connected: AtomicI64,
     created: ByKind,
+    not_created: ByKind,
+    deleted: ByKind,
+    bulk_deleted: AtomicU64,
+    sidecar_errors: [AtomicU64; 3],
     triggered: ByKind,
     failed: ByKind,
     undelivered: ByKind,
     latency: [Latency; 2],
     jobs: AtomicU64,
+    gates: Mutex<Gates>,
 }
 
 impl Metrics {
@@ -50,9 +95,51 @@ impl Metrics {
         self.connected.fetch_sub(1, Relaxed);
     }
 
-    /// Counts a stored job.
-    pub(crate) fn created(&self, kind: Kind) {
-        self.created.add(kind);
+    /// Counts a request to store a job.
+    pub(crate) fn created(&self, kind: Kind, success: bool) {
+        let counter = if success { &self.created } else { &self.not_created };
+        counter.add(kind);
+    }
+
+    /// Counts a request to delete a job.
+    pub(crate) fn deleted(&self, kind: Kind) {
+        self.deleted.add(kind);
+    }
+
+    /// Counts a request to delete all jobs of a target or with a prefix.
+    pub(crate) fn bulk_deleted(&self) {
+        self.bulk_deleted.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a failed contact with a sidecar.
+    pub(crate) fn sidecar_error(&self, error: SidecarError) {
+        self.sidecar_errors[error as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Sets the counts of limits; without counts, the limit is gone.
+    pub(crate) fn gates(&self, changed: Vec<(Gate, Option<GateCounts>)>) {
+        if changed.is_empty() {
+            return;
+        }
+        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        for (gate, counts) in changed {
+            let label = label(&gate);
+            let namespace = gate.target.namespace();
+            match counts {
+                Some(counts) => {
+                    let of = gates.entry(label).or_default();
+                    of.insert(Arc::clone(namespace), counts);
+                }
+                None => {
+                    if let Some(of) = gates.get_mut(&label) {
+                        of.remove(namespace);
+                        if of.is_empty() {
+                            gates.remove(&label);
+                        }
+                    }
+                }
+            }
+        }
     }
 
     /// Counts an answered trigger and its latency.
@@ -101,6 +188,12 @@ impl Metrics {
         for (name, help, counter) in [
             ("jobs_created_total", "Jobs scheduled.", &self.created),
             (
+                "jobs_created_failed_total",
+                "Jobs that could not be scheduled.",
+                &self.not_created,
+            ),
+            ("jobs_deleted_total", "Deletions of a job.", &self.deleted),
+            (
                 "jobs_triggered_total",
                 "Triggers answered with success.",
                 &self.triggered,
@@ -125,8 +218,44 @@ impl Metrics {
                 );
             }
         }
+        self.render_sidecar(&mut out);
+        self.render_gates(&mut out);
         self.render_latency(&mut out);
         out
+    }
+
+    fn render_sidecar(&self, out: &mut String) {
+        let name = "jobs_bulk_deleted_total";
+        head(
+            out,
+            name,
+            "counter",
+            "Deletions of all jobs of a target or with a prefix.",
+        );
+        let count = self.bulk_deleted.load(Relaxed);
+        let _ = writeln!(out, "dapr_scheduler_{name} {count}");
+        let name = "sidecar_errors_total";
+        head(out, name, "counter", "Failed contacts with sidecars.");
+        let reasons = ["send_failed", "recv_failed", "auth_failed"];
+        for (reason, count) in reasons.iter().zip(&self.sidecar_errors) {
+            let count = count.load(Relaxed);
+            let _ = writeln!(out, "dapr_scheduler_{name}{{reason=\"{reason}\"}} {count}");
+        }
+    }
+
+    fn render_gates(&self, out: &mut String) {
+        let gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, kind, help, count) in GATES {
+            head(out, &format!("concurrency_{name}"), kind, help);
+            for (key, of) in &*gates {
+                let sum: u64 = of.values().map(count).sum();
+                let _ = writeln!(
+                    out,
+                    "dapr_scheduler_concurrency_{name}{{concurrency_key=\"{}\"}} {sum}",
+                    escaped(key)
+                );
+            }
+        }
     }
 
     fn render_latency(&self, out: &mut String) {
@@ -157,6 +286,23 @@ impl Metrics {
     }
 }
 
+/// `TYPE` or `TYPE:KEY`.
+fn label(gate: &Gate) -> String {
+    let (Target::App { id: name, .. } | Target::ActorType { name, .. }) = &*gate.target;
+    match &gate.key {
+        None => name.to_string(),
+        Some(key) => format!("{name}:{key}"),
+    }
+}
+
+/// A label value in the Prometheus text format.
+fn escaped(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(
         out,
@@ -172,7 +318,11 @@ mod tests {
     fn renders_every_metric() {
         let metrics = Metrics::default();
         metrics.connected();
-        metrics.created(Kind::Job);
+        metrics.created(Kind::Job, true);
+        metrics.created(Kind::Actor, false);
+        metrics.deleted(Kind::Actor);
+        metrics.bulk_deleted();
+        metrics.sidecar_error(SidecarError::Refused);
         metrics.answered(Kind::Job, true, Duration::from_millis(300));
         metrics.answered(Kind::Actor, false, Duration::from_secs(60));
         metrics.undelivered(Kind::Actor);
@@ -182,6 +332,11 @@ mod tests {
             "dapr_scheduler_sidecars_connected 1",
             "dapr_scheduler_jobs 3",
             "dapr_scheduler_jobs_created_total{type=\"job\"} 1",
+            "dapr_scheduler_jobs_created_failed_total{type=\"actor\"} 1",
+            "dapr_scheduler_jobs_deleted_total{type=\"actor\"} 1",
+            "dapr_scheduler_jobs_bulk_deleted_total 1",
+            "dapr_scheduler_sidecar_errors_total{reason=\"send_failed\"} 0",
+            "dapr_scheduler_sidecar_errors_total{reason=\"auth_failed\"} 1",
             "dapr_scheduler_jobs_triggered_total{type=\"job\"} 1",
             "dapr_scheduler_jobs_failed_total{type=\"actor\"} 1",
             "dapr_scheduler_jobs_undelivered_total{type=\"actor\"} 1",
@@ -193,5 +348,41 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }
+    }
+
+    #[test]
+    fn sums_limits_over_namespaces() {
+        let gate = |namespace: &str, key: Option<&str>| Gate {
+            target: Arc::new(Target::ActorType {
+                namespace: namespace.into(),
+                name: "t".into(),
+            }),
+            key: key.map(|key| Arc::new(key.to_owned())),
+        };
+        let counts = |in_flight| {
+            Some(GateCounts {
+                in_flight,
+                waiting: 10,
+                throttled: 100,
+            })
+        };
+        let metrics = Metrics::default();
+        metrics.gates(vec![
+            (gate("a", None), counts(1)),
+            (gate("b", None), counts(2)),
+            (gate("a", Some("x\"")), counts(4)),
+        ]);
+        let has = |line: &str| metrics.render().lines().any(|found| found == line);
+        assert!(has(
+            "dapr_scheduler_concurrency_inflight{concurrency_key=\"t\"} 3"
+        ));
+        assert!(has(
+            "dapr_scheduler_concurrency_pending{concurrency_key=\"t\"} 20"
+        ));
+        assert!(has(
+            "dapr_scheduler_concurrency_throttled_total{concurrency_key=\"t:x\\\"\"} 100"
+        ));
+        metrics.gates(vec![(gate("a", None), None), (gate("b", None), None)]);
+        assert!(!metrics.render().contains("{concurrency_key=\"t\"}"));
     }
 }

@@ -10,8 +10,8 @@ const SEPARATOR: &str = "||";
 const APP: &str = "app";
 /// First part of the name of an actor's reminder.
 const ACTOR: &str = "actorreminder";
-/// Maximum length of a full name in bytes.
-const MAX_NAME: usize = 512;
+/// Maximum length of a full name or a key in bytes.
+pub(crate) const MAX_NAME: usize = 512;
 
 /// Why a name is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -137,6 +137,12 @@ pub(crate) fn target(metadata: &JobMetadata) -> Option<Target> {
             name: actor.r#type.as_str().into(),
         },
     })
+}
+
+/// The key by which limits count the triggers of a job. A key longer than a name may be is ignored: no limit
+/// has such a key.
+pub(crate) fn key(metadata: JobMetadata) -> Option<String> {
+    metadata.concurrency_key.filter(|key| key.len() <= MAX_NAME)
 }
 
 fn check(whole: &str) -> Result<(), NameError> {

@@ -32,7 +32,7 @@ use crate::proto::etcd::kv_server::KvServer;
 use crate::service::{PAYLOADS_PART, Service, size};
 use crate::storage::embedded::Embedded;
 use crate::storage::{Storage, StorageError};
-use crate::triggers::{self, Driver, Triggers};
+use crate::triggers::{self, Driver, Group, Triggers};
 
 const LOG: &str = "dapr.scheduler";
 /// App id in the scheduler's SPIFFE id.
@@ -188,6 +188,10 @@ impl Scheduler {
         let (triggers, driver) = Triggers::new(
             Arc::clone(&opened.storage),
             opened.changes,
+            Group {
+                own: address.clone(),
+                hosts: opened.hosts.clone(),
+            },
             Arc::clone(&metrics),
             triggers::limits(config.workers),
         );

@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, SidecarError};
 use crate::names::{self, Kind, NameError};
 use crate::proto::stored::Job;
 use crate::storage::{Hosts, JobRef, Scheduled, Storage, StorageError};
@@ -69,33 +69,21 @@ impl Scheduler for Service {
     ) -> Result<Response<ScheduleJobResponse>, Status> {
         let (caller, request) = called(request)?;
         let metadata = request.metadata.unwrap_or_default();
-        check(&caller, &metadata.namespace, &metadata.app_id)?;
+        self.counted(check(&caller, &metadata.namespace, &metadata.app_id))?;
         if !hands_over_result(&request.name, &metadata, request.job.as_ref()) {
-            check_target(&caller, &metadata)?;
+            self.counted(check_target(&caller, &metadata))?;
         }
         let name = names::compose(&metadata, &request.name)?;
-        let asked = request.job.unwrap_or_default();
-        let job = stored::create(asked, &metadata, rand::random(), Timestamp::now())
-            .map_err(|error| Status::unknown(format!("job failed validation: {error}")))?;
         let kind = Kind::of(&name);
-        match self
-            .storage
-            .schedule(name.clone(), job.encode_to_vec(), request.overwrite)
-            .await?
-        {
-            Scheduled::Stored => {
-                self.metrics.created(kind);
-                Ok(Response::new(ScheduleJobResponse {}))
-            }
-            Scheduled::Exists => Err(Status::already_exists(format!(
-                "job already exists: '{name}'; set overwrite to replace it"
-            ))),
-        }
+        let asked = request.job.unwrap_or_default();
+        let created = self.create(name, asked, &metadata, request.overwrite).await;
+        self.metrics.created(kind, created.is_ok());
+        created.map(|()| Response::new(ScheduleJobResponse {}))
     }
 
     async fn get_job(&self, request: Request<GetJobRequest>) -> Result<Response<GetJobResponse>, Status> {
         let (caller, request) = called(request)?;
-        let metadata = allowed(&caller, request.metadata)?;
+        let metadata = self.counted(allowed(&caller, request.metadata))?;
         let name = names::compose(&metadata, &request.name)?;
         let found = self
             .storage
@@ -121,9 +109,11 @@ impl Scheduler for Service {
         request: Request<DeleteJobRequest>,
     ) -> Result<Response<DeleteJobResponse>, Status> {
         let (caller, request) = called(request)?;
-        let metadata = allowed(&caller, request.metadata)?;
+        let metadata = self.counted(allowed(&caller, request.metadata))?;
         let name = names::compose(&metadata, &request.name)?;
+        let kind = Kind::of(&name);
         self.storage.delete(name).await?;
+        self.metrics.deleted(kind);
         Ok(Response::new(DeleteJobResponse {}))
     }
 
@@ -141,7 +131,7 @@ impl Scheduler for Service {
         request: Request<ListJobsRequest>,
     ) -> Result<Response<ListJobsResponse>, Status> {
         let (caller, request) = called(request)?;
-        let metadata = allowed(&caller, request.metadata)?;
+        let metadata = self.counted(allowed(&caller, request.metadata))?;
         let prefix = names::prefix(&metadata)?;
         let listed = self.storage.list(prefix, MAX_LIST).await?;
         let mut jobs = Vec::with_capacity(listed.len());
@@ -170,12 +160,13 @@ impl Scheduler for Service {
         request: Request<DeleteByMetadataRequest>,
     ) -> Result<Response<DeleteByMetadataResponse>, Status> {
         let (caller, request) = called(request)?;
-        let metadata = allowed(&caller, request.metadata)?;
+        let metadata = self.counted(allowed(&caller, request.metadata))?;
         let prefix = match request.id_prefix_match {
             Some(true) if may_leave_target(&caller, &metadata) => names::open_prefix(&metadata)?,
             _ => names::prefix(&metadata)?,
         };
         self.storage.delete_prefix(prefix).await?;
+        self.metrics.bulk_deleted();
         Ok(Response::new(DeleteByMetadataResponse {}))
     }
 
@@ -184,10 +175,38 @@ impl Scheduler for Service {
         request: Request<DeleteByNamePrefixRequest>,
     ) -> Result<Response<DeleteByNamePrefixResponse>, Status> {
         let (caller, request) = called(request)?;
-        let metadata = allowed(&caller, request.metadata)?;
+        let metadata = self.counted(allowed(&caller, request.metadata))?;
         let prefix = format!("{}{}", names::prefix(&metadata)?, request.name_prefix);
         self.storage.delete_prefix(prefix).await?;
+        self.metrics.bulk_deleted();
         Ok(Response::new(DeleteByNamePrefixResponse {}))
+    }
+}
+
+impl Service {
+    async fn create(
+        &self,
+        name: String,
+        asked: AskedJob,
+        metadata: &JobMetadata,
+        overwrite: bool,
+    ) -> Result<(), Status> {
+        let job = stored::create(asked, metadata, rand::random(), Timestamp::now())
+            .map_err(|error| Status::unknown(format!("job failed validation: {error}")))?;
+        let stored = self
+            .storage
+            .schedule(name.clone(), job.encode_to_vec(), overwrite);
+        match stored.await? {
+            Scheduled::Stored => Ok(()),
+            Scheduled::Exists => Err(Status::already_exists(format!(
+                "job already exists: '{name}'; set overwrite to replace it"
+            ))),
+        }
+    }
+
+    /// Counts a refusal.
+    fn counted<T>(&self, allowed: Result<T, Status>) -> Result<T, Status> {
+        allowed.inspect_err(|_| self.metrics.sidecar_error(SidecarError::Refused))
     }
 }
 
@@ -415,13 +434,18 @@ mod tests {
         let storage: Arc<dyn Storage> = storage;
         let metrics = Arc::new(Metrics::default());
         // The driver does not run, so nothing is triggered.
+        let (_known, hosts) = tokio::sync::watch::channel(Hosts::from([]));
+        let group = triggers::Group {
+            own: String::new(),
+            hosts: hosts.clone(),
+        };
         let (triggers, _driver) = Triggers::new(
             Arc::clone(&storage),
             changes,
+            group,
             Arc::clone(&metrics),
             triggers::limits(1),
         );
-        let (_known, hosts) = tokio::sync::watch::channel(Hosts::from([]));
         let service = Service {
             storage: Arc::clone(&storage),
             triggers,

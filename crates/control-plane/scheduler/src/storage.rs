@@ -13,7 +13,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use outrigger_schedule::engine::{Name, Version};
 use outrigger_schedule::job::Progress;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::backlog::Share;
 
@@ -100,6 +100,13 @@ pub(crate) type Named = (String, Vec<u8>);
 
 /// The addresses of all schedulers of the store, for sidecars; empty until they are known.
 pub(crate) type Hosts = Arc<[String]>;
+
+/// Waits for a change of the schedulers; a single scheduler never changes.
+pub(crate) async fn changed(hosts: &mut watch::Receiver<Hosts>) {
+    if hosts.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
 
 /// A store for jobs.
 #[async_trait]

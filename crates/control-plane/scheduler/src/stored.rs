@@ -1,8 +1,10 @@
 //! The stored form of jobs. The bytes are those of Dapr's scheduler, so that each reads what the other wrote.
 
+use std::convert::Infallible;
+
 use jiff::Timestamp;
 use outrigger_schedule::cron::{Cron, CronError, Dialect};
-use outrigger_schedule::engine::{Target, Version};
+use outrigger_schedule::engine::{Key, Target, Version};
 use outrigger_schedule::interner::Interner;
 use outrigger_schedule::job::{Begin, FailurePolicy, InvalidJob, Job as Ticks, Progress, Request};
 use outrigger_wire::common::v1::{
@@ -109,10 +111,11 @@ pub(crate) fn metadata(job: &Job) -> Result<JobMetadata, Unreadable> {
     Ok(JobMetadata::decode(any.value.as_slice())?)
 }
 
-/// The engine's view of a job: target, due times and progress.
+/// The engine's view of a job: target, key, due times and progress.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     pub(crate) target: Target,
+    pub(crate) key: Option<Key>,
     pub(crate) ticks: Ticks,
     pub(crate) progress: Progress,
 }
@@ -125,10 +128,11 @@ pub(crate) fn read(job: &[u8], counter: Option<&[u8]>) -> Result<Schedule, Unrea
     Reader::default().read(job, counter)
 }
 
-/// Reads jobs; jobs with equal schedules share one parsed schedule.
+/// Reads jobs; jobs with equal schedules or keys share them.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     schedules: Interner<String, Cron>,
+    keys: Interner<String, String>,
 }
 
 impl Reader {
@@ -140,6 +144,10 @@ impl Reader {
         let job = Job::decode(job)?;
         let metadata = metadata(&job)?;
         let target = names::target(&metadata).ok_or(Unreadable::Missing("target"))?;
+        let key = names::key(metadata).map(|key| {
+            let Ok(key) = self.keys.get(key, |key| Ok::<_, Infallible>(key.clone()));
+            key
+        });
         let begin = match job.begin.ok_or(Unreadable::Missing("begin"))? {
             job::Begin::Start(start) => Begin::After(time(start, "start")?),
             job::Begin::DueTime(due) => Begin::At(time(due, "due time")?),
@@ -147,7 +155,10 @@ impl Reader {
         let definition = job.job.ok_or(Unreadable::Missing("definition"))?;
         let schedule = definition.schedule.filter(|text| !text.is_empty());
         let schedule = schedule
-            .map(|text| self.schedules.get(text, |text| Cron::parse(text, Dialect::Job)))
+            .map(|text| {
+                self.schedules
+                    .get(text, |text| Cron::parse(text, Dialect::Stored))
+            })
             .transpose()?;
         let ticks = Ticks {
             begin,
@@ -158,6 +169,7 @@ impl Reader {
         };
         Ok(Schedule {
             target,
+            key,
             ticks,
             progress: progress(counter, job.partition_id)?,
         })

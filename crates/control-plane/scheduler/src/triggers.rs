@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use outrigger_controlplane::health::Part;
-use outrigger_schedule::engine::{Action, Engine, Host, HostId, Limits, Name, TriggerId, Version};
+use outrigger_schedule::engine::{Action, Engine, Host, HostId, Limits, Name, Stored, TriggerId, Version};
 use outrigger_schedule::job::{Outcome, Progress};
-use tokio::sync::{mpsc, oneshot};
+use outrigger_schedule::shard::Shard;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::backlog::Backlog;
 use crate::fault;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, SidecarError};
 use crate::names::Kind;
-use crate::storage::{Advance, Change, Storage, Tenure};
+use crate::storage::{Advance, Change, Hosts, Storage, Tenure, changed};
 use crate::stored::Reader;
 
 const LOG: &str = "dapr.scheduler.triggers";
@@ -67,6 +68,22 @@ enum Command {
     Discard(HostId, TriggerId),
 }
 
+/// The schedulers that share the limits on triggers in flight.
+pub(crate) struct Group {
+    /// Address of this scheduler.
+    pub(crate) own: String,
+    /// Addresses of all schedulers.
+    pub(crate) hosts: watch::Receiver<Hosts>,
+}
+
+impl Group {
+    /// The place of this scheduler among all, by address; `None` if it is not one of them.
+    fn shard(&mut self) -> Option<Shard> {
+        let hosts = self.hosts.borrow_and_update();
+        Shard::of(&self.own, hosts.iter().map(String::as_str))
+    }
+}
+
 /// A handle to the engine.
 #[derive(Clone)]
 pub(crate) struct Triggers(mpsc::UnboundedSender<Command>);
@@ -81,6 +98,7 @@ impl Triggers {
     pub(crate) fn new(
         storage: Arc<dyn Storage>,
         changes: mpsc::Receiver<Change>,
+        group: Group,
         metrics: Arc<Metrics>,
         limits: Limits,
     ) -> (Self, Driver) {
@@ -93,6 +111,7 @@ impl Triggers {
             backlog: Arc::default(),
             warned: None,
             changes,
+            group,
             commands: asked,
             metrics,
             reader: Reader::default(),
@@ -162,6 +181,7 @@ pub(crate) struct Driver {
     /// Time of the last warning about a slow store.
     warned: Option<Instant>,
     changes: mpsc::Receiver<Change>,
+    group: Group,
     commands: mpsc::UnboundedReceiver<Command>,
     metrics: Arc<Metrics>,
     reader: Reader,
@@ -188,6 +208,7 @@ impl Driver {
         // Dropped before the streams, so that their end does not look like an error of the sidecar.
         let _over = over.drop_guard();
         let (mut changes, mut commands) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
+        self.share();
         loop {
             let wait = self.wait();
             let wake = async {
@@ -196,6 +217,7 @@ impl Driver {
                     None => pending().await,
                 }
             };
+            let mut is_other_group = false;
             tokio::select! {
                 () = drain.cancelled(), if self.ends.is_none() => self.end(),
                 count = self.changes.recv_many(&mut changes, BATCH) => {
@@ -204,6 +226,7 @@ impl Driver {
                     }
                 }
                 _ = self.commands.recv_many(&mut commands, BATCH) => {}
+                () = changed(&mut self.group.hosts) => is_other_group = true,
                 () = wake => {}
                 () = self.backlog.shrank(), if self.engine.waits_for_store() => {}
             }
@@ -211,6 +234,9 @@ impl Driver {
             // Checked before the engine acts: the process may have been suspended for longer than its lease.
             if !self.storage.may_trigger(self.tenure) {
                 self.engine.pause_dispatch();
+            }
+            if is_other_group {
+                self.share();
             }
             // The backlog includes everything that the engine has asked to store so far.
             self.engine.unstored(self.backlog.len());
@@ -229,11 +255,19 @@ impl Driver {
                 let _ = holding.send(());
             }
             self.metrics.jobs(self.engine.len());
+            self.metrics.gates(self.engine.take_gates());
             if let Some(ends) = self.ends
                 && self.is_over(ends)
             {
                 return Ok(());
             }
+        }
+    }
+
+    /// Shares the limits on triggers in flight with the other schedulers.
+    fn share(&mut self) {
+        if let Some(shard) = self.group.shard() {
+            self.engine.share(shard);
         }
     }
 
@@ -288,6 +322,8 @@ impl Driver {
                 self.tenure = tenure;
                 std::mem::take(&mut self.revoked).cancel();
                 self.engine.clear(now);
+                // The tenure may begin in another group.
+                self.share();
                 if self.ends.is_some() {
                     self.engine.pause_dispatch();
                 }
@@ -300,8 +336,15 @@ impl Driver {
                 counter,
             } => match self.reader.read(&job, counter.as_deref()) {
                 Ok(read) => {
-                    self.engine
-                        .put(now, name, read.target, version, read.ticks, read.progress);
+                    let stored = Stored {
+                        name,
+                        target: read.target,
+                        key: read.key,
+                        version,
+                        job: read.ticks,
+                        progress: read.progress,
+                    };
+                    self.engine.put(now, stored);
                 }
                 Err(error) => {
                     tracing::error!(target: LOG, "the job {name:?} will not be triggered: {error}");
@@ -353,6 +396,7 @@ impl Driver {
                     }
                     // Dapr's contract: a stream that answers an unknown trigger is closed.
                     Err(unknown) => {
+                        self.metrics.sidecar_error(SidecarError::Received);
                         tracing::warn!(target: LOG, "closing a sidecar's stream: {unknown}");
                         self.disconnect(host);
                     }

@@ -39,6 +39,8 @@ pub enum Dialect {
     Binding,
     /// Jobs: six fields, and times are in UTC.
     Job,
+    /// Stored jobs: as [`Dialect::Job`], and a time zone before `@every` is ignored, as earlier schedulers did.
+    Stored,
 }
 
 /// Calendar times.
@@ -69,10 +71,11 @@ impl Cron {
     /// # Errors
     /// [`CronError`], which names the invalid part.
     pub fn parse(text: &str, dialect: Dialect) -> Result<Self, CronError> {
+        let whole = text;
         let zoned = text.strip_prefix("TZ=").or_else(|| text.strip_prefix("CRON_TZ="));
         let (zone, text) = match zoned {
-            None if dialect == Dialect::Job => (TimeZone::UTC, text),
-            None => (TimeZone::system(), text),
+            None if dialect == Dialect::Binding => (TimeZone::system(), text),
+            None => (TimeZone::UTC, text),
             Some(rest) => {
                 let Some((name, rest)) = rest.split_once(' ') else {
                     return wrong("a space and a schedule are expected after the time zone");
@@ -81,9 +84,14 @@ impl Cron {
             }
         };
         if let Some(span) = text.strip_prefix("@every ") {
+            if zoned.is_some() && dialect != Dialect::Stored {
+                return wrong(format!(
+                    "timezone is not supported for @every schedules: {whole}; leave out the time zone"
+                ));
+            }
             let nanos = go_nanos(span).map_err(|error| CronError(format!("@every: {error}")))?;
             return match u64::try_from(nanos) {
-                Ok(nanos) if nanos > 0 || dialect == Dialect::Job => {
+                Ok(nanos) if nanos > 0 || dialect != Dialect::Binding => {
                     Ok(Self::Every(Duration::from_nanos(nanos)))
                 }
                 _ => wrong("@every needs a duration above zero"),
@@ -125,7 +133,7 @@ impl Times {
         let mut fields: Vec<&str> = text.split_whitespace().collect();
         let (seconds, expected) = match dialect {
             Dialect::Binding => ("[second]", "5 or 6"),
-            Dialect::Job => ("second", "6"),
+            Dialect::Job | Dialect::Stored => ("second", "6"),
         };
         if fields.len() == 5 && dialect == Dialect::Binding {
             fields.insert(0, "0");
@@ -294,6 +302,18 @@ mod tests {
         assert!(Cron::parse("@every 0s", Dialect::Binding).is_err());
         for text in ["@every -1s", "@every soon", "@every"] {
             assert!(every(text).is_err(), "{text}");
+        }
+        for zone in ["TZ=Europe/Berlin", "CRON_TZ=UTC"] {
+            let text = format!("{zone} @every 1h");
+            let error = every(&text).unwrap_err().to_string();
+            let expected = format!("timezone is not supported for @every schedules: {text}");
+            assert!(error.contains(&expected), "{error}");
+            let stored = Cron::parse(&text, Dialect::Stored);
+            assert_eq!(
+                stored,
+                Ok(Cron::Every(Duration::from_secs(3600))),
+                "stored before v1.18"
+            );
         }
     }
 

@@ -5,7 +5,9 @@
 //! crash, a new engine is filled from the store. Delivery is at least once: a tick is done when the
 //! [`Action::Save`] that follows its answer is stored.
 
+mod gates;
 mod hosts;
+mod line;
 mod ready;
 
 use std::collections::{BTreeSet, HashMap};
@@ -17,9 +19,12 @@ use jiff::Timestamp;
 
 use crate::interner::Interner;
 use crate::job::{Job, Next, Outcome, Progress};
+use crate::shard::Shard;
 use crate::wheel::{Handle, Wheel};
-use hosts::Hosts;
+use gates::Gates;
+pub use gates::{Gate, GateCounts, Key, Limit};
 pub use hosts::{Host, HostId};
+use hosts::{Hosts, Unfinished};
 use ready::{Ready, Sequence};
 
 /// The recipient of a job's ticks. Hosts declare which targets they serve.
@@ -109,10 +114,28 @@ pub enum Action {
 #[error("trigger {0} is not in flight on this stream")]
 pub struct UnknownTrigger(pub TriggerId);
 
+/// A stored job, new or changed.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// Name of the job.
+    pub name: Name,
+    /// The recipient of its ticks.
+    pub target: Target,
+    /// The key by which limits count its triggers.
+    pub key: Option<Key>,
+    /// Its version in the store.
+    pub version: Version,
+    /// Its due times.
+    pub job: Job,
+    /// Its stored progress.
+    pub progress: Progress,
+}
+
 /// A job held by the engine.
 #[derive(Debug)]
 struct Entry {
     target: Arc<Target>,
+    key: Option<Key>,
     job: Job,
     progress: Progress,
     version: Version,
@@ -163,6 +186,7 @@ pub struct Engine {
     wheel: Wheel<Name>,
     ready: Ready,
     hosts: Hosts,
+    gates: Gates,
     staged: HashMap<Arc<Target>, BTreeSet<Name>>,
     limits: Limits,
     /// Actions to store that the driver has not confirmed yet.
@@ -192,6 +216,7 @@ impl Engine {
             wheel: Wheel::new(passed(now)),
             ready: Ready::default(),
             hosts: Hosts::default(),
+            gates: Gates::default(),
             staged: HashMap::new(),
             limits: Limits {
                 in_flight: limits.in_flight.max(1),
@@ -245,17 +270,17 @@ impl Engine {
         Timestamp::from_millisecond(millis).ok()
     }
 
-    /// Adds a stored job, new or changed. It replaces an earlier job of the same name, whose trigger's
-    /// answer will be ignored. A known version changes nothing.
-    pub fn put(
-        &mut self,
-        now: Timestamp,
-        name: Name,
-        target: Target,
-        version: Version,
-        job: Job,
-        progress: Progress,
-    ) {
+    /// Adds a job. It replaces an earlier job of the same name, whose trigger's answer will be ignored. A
+    /// known version changes nothing.
+    pub fn put(&mut self, now: Timestamp, stored: Stored) {
+        let Stored {
+            name,
+            target,
+            key,
+            version,
+            job,
+            progress,
+        } = stored;
         if self.jobs.get(&name).is_some_and(|entry| entry.version == version) {
             return;
         }
@@ -271,6 +296,7 @@ impl Engine {
         let handle = self.wheel.insert(millis(tick), Arc::clone(&name));
         let entry = Entry {
             target,
+            key,
             job,
             progress,
             version,
@@ -300,7 +326,7 @@ impl Engine {
             State::Waiting { handle, .. } => {
                 self.wheel.remove(handle);
             }
-            State::Due { place, .. } => self.ready.remove(&entry.target, place),
+            State::Due { place, .. } => self.ready.remove(&entry.target, entry.key.as_ref(), place),
             State::Sent { .. } => self.hosts.forget(name),
             State::Staged { .. } => {
                 if let Some(names) = self.staged.get_mut(&entry.target) {
@@ -344,7 +370,7 @@ impl Engine {
             if let Some(entry) = jobs.get_mut(&name) {
                 entry.state = State::Due {
                     tick: entry.state.tick(),
-                    place: ready.push(&entry.target, name),
+                    place: ready.push(&entry.target, entry.key.as_ref(), name),
                 };
             }
         });
@@ -352,22 +378,49 @@ impl Engine {
     }
 
     /// Connects a host.
-    pub fn connect(&mut self, host: Host) -> HostId {
-        for target in host.targets() {
-            for name in self.staged.remove(target).into_iter().flatten() {
-                self.due(name);
-            }
-        }
+    pub fn connect(&mut self, mut host: Host) -> HostId {
+        let limits = std::mem::take(&mut host.limits);
+        let staged = host
+            .targets()
+            .iter()
+            .filter_map(|target| self.staged.remove(target));
+        let staged: Vec<_> = staged.flatten().collect();
         let id = self.hosts.add(host);
+        let limits = self.gates.announce(id, limits);
+        self.limit(limits);
+        for name in staged {
+            self.due(name);
+        }
         self.dispatch();
         id
+    }
+
+    /// Sets this member's place in its group, which decides its shares of the limits.
+    pub fn share(&mut self, shard: Shard) {
+        let limits = self.gates.share(shard);
+        self.limit(limits);
+        self.dispatch();
+    }
+
+    fn limit(&mut self, limits: Vec<(Gate, usize)>) {
+        for (gate, most) in limits {
+            self.ready.limit(&gate, Some(most));
+        }
+    }
+
+    /// The limits whose counts changed since the last call; without counts, the limit was removed.
+    pub fn take_gates(&mut self) -> Vec<(Gate, Option<GateCounts>)> {
+        self.ready.take_gates()
     }
 
     /// Disconnects a host. Its unanswered triggers are redelivered to another host without counting a
     /// failed attempt.
     pub fn disconnect(&mut self, host: HostId) {
-        for (target, name) in self.hosts.remove(host) {
-            self.ready.ended(&target);
+        for gate in self.gates.withdraw(host) {
+            self.ready.limit(&gate, None);
+        }
+        for Unfinished { target, key, name } in self.hosts.remove(host) {
+            self.ready.ended(&target, key.as_ref());
             if let Some(name) = name {
                 self.due(name);
             }
@@ -405,8 +458,8 @@ impl Engine {
 
     /// Ends a trigger. Returns its job, unless that was changed or deleted.
     fn finish(&mut self, host: HostId, trigger: TriggerId) -> Result<Option<Name>, UnknownTrigger> {
-        let (target, name) = self.hosts.finish(host, trigger)?;
-        self.ready.ended(&target);
+        let Unfinished { target, key, name } = self.hosts.finish(host, trigger)?;
+        self.ready.ended(&target, key.as_ref());
         Ok(name)
     }
 
@@ -453,12 +506,12 @@ impl Engine {
         if let Some(entry) = self.jobs.get_mut(&name) {
             entry.state = State::Due {
                 tick: entry.state.tick(),
-                place: self.ready.push(&entry.target, name),
+                place: self.ready.push(&entry.target, entry.key.as_ref(), name),
             };
         }
     }
 
-    /// Dispatches due ticks while there is room, round robin by namespace and target.
+    /// Dispatches due ticks while there is room and limits permit, round robin by namespace and target.
     fn dispatch(&mut self) {
         while !self.is_paused && self.unstored < self.limits.unstored {
             let free = self.limits.in_flight.saturating_sub(self.hosts.in_flight());
@@ -469,10 +522,10 @@ impl Engine {
                 continue;
             };
             let tick = entry.state.tick();
-            match self.hosts.send(&entry.target, &name) {
+            match self.hosts.send(&entry.target, entry.key.as_ref(), &name) {
                 Some((host, trigger)) => {
                     entry.state = State::Sent { tick };
-                    self.ready.sent(&entry.target);
+                    self.ready.sent(&entry.target, entry.key.as_ref());
                     self.actions.push(Action::Deliver {
                         host,
                         trigger,

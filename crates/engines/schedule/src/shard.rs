@@ -23,6 +23,13 @@ impl Shard {
         found.then_some(Self { index, total })
     }
 
+    /// The member's part of a limit of the whole group: at least 1, so that no member's jobs wait forever.
+    pub fn part_of(&self, limit: usize) -> usize {
+        let (index, total) = (self.index as usize, self.total as usize);
+        let more = usize::from(index < limit % total);
+        (limit / total + more).max(1)
+    }
+
     /// Whether the shard owns the jobs of a partition, a random number assigned to each job on creation.
     pub fn owns(&self, partition: u64) -> bool {
         partition % self.total == self.index
@@ -41,6 +48,9 @@ mod tests {
             let owners = shards.iter().filter(|shard| shard.owns(partition)).count();
             assert_eq!(owners, 1, "{partition}");
         }
+        let parts = |limit| shards.map(|shard| shard.part_of(limit));
+        assert_eq!(parts(8), [2, 3, 3], "c, a, b");
+        assert_eq!(parts(2), [1, 1, 1]);
         assert_eq!(Shard::of("d", members), None);
         assert_eq!(Shard::of("a", ["a"]), Some(Shard::ALL));
     }

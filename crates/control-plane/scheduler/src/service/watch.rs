@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use outrigger_accept::budget::{HeldPayload, Payloads};
 use outrigger_controlplane::grpc::Caller;
-use outrigger_schedule::engine::Host as Target;
+use outrigger_schedule::engine::{Gate, Host as Target, Limit, Target as Recipient, TriggerId};
 use outrigger_schedule::job::Outcome;
 use outrigger_wire::scheduler::v1::{
-    Host, JobTargetType, WatchHostsResponse, WatchJobsRequest, WatchJobsRequestInitial,
-    WatchJobsRequestResultStatus, WatchJobsResponse, watch_jobs_request::WatchJobRequestType as Message,
+    ConcurrencyLimit, Host, JobTargetType, WatchHostsResponse, WatchJobsRequest, WatchJobsRequestInitial,
+    WatchJobsRequestResultStatus, WatchJobsResponse, concurrency_limit,
+    watch_jobs_request::WatchJobRequestType as Message,
 };
 use prost_types::Any;
 use tokio::sync::{mpsc, watch};
@@ -21,8 +22,9 @@ use tokio_util::task::TaskTracker;
 use tonic::{Status, Streaming};
 
 use super::{Service, check, check_type};
+use crate::metrics::{Metrics, SidecarError};
 use crate::names;
-use crate::storage::{Hosts, JobRef, Storage, StorageError};
+use crate::storage::{Hosts, JobRef, Storage, StorageError, changed};
 use crate::stored;
 use crate::triggers::{Connection, Delivery};
 
@@ -33,7 +35,7 @@ const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 const WINDOW: usize = 32;
 /// Payload bytes to read from the store at once; the next read takes as many triggers as fit.
 const READ_BYTES: usize = 256 << 10;
-/// Maximum number of actor types of a sidecar.
+/// Maximum number of actor types of a sidecar, and of its limits on triggers in flight.
 const MAX_TYPES: usize = 4096;
 
 /// Connects a sidecar and serves it until either side ends the stream.
@@ -49,10 +51,11 @@ pub(super) async fn jobs(
             "initial request is required on stream connection",
         ));
     };
-    check(caller, &initial.namespace, &initial.app_id)?;
-    let target = target(&initial)?;
-    for actor_type in &initial.actor_types {
-        check_type(caller, actor_type)?;
+    service.counted(check(caller, &initial.namespace, &initial.app_id))?;
+    let limits = limits(&initial)?;
+    let target = target(&initial)?.limited(limits);
+    for actor_type in types(&initial) {
+        service.counted(check_type(caller, actor_type))?;
     }
     let Some((connection, due)) = service.triggers.connect(target).await else {
         return Err(Status::unavailable("the scheduler is shutting down"));
@@ -62,15 +65,9 @@ pub(super) async fn jobs(
         "sidecar of {}/{} connected for triggers", initial.namespace, initial.app_id
     );
     let (answers, stream) = mpsc::channel(WINDOW);
-    service.streams.spawn(serve(
-        Arc::clone(&service.storage),
-        connection,
-        messages,
-        due,
-        answers,
-        service.over.clone(),
-        Arc::clone(&service.payloads),
-    ));
+    service
+        .streams
+        .spawn(serve(connection, messages, due, answers, service.clone()));
     // A message taken from the queue is sent, so its payload no longer counts.
     Ok(ReceiverStream::new(stream).map(|(trigger, _)| trigger))
 }
@@ -103,20 +100,75 @@ fn target(initial: &WatchJobsRequestInitial) -> Result<Target, Status> {
     ))
 }
 
+/// The actor types that a sidecar names.
+fn types(initial: &WatchJobsRequestInitial) -> impl Iterator<Item = &str> {
+    let limited = initial.concurrency_limits.iter().filter_map(limited_type);
+    initial.actor_types.iter().map(String::as_str).chain(limited)
+}
+
+fn limited_type(limit: &ConcurrencyLimit) -> Option<&str> {
+    let concurrency_limit::Target::Actor(actor) = limit.target.as_ref()?;
+    Some(&actor.r#type)
+}
+
+/// The limits on triggers in flight that a sidecar announces. Those without a type or a maximum do not count.
+fn limits(initial: &WatchJobsRequestInitial) -> Result<Vec<Limit>, Status> {
+    let announced = &initial.concurrency_limits;
+    if announced.len() > MAX_TYPES {
+        return Err(Status::invalid_argument(format!(
+            "more than {MAX_TYPES} concurrency_limits"
+        )));
+    }
+    let is_long = |name: &&str| name.len() > names::MAX_NAME;
+    if let Some(name) = announced
+        .iter()
+        .filter_map(|limit| limit.name.as_deref())
+        .find(is_long)
+    {
+        return Err(Status::invalid_argument(format!(
+            "the name of a limit has {} bytes; the maximum is {}",
+            name.len(),
+            names::MAX_NAME
+        )));
+    }
+    let namespace: Arc<str> = initial.namespace.as_str().into();
+    let limits = announced.iter().filter_map(|limit| {
+        let target = Recipient::ActorType {
+            namespace: Arc::clone(&namespace),
+            name: limited_type(limit)?.into(),
+        };
+        Some(Limit {
+            gate: Gate {
+                target: Arc::new(target),
+                key: limit.name.clone().map(Arc::new),
+            },
+            most: usize::try_from(limit.max_concurrent)
+                .ok()
+                .filter(|most| *most > 0)?,
+        })
+    });
+    Ok(limits.collect())
+}
+
 async fn serve(
-    storage: Arc<dyn Storage>,
     connection: Connection,
     messages: Streaming<WatchJobsRequest>,
     due: mpsc::UnboundedReceiver<Delivery>,
     answers: mpsc::Sender<Waiting>,
-    over: CancellationToken,
-    payloads: Arc<Payloads>,
+    service: Service,
 ) {
+    let Service {
+        storage,
+        metrics,
+        over,
+        payloads,
+        ..
+    } = service;
     let ended = tokio::select! {
         () = over.cancelled() => None,
         () = answers.closed() => None,
-        ended = listen(&connection, messages) => ended,
-        ended = send(&*storage, &connection, due, &answers, &payloads) => ended,
+        ended = listen(&connection, messages, &metrics) => ended,
+        ended = send(&*storage, &connection, due, &answers, &payloads, &metrics) => ended,
     };
     // Unanswered triggers go to another sidecar.
     drop(connection);
@@ -128,28 +180,35 @@ async fn serve(
 }
 
 /// Receives answers until the sidecar ends the stream or violates the protocol.
-async fn listen(connection: &Connection, mut messages: Streaming<WatchJobsRequest>) -> Option<Status> {
+async fn listen(
+    connection: &Connection,
+    mut messages: Streaming<WatchJobsRequest>,
+    metrics: &Metrics,
+) -> Option<Status> {
     loop {
         let message = match messages.message().await {
             Ok(Some(message)) => message,
             Ok(None) | Err(_) => return None,
         };
-        let Some(Message::Result(result)) = message.watch_job_request_type else {
-            return Some(Status::unknown(
-                "received a message without a result: answer triggers on this stream",
-            ));
-        };
-        let outcome = match WatchJobsRequestResultStatus::try_from(result.status) {
-            Ok(WatchJobsRequestResultStatus::Success) => Outcome::Success,
-            Ok(WatchJobsRequestResultStatus::Failed) => Outcome::Failed,
-            Err(_) => {
-                return Some(Status::unknown(format!(
-                    "unknown result status {}",
-                    result.status
-                )));
+        match outcome(message) {
+            Ok((trigger, outcome)) => connection.answer(trigger, outcome),
+            Err(text) => {
+                metrics.sidecar_error(SidecarError::Received);
+                return Some(Status::unknown(text));
             }
-        };
-        connection.answer(result.id, outcome);
+        }
+    }
+}
+
+/// The answer to a trigger.
+fn outcome(message: WatchJobsRequest) -> Result<(TriggerId, Outcome), String> {
+    let Some(Message::Result(result)) = message.watch_job_request_type else {
+        return Err("received a message without a result: answer triggers on this stream".to_owned());
+    };
+    match WatchJobsRequestResultStatus::try_from(result.status) {
+        Ok(WatchJobsRequestResultStatus::Success) => Ok((result.id, Outcome::Success)),
+        Ok(WatchJobsRequestResultStatus::Failed) => Ok((result.id, Outcome::Failed)),
+        Err(_) => Err(format!("unknown result status {}", result.status)),
     }
 }
 
@@ -163,6 +222,7 @@ async fn send(
     mut due: mpsc::UnboundedReceiver<Delivery>,
     answers: &mpsc::Sender<Waiting>,
     payloads: &Arc<Payloads>,
+    metrics: &Metrics,
 ) -> Option<Status> {
     let mut batch = Vec::with_capacity(WINDOW);
     let mut at_once = 1;
@@ -211,6 +271,7 @@ async fn send(
                 metadata: Some(metadata),
             };
             if answers.send((Ok(trigger), held)).await.is_err() {
+                metrics.sidecar_error(SidecarError::Sent);
                 return None;
             }
         }
@@ -267,13 +328,6 @@ pub(super) fn hosts(
         }
     });
     ReceiverStream::new(stream)
-}
-
-/// Waits for a change of the schedulers; a single scheduler never changes.
-async fn changed(hosts: &mut watch::Receiver<Hosts>) {
-    if hosts.changed().await.is_err() {
-        std::future::pending().await
-    }
 }
 
 fn response(addresses: &[String]) -> WatchHostsResponse {

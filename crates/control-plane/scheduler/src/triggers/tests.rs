@@ -3,6 +3,7 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use outrigger_controlplane::health::Health;
+use outrigger_schedule::engine::{Gate, Limit, Target};
 use outrigger_wire::scheduler::v1::{
     Job as Asked, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
 };
@@ -82,6 +83,18 @@ fn put(number: u64) -> Change {
     }
 }
 
+/// A group of one.
+fn alone() -> Group {
+    group(&watch::channel(Hosts::from([])).0)
+}
+
+fn group(hosts: &watch::Sender<Hosts>) -> Group {
+    Group {
+        own: "a".to_owned(),
+        hosts: hosts.subscribe(),
+    }
+}
+
 /// A running driver with its inputs and outputs.
 struct Running {
     storage: Arc<Hanging>,
@@ -94,9 +107,13 @@ struct Running {
 
 impl Running {
     fn start(limits: Limits) -> Self {
+        Self::start_in(alone(), limits)
+    }
+
+    fn start_in(group: Group, limits: Limits) -> Self {
         let storage = Arc::new(Hanging::default());
         let (changes, received) = mpsc::channel(CHANGES);
-        let (triggers, driver) = Triggers::new(storage.clone(), received, Arc::default(), limits);
+        let (triggers, driver) = Triggers::new(storage.clone(), received, group, Arc::default(), limits);
         let (drain, over) = (CancellationToken::new(), CancellationToken::new());
         let running = driver.run(Health::default().part("jobs"), drain.clone(), over.clone());
         Self {
@@ -218,6 +235,51 @@ async fn accepts_answers_during_shutdown() {
     assert_eq!(storage.advances().len(), 1);
 }
 
+/// Invariant: schedulers divide a limit among them, again after each change of their group.
+#[tokio::test]
+async fn shares_limits_with_group() {
+    let hosts = |addresses: &[&str]| -> Hosts { addresses.iter().map(|&host| host.to_owned()).collect() };
+    let known = watch::Sender::new(hosts(&["b", "a", "c"]));
+    let limits = Limits {
+        in_flight: 100,
+        unstored: 100,
+    };
+    let running = Running::start_in(group(&known), limits);
+    let target = Target::App {
+        namespace: "ns".into(),
+        id: "app".into(),
+    };
+    let limit = Limit {
+        gate: Gate {
+            target: Arc::new(target),
+            key: None,
+        },
+        most: 4,
+    };
+    let host = Host::new("ns", "app", true, &[]).limited(vec![limit]);
+    let (_host, mut due) = running.triggers.connect(host).await.unwrap();
+    for number in 1..=9 {
+        running.changes.send(put(number)).await.unwrap();
+    }
+    for (more, next) in [
+        (2, &["a", "b"][..]),
+        (0, &["a"]),
+        (2, &["b", "a", "c"]),
+        (0, &["a"]),
+    ] {
+        for _ in 0..more {
+            due.recv().await.unwrap();
+        }
+        for _ in 0..2 {
+            running.connect("other").await;
+        }
+        assert_eq!(due.try_recv().unwrap_err(), TryRecvError::Empty);
+        known.send_replace(hosts(next));
+    }
+    running.drain.cancel();
+    running.ended().await;
+}
+
 /// A driver that does not run, and a stream to connect.
 fn connecting() -> (Driver, Command, oneshot::Receiver<Connection>) {
     let limits = Limits {
@@ -225,7 +287,8 @@ fn connecting() -> (Driver, Command, oneshot::Receiver<Connection>) {
         unstored: 1,
     };
     let (_, received) = mpsc::channel(CHANGES);
-    let (_, driver) = Triggers::new(Arc::new(Hanging::default()), received, Arc::default(), limits);
+    let storage = Arc::new(Hanging::default());
+    let (_, driver) = Triggers::new(storage, received, alone(), Arc::default(), limits);
     let (connected, connection) = oneshot::channel();
     let connect = Command::Connect {
         host: Host::new("ns", "app", true, &[]),

@@ -9,6 +9,7 @@ mod bad_input;
 mod crash;
 mod disk;
 mod herd;
+mod limits;
 mod points;
 mod process;
 mod running;

@@ -7,9 +7,10 @@ use outrigger_scheduler::config::FLAGS;
 use outrigger_scheduler::{Addresses, Config, Scheduler};
 use outrigger_wire::scheduler::v1::scheduler_client::SchedulerClient;
 use outrigger_wire::scheduler::v1::{
-    Job, JobMetadata, JobTargetMetadata, ScheduleJobRequest, TargetActorReminder, TargetJob,
-    WatchJobsRequest, WatchJobsRequestInitial, WatchJobsRequestResult, WatchJobsRequestResultStatus,
-    WatchJobsResponse, job_target_metadata::Type, watch_jobs_request::WatchJobRequestType as Message,
+    ConcurrencyLimit, Job, JobMetadata, JobTargetMetadata, ScheduleJobRequest, TargetActorReminder,
+    TargetJob, WatchJobsRequest, WatchJobsRequestInitial, WatchJobsRequestResult,
+    WatchJobsRequestResultStatus, WatchJobsResponse, job_target_metadata::Type,
+    watch_jobs_request::WatchJobRequestType as Message,
 };
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -173,12 +174,22 @@ impl Sidecar {
         app_id: &str,
         types: &[&str],
     ) -> Option<Self> {
+        Self::with_limits(client, app_id, types, Vec::new()).await
+    }
+
+    /// Connects with limits on triggers in flight.
+    pub(crate) async fn with_limits(
+        client: &mut SchedulerClient<Channel>,
+        app_id: &str,
+        types: &[&str],
+        limits: Vec<ConcurrencyLimit>,
+    ) -> Option<Self> {
         let initial = WatchJobsRequestInitial {
             app_id: app_id.to_owned(),
             namespace: "ns".to_owned(),
             actor_types: types.iter().map(|&name| name.to_owned()).collect(),
             accept_job_types: Vec::new(),
-            concurrency_limits: Vec::new(),
+            concurrency_limits: limits,
         };
         let (answers, messages) = mpsc::unbounded_channel();
         answers.send(message(Message::Initial(initial))).unwrap();

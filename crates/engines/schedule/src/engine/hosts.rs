@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Name, Target, TriggerId, UnknownTrigger};
+use super::{Key, Limit, Name, Target, TriggerId, UnknownTrigger};
 
 /// ID of a connected host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -11,6 +11,7 @@ pub struct HostId(u64);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     targets: Vec<Target>,
+    pub(super) limits: Vec<Limit>,
 }
 
 impl Host {
@@ -32,7 +33,17 @@ impl Host {
         }
         targets.sort_unstable();
         targets.dedup();
-        Self { targets }
+        Self {
+            targets,
+            limits: Vec::new(),
+        }
+    }
+
+    /// The same host, with limits on triggers in flight; each is at least 1.
+    #[must_use]
+    pub fn limited(mut self, limits: Vec<Limit>) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// Its namespace; `None` if it serves nothing.
@@ -46,8 +57,14 @@ impl Host {
     }
 }
 
-/// The target of a trigger and its job; `None` if the job was changed or deleted.
-pub(super) type Unfinished = (Arc<Target>, Option<Name>);
+/// A trigger in flight.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    pub(super) target: Arc<Target>,
+    pub(super) key: Option<Key>,
+    /// The job; `None` if it was changed or deleted.
+    pub(super) name: Option<Name>,
+}
 
 #[derive(Debug)]
 struct Connected {
@@ -135,19 +152,31 @@ impl Hosts {
         self.in_flight -= gone.under_way.len();
         let mut unanswered: Vec<_> = gone.under_way.into_iter().collect();
         unanswered.sort_unstable_by_key(|(trigger, _)| *trigger);
-        for name in unanswered.iter().filter_map(|(_, (_, name))| name.as_ref()) {
+        for name in unanswered
+            .iter()
+            .filter_map(|(_, under_way)| under_way.name.as_ref())
+        {
             self.sent.remove(name);
         }
         unanswered.into_iter().map(|(_, under_way)| under_way).collect()
     }
 
     /// Selects the next host in turn and records the trigger; `None` if no host serves the target.
-    pub(super) fn send(&mut self, target: &Arc<Target>, name: &Name) -> Option<(HostId, TriggerId)> {
+    pub(super) fn send(
+        &mut self,
+        target: &Arc<Target>,
+        key: Option<&Key>,
+        name: &Name,
+    ) -> Option<(HostId, TriggerId)> {
         let host = self.by_target.get_mut(&**target)?.next()?;
         let connected = self.connected.get_mut(&host)?;
         let trigger = connected.next;
         connected.next += 1;
-        let under_way = (Arc::clone(target), Some(Arc::clone(name)));
+        let under_way = Unfinished {
+            target: Arc::clone(target),
+            key: key.cloned(),
+            name: Some(Arc::clone(name)),
+        };
         connected.under_way.insert(trigger, under_way);
         self.sent.insert(Arc::clone(name), (host, trigger));
         self.in_flight += 1;
@@ -160,7 +189,7 @@ impl Hosts {
         let connected = self.connected.get_mut(&host).ok_or(unknown)?;
         let under_way = connected.under_way.remove(&trigger).ok_or(unknown)?;
         self.in_flight -= 1;
-        if let (_, Some(name)) = &under_way {
+        if let Some(name) = &under_way.name {
             self.sent.remove(name);
         }
         Ok(under_way)
@@ -172,9 +201,9 @@ impl Hosts {
             return;
         };
         if let Some(connected) = self.connected.get_mut(&host)
-            && let Some((_, job)) = connected.under_way.get_mut(&trigger)
+            && let Some(under_way) = connected.under_way.get_mut(&trigger)
         {
-            *job = None;
+            under_way.name = None;
         }
     }
 
@@ -185,7 +214,7 @@ impl Hosts {
             connected
                 .under_way
                 .values_mut()
-                .for_each(|(_, name)| *name = None);
+                .for_each(|under_way| under_way.name = None);
         }
     }
 

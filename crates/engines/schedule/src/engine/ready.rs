@@ -1,9 +1,10 @@
 //! Fair queueing of due jobs, and quotas on triggers in flight.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Name, Target};
+use super::line::Line;
+use super::{Gate, GateCounts, Key, Name, Target};
 
 /// A sequence number that orders queue entries and identifies one of them.
 pub(super) type Sequence = u64;
@@ -11,15 +12,17 @@ pub(super) type Sequence = u64;
 /// Due jobs in one queue per namespace, with one sub-queue per app or actor type. Queues are served round
 /// robin, so a burst in one does not block the others. Unanswered triggers do not block them either: a
 /// queue may take a place only while it holds fewer than are free for it, so half of the places stay
-/// available to the others.
+/// available to the others. A queue may have limits of its own ([`Line`]).
 ///
-/// Queues without waiting or in-flight entries take no memory.
+/// Queues without limits, waiting or in-flight entries take no memory.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     namespaces: HashMap<Arc<str>, Namespace>,
     /// Namespaces with waiting jobs.
     turns: BTreeMap<Sequence, Arc<str>>,
     next: Sequence,
+    /// Limits whose counts changed since [`Ready::take_gates`].
+    changed: HashSet<Gate>,
 }
 
 #[derive(Debug, Default)]
@@ -28,15 +31,6 @@ struct Namespace {
     /// Targets with waiting jobs.
     turns: BTreeMap<Sequence, Arc<Target>>,
     /// Its position among the waiting namespaces.
-    turn: Option<Sequence>,
-    /// Triggers in flight.
-    held: usize,
-}
-
-#[derive(Debug, Default)]
-struct Line {
-    due: BTreeMap<Sequence, Name>,
-    /// Its position among the waiting targets.
     turn: Option<Sequence>,
     /// Triggers in flight.
     held: usize,
@@ -53,23 +47,20 @@ impl Namespace {
         }
     }
 
-    /// The first waiting target below its quota.
+    /// The first waiting target below its quota and its limits.
     fn first(&self, quota: usize) -> Option<&Arc<Target>> {
         if quota == 0 {
             return None;
         }
-        // Skips targets at their quota: at most as many as there are places.
-        self.turns
-            .values()
-            .find(|target| self.lines.get(*target).is_some_and(|line| line.held < quota))
+        // Skips targets at their quota or limits: at most as many as there are places.
+        self.turns.values().find(|target| {
+            let line = self.lines.get(*target);
+            line.is_some_and(|line| line.held() < quota && line.open().is_some())
+        })
     }
 
     fn forget_idle(&mut self, target: &Target) {
-        if self
-            .lines
-            .get(target)
-            .is_some_and(|line| line.due.is_empty() && line.held == 0)
-        {
+        if self.lines.get(target).is_some_and(Line::is_idle) {
             self.lines.remove(target);
         }
     }
@@ -81,11 +72,12 @@ impl Ready {
         self.next
     }
 
-    pub(super) fn push(&mut self, target: &Arc<Target>, name: Name) -> Sequence {
+    pub(super) fn push(&mut self, target: &Arc<Target>, key: Option<&Key>, name: Name) -> Sequence {
         let place = self.place();
         let namespace = self.namespaces.entry(Arc::clone(target.namespace())).or_default();
         let line = namespace.lines.entry(Arc::clone(target)).or_default();
-        line.due.insert(place, name);
+        line.push(place, key, name);
+        line.note(target, key, &mut self.changed);
         if line.turn.is_none() {
             line.turn = Some(place);
             namespace.turns.insert(place, Arc::clone(target));
@@ -115,12 +107,13 @@ impl Ready {
         let again = self.place();
         let namespace = self.namespaces.get_mut(&name)?;
         let line = namespace.lines.get_mut(&target)?;
-        let (_, job) = line.due.pop_first()?;
+        let (job, key) = line.pop()?;
+        line.note(&target, key.as_ref(), &mut self.changed);
         // Moves to the end of the round if more jobs wait.
         if let Some(turn) = line.turn.take() {
             namespace.turns.remove(&turn);
         }
-        if !line.due.is_empty() {
+        if line.waits() {
             line.turn = Some(again);
             namespace.turns.insert(again, Arc::clone(&target));
         }
@@ -137,15 +130,16 @@ impl Ready {
     }
 
     /// Removes the entry with this sequence number.
-    pub(super) fn remove(&mut self, target: &Target, place: Sequence) {
+    pub(super) fn remove(&mut self, target: &Arc<Target>, key: Option<&Key>, place: Sequence) {
         let Some(namespace) = self.namespaces.get_mut(target.namespace()) else {
             return;
         };
         let Some(line) = namespace.lines.get_mut(target) else {
             return;
         };
-        line.due.remove(&place);
-        if line.due.is_empty()
+        line.remove(place, key);
+        line.note(target, key, &mut self.changed);
+        if !line.waits()
             && let Some(turn) = line.turn.take()
         {
             namespace.turns.remove(&turn);
@@ -159,21 +153,24 @@ impl Ready {
         self.forget_idle(target.namespace());
     }
 
-    /// Counts a trigger in flight for this target.
-    pub(super) fn sent(&mut self, target: &Arc<Target>) {
+    /// Counts a trigger in flight for this target and key.
+    pub(super) fn sent(&mut self, target: &Arc<Target>, key: Option<&Key>) {
         let namespace = self.namespaces.entry(Arc::clone(target.namespace())).or_default();
         namespace.held += 1;
-        namespace.lines.entry(Arc::clone(target)).or_default().held += 1;
+        let line = namespace.lines.entry(Arc::clone(target)).or_default();
+        line.sent(key);
+        line.note(target, key, &mut self.changed);
     }
 
-    /// A trigger of this target has ended.
-    pub(super) fn ended(&mut self, target: &Target) {
+    /// A trigger of this target and key has ended.
+    pub(super) fn ended(&mut self, target: &Arc<Target>, key: Option<&Key>) {
         let Some(namespace) = self.namespaces.get_mut(target.namespace()) else {
             return;
         };
         if let Some(line) = namespace.lines.get_mut(target) {
             namespace.held = namespace.held.saturating_sub(1);
-            line.held = line.held.saturating_sub(1);
+            line.ended(key);
+            line.note(target, key, &mut self.changed);
         }
         namespace.forget_idle(target);
         self.forget_idle(target.namespace());
@@ -185,13 +182,35 @@ impl Ready {
         self.namespaces.retain(|_, namespace| {
             namespace.turns.clear();
             namespace.turn = None;
-            namespace.lines.retain(|_, line| {
-                line.due.clear();
-                line.turn = None;
-                line.held > 0
+            namespace.lines.retain(|target, line| {
+                line.forget_due(target, &mut self.changed);
+                !line.is_idle()
             });
-            namespace.held > 0
+            !namespace.lines.is_empty()
         });
+    }
+
+    /// Sets or removes a limit on the triggers in flight of a target, or of one key of it.
+    pub(super) fn limit(&mut self, gate: &Gate, most: Option<usize>) {
+        let Gate { target, key } = gate;
+        let namespace = self.namespaces.entry(Arc::clone(target.namespace())).or_default();
+        let line = namespace.lines.entry(Arc::clone(target)).or_default();
+        line.limit(key.as_ref(), most);
+        self.changed.insert(gate.clone());
+        namespace.forget_idle(target);
+        self.forget_idle(target.namespace());
+    }
+
+    /// The limits whose counts changed since the last call; without counts, the limit was removed.
+    pub(super) fn take_gates(&mut self) -> Vec<(Gate, Option<GateCounts>)> {
+        let changed: Vec<_> = self.changed.drain().collect();
+        let counts = changed.into_iter().map(|gate| {
+            let namespace = self.namespaces.get(gate.target.namespace());
+            let line = namespace.and_then(|namespace| namespace.lines.get(&gate.target));
+            let counts = line.and_then(|line| line.counts(gate.key.as_ref()));
+            (gate, counts)
+        });
+        counts.collect()
     }
 
     fn forget_idle(&mut self, name: &Arc<str>) {
@@ -223,7 +242,7 @@ mod tests {
             && let Some(name) = ready.pop(places - *held, alone)
         {
             let (namespace, id) = name.split_once('/').unwrap();
-            ready.sent(&target(namespace, id));
+            ready.sent(&target(namespace, id), None);
             *held += 1;
             sent.push(name.to_string());
         }
@@ -232,7 +251,7 @@ mod tests {
 
     fn herd(ready: &mut Ready, namespace: &str, id: &str, jobs: usize) {
         for _ in 0..jobs {
-            ready.push(&target(namespace, id), format!("{namespace}/{id}").into());
+            ready.push(&target(namespace, id), None, format!("{namespace}/{id}").into());
         }
     }
 
@@ -274,10 +293,10 @@ mod tests {
         herd(&mut ready, "other", "c", 2);
         // One place is free, and every target of the first namespace holds one.
         assert_eq!(send(&mut ready, 3, &mut held, false), ["other/c"]);
-        ready.ended(&target("ns", "a"));
+        ready.ended(&target("ns", "a"), None);
         held -= 1;
         assert_eq!(send(&mut ready, 3, &mut held, false), [""; 0]);
-        ready.ended(&target("ns", "b"));
+        ready.ended(&target("ns", "b"), None);
         held -= 1;
         assert_eq!(send(&mut ready, 3, &mut held, false), ["ns/a"]);
     }
@@ -287,15 +306,15 @@ mod tests {
         let mut ready = Ready::default();
         for id in 0..100 {
             let target = target("ns", &id.to_string());
-            let place = ready.push(&target, "taken out".into());
-            ready.push(&target, "sent".into());
-            ready.remove(&target, place);
+            let place = ready.push(&target, None, "taken out".into());
+            ready.push(&target, None, "sent".into());
+            ready.remove(&target, None, place);
             assert_eq!(ready.pop(100, true).as_deref(), Some("sent"));
-            ready.sent(&target);
-            ready.push(&target, "forgotten".into());
+            ready.sent(&target, None);
+            ready.push(&target, None, "forgotten".into());
             ready.forget_due();
             assert!(ready.is_empty() && ready.namespaces.len() == 1);
-            ready.ended(&target);
+            ready.ended(&target, None);
             assert!(ready.namespaces.is_empty());
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use outrigger_schedule::engine::{Engine, Host, Limits, Name, Target, Version};
+use outrigger_schedule::engine::{Engine, Host, Limits, Name, Stored, Target, Version};
 use outrigger_schedule::job::{Job, Outcome, Progress, Request};
 
 use crate::world::{Kind, LIMIT, World};
@@ -114,14 +114,15 @@ fn deleting_burst_takes_linear_time() {
             } else {
                 now - Duration::from_secs(1)
             };
-            engine.put(
-                at_once,
-                name(at),
+            let stored = Stored {
+                name: name(at),
                 target,
+                key: None,
                 version,
-                job.clone(),
-                Progress::default(),
-            );
+                job: job.clone(),
+                progress: Progress::default(),
+            };
+            engine.put(at_once, stored);
         }
         engine.advance(now);
         assert_eq!((engine.len(), engine.in_flight()), (100_000, 1));

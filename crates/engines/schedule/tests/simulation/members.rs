@@ -13,7 +13,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use jiff::{SignedDuration, Timestamp};
-use outrigger_schedule::engine::{Action, Engine, Host, HostId, Limits, Name, Target, TriggerId, Version};
+use outrigger_schedule::engine::{
+    self, Action, Engine, Host, HostId, Limits, Name, Target, TriggerId, Version,
+};
 use outrigger_schedule::job::{Job, Outcome, Progress};
 use outrigger_schedule::quorum::{self, Entry, GroupMembers, View};
 use outrigger_schedule::shard::Shard;

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use outrigger_schedule::engine::{Action, Engine, Host, HostId, Limits, Name, Target, TriggerId, Version};
+use outrigger_schedule::engine::{
+    self, Action, Engine, Host, HostId, Limits, Name, Target, TriggerId, Version,
+};
 use outrigger_schedule::job::{FailurePolicy, Job, Outcome, Progress, Request};
 
 pub(crate) const APPS: usize = 3;
@@ -201,8 +203,15 @@ impl World {
             revision,
             partition: 0,
         };
-        self.engine
-            .put(self.now, name, target(app), version, job, progress);
+        let stored = engine::Stored {
+            name,
+            target: target(app),
+            key: None,
+            version,
+            job,
+            progress,
+        };
+        self.engine.put(self.now, stored);
         self.collect();
     }
 

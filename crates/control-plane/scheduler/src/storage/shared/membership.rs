@@ -349,6 +349,10 @@ impl Membership {
         let is_new_group = current != Some(&shard);
         if is_new_group {
             self.release_assignment().await;
+        }
+        // Before the jobs: their limits depend on the group.
+        self.announce(members, is_new_group);
+        if is_new_group {
             let own = members.iter().find(|member| member.entry.id == self.own.id);
             let key = [LEADERSHIP, &self.own.id].concat().into_bytes();
             self.tenure += 1;
@@ -377,6 +381,10 @@ impl Membership {
                 following: AbortOnDropHandle::new(tokio::spawn(following)),
             });
         }
+    }
+
+    /// Announces the addresses of the group to sidecars.
+    fn announce(&self, members: &[Member], is_new_group: bool) {
         let addresses: Hosts = members
             .iter()
             .filter_map(|member| member.address.clone())

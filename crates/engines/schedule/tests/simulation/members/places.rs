@@ -161,14 +161,15 @@ impl Process {
             revision: stored.revision,
             partition: stored.partition,
         };
-        self.engine.put(
-            clock,
-            name.clone(),
-            target(stored.app),
+        let stored = engine::Stored {
+            name: name.clone(),
+            target: target(stored.app),
+            key: None,
             version,
-            stored.job.clone(),
+            job: stored.job.clone(),
             progress,
-        );
+        };
+        self.engine.put(clock, stored);
     }
 
     /// Queues the latest progress of each job.
