@@ -123,7 +123,7 @@ CASES = {
             "prometheus": {"podMonitor": {"enabled": True}},
         },
         "dapr_sentry": {"oidc": {"enabled": True}},
-        "dapr_sidecar_injector": {"enableNativeSidecar": True},
+        "dapr_sidecar_injector": {"nativeSidecar": True},
     },
 }
 # Helm reads them as floats, which templates print as 1e+06.
@@ -436,8 +436,8 @@ def particular(rendered):
         "an explicit setting wins":
             variables("namespaced, with the webhook", "Deployment", "dapr-operator")["ENABLE_WEBHOOKS"] == "true",
         "native sidecars are enabled":
-            variables("only here", "Deployment", "dapr-sidecar-injector").get("ENABLE_NATIVE_SIDECAR") == "true"
-            and "ENABLE_NATIVE_SIDECAR" not in variables("default", "Deployment", "dapr-sidecar-injector"),
+            variables("only here", "Deployment", "dapr-sidecar-injector").get("NATIVE_SIDECAR_ENABLED") == "true"
+            and "NATIVE_SIDECAR_ENABLED" not in variables("default", "Deployment", "dapr-sidecar-injector"),
         "on the host network the injector resolves cluster names": network("the node's network")
             == (True, "ClusterFirstWithHostNet") and network("default") == (None, None),
         "a pod selector is combined with the chart's own": asked["matchLabels"] == {"sidecars": "yes"}

@@ -187,9 +187,39 @@ securityContext:
 {{- end }}
 {{- end -}}
 
+{{- /* Keeps the replicas of a part apart. */ -}}
+{{- define "outrigger.apart" -}}
+topologyKey: {{ .root.Values.global.ha.topologyKey }}
+labelSelector:
+  matchExpressions:
+    - key: app
+      operator: In
+      values: [{{ .app }}]
+{{- end -}}
+
+{{- /* Additional containers of a pod, for its list of containers. Keys of the dict: root, service. */ -}}
+{{- define "outrigger.extra-containers" -}}
+{{- with index .root.Values.global.extraContainers .service }}
+{{- toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "outrigger.init-containers" -}}
+{{- with index .root.Values.global.initContainers .service }}
+initContainers:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- /* Scheduling of pods, and their image pull secrets. Additional key of the dict: spread. */ -}}
 {{- define "outrigger.placing" -}}
 {{- $global := .root.Values.global -}}
+{{- $required := "requiredDuringSchedulingIgnoredDuringExecution" -}}
+{{- $preferred := "preferredDuringSchedulingIgnoredDuringExecution" -}}
+{{- $policy := ternary $global.ha.podAntiAffinityPolicy $preferred (has .component (list "placement" "scheduler")) -}}
+{{- if not (has $policy (list $preferred $required)) -}}
+{{- fail (printf "global.ha.podAntiAffinityPolicy must be either '%s' or '%s'" $preferred $required) -}}
+{{- end -}}
 affinity:
   nodeAffinity:
     requiredDuringSchedulingIgnoredDuringExecution:
@@ -205,15 +235,14 @@ affinity:
             {{- end }}
   {{- if .spread }}
   podAntiAffinity:
-    preferredDuringSchedulingIgnoredDuringExecution:
+    {{ $policy }}:
+      {{- if eq $policy $required }}
+      - {{- include "outrigger.apart" . | nindent 8 }}
+      {{- else }}
       - weight: 100
         podAffinityTerm:
-          topologyKey: {{ $global.ha.topologyKey }}
-          labelSelector:
-            matchExpressions:
-              - key: app
-                operator: In
-                values: [{{ .app }}]
+          {{- include "outrigger.apart" . | nindent 10 }}
+      {{- end }}
   {{- end }}
 {{- with $global.nodeSelector }}
 nodeSelector:

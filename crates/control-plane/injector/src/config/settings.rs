@@ -134,7 +134,7 @@ pub(super) fn read(
         read_only_root: boolean("SIDECAR_READ_ONLY_ROOT_FILESYSTEM", true),
         drop_capabilities: boolean("SIDECAR_DROP_ALL_CAPABILITIES", false),
         downward: boolean("ENABLE_K8S_DOWNWARD_APIS", false),
-        native: boolean("ENABLE_NATIVE_SIDECAR", false),
+        native: boolean("NATIVE_SIDECAR_ENABLED", false),
         sockets_folder: env("DAPR_COMPONENT_SOCKETS_FOLDER")
             .unwrap_or_else(|| "/tmp/dapr-components-sockets".to_owned()),
     })

@@ -189,6 +189,7 @@ fn services(args: &mut Arguments<'_>, settings: &Settings) {
         }
         _ => {}
     }
+    args.given("actors-disseminate-timeout", "dapr.io/actors-disseminate-timeout");
     args.switch("actors-handover", "dapr.io/actors-handover");
     if let Some(reminders) = &settings.reminders {
         let address = settings.address(&reminders.host, reminders.port);

@@ -49,9 +49,9 @@ pub(super) fn sidecar(
         "imagePullPolicy": settings.pull_policy,
         "ports": ports(annotations, debug.then_some(debug_port)),
         "securityContext": security(pod, settings, &environment),
-        "readinessProbe": probe(annotations, "readiness",
+        "readinessProbe": probe(annotations, "readiness", READINESS,
             ("httpGet", json!({"path": "/v1.0/healthz", "port": PUBLIC_PORT}))),
-        "livenessProbe": probe(annotations, "liveness", ("tcpSocket", json!({"port": PUBLIC_PORT}))),
+        "livenessProbe": probe(annotations, "liveness", LIVENESS, ("tcpSocket", json!({"port": PUBLIC_PORT}))),
         "env": environment,
     });
     if native {
@@ -129,18 +129,25 @@ fn ports(annotations: Annotations<'_>, debug: Option<i32>) -> Vec<Value> {
         .collect()
 }
 
-fn probe(annotations: Annotations<'_>, kind: &str, (handler, settings): (&str, Value)) -> Value {
+/// Seconds before the first probe, of its timeout, and between probes, and failed probes in a row; unless annotated.
+type Pace = (i32, i32, i32, i32);
+
+const LIVENESS: Pace = (180, 3, 10, 5);
+const READINESS: Pace = (1, 1, 1, 5);
+
+fn probe(annotations: Annotations<'_>, kind: &str, pace: Pace, (handler, settings): (&str, Value)) -> Value {
     let number = |what: &str, default| {
         annotations
             .number(&format!("dapr.io/sidecar-{kind}-probe-{what}"))
             .unwrap_or(default)
     };
+    let (delay, timeout, period, threshold) = pace;
     json!({
         handler: settings,
-        "initialDelaySeconds": number("delay-seconds", 3),
-        "timeoutSeconds": number("timeout-seconds", 3),
-        "periodSeconds": number("period-seconds", 6),
-        "failureThreshold": number("threshold", 3),
+        "initialDelaySeconds": number("delay-seconds", delay),
+        "timeoutSeconds": number("timeout-seconds", timeout),
+        "periodSeconds": number("period-seconds", period),
+        "failureThreshold": number("threshold", threshold),
     })
 }
 

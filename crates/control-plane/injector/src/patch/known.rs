@@ -86,6 +86,7 @@ const KNOWN: &[(&str, AnnotationKind)] = &[
     ("app-health-threshold", Number),
     ("app-binding-options-timeout", Duration),
     ("placement-host-address", Addresses),
+    ("actors-disseminate-timeout", Duration),
     ("actors-handover", Switch),
     ("scheduler-host-address", Addresses),
     ("sentry-request-jwt-audiences", Text),

@@ -306,7 +306,7 @@ fn builds_sidecar_container() {
     assert_eq!(
         plain["readinessProbe"],
         json!({"httpGet": {"path": "/v1.0/healthz", "port": 3501},
-        "initialDelaySeconds": 3, "timeoutSeconds": 3, "periodSeconds": 6, "failureThreshold": 3})
+        "initialDelaySeconds": 1, "timeoutSeconds": 1, "periodSeconds": 1, "failureThreshold": 5})
     );
     assert_eq!(plain["livenessProbe"]["tcpSocket"], json!({"port": 3501}));
     assert!(plain["resources"].is_null());
