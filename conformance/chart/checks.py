@@ -30,10 +30,12 @@ EVERYTHING = {
         "mtls": {"controlPlaneTrustDomain": "example.com", "sentryAddress": "sentry.example.com:443"},
         "extraVolumes": {"operator": [{"name": "more", "emptyDir": {}}]},
         "extraVolumeMounts": {"operator": [{"name": "more", "mountPath": "/more"}]},
+        "extraContainers": {"operator": [{"name": "next", "image": "next:1"}]},
+        "initContainers": {"sentry": [{"name": "before", "image": "before:1"}]},
     },
     "dapr_operator": {"watchInterval": "30s", "watchNamespace": "shop", "serviceReconciler": {"enabled": False}},
-    "dapr_placement": {"metadataEnabled": True, "extraEnvVars": {"A": "b"}},
-    "dapr_scheduler": {"cluster": {"storageClassName": "fast"}},
+    "dapr_placement": {"metadataEnabled": True, "disseminateCoalesceWindow": "250ms", "extraEnvVars": {"A": "b"}},
+    "dapr_scheduler": {"cluster": {"storageClassName": "fast"}, "overrideBroadcastHostPort": "scheduler.example.com:443"},
     "dapr_sidecar_injector": {
         "webhookFailurePolicy": "Fail",
         "sidecarRunAsUser": 1000,
@@ -47,6 +49,7 @@ EVERYTHING = {
 CASES = {
     "default": {},
     "high availability": {"global": {"ha": {"enabled": True}}},
+    "replicas apart": {"global": {"ha": {"enabled": True, "podAntiAffinityPolicy": "requiredDuringSchedulingIgnoredDuringExecution"}}},
     "at least one": {"global": {"ha": {"enabled": True, "disruption": {"minimumAvailable": 1, "maximumUnavailable": ""}}}},
     "namespaced": {"global": {"rbac": {"namespaced": True}}},
     "namespaced elsewhere": {"global": {"rbac": {"namespaced": True}}, "dapr_operator": {"watchNamespace": "shop"}},
@@ -182,6 +185,8 @@ REFUSED = {
     "a misspelt value within": ({"dapr_scheduler": {"cluster": {"storagesize": "1Gi"}}}, "storagesize"),
     "a misspelt value of all": ({"global": {"prometeus": {"enabled": False}}}, "prometeus"),
     "a misspelt value within those of all": ({"global": {"ha": {"enable": True}}}, "enable"),
+    "an unknown anti-affinity": (
+        {"global": {"ha": {"podAntiAffinityPolicy": "never"}}}, "global.ha.podAntiAffinityPolicy must be either"),
     "no way to elect": ({"dapr_placement": {"leaderElection": "etcd"}}, "leaderElection"),
     "a text of no number": ({"dapr_placement": {"replicationFactor": "1e3"}}, "replicationFactor"),
     "a text of no port": ({"global": {"prometheus": {"port": "65536"}}}, "port"),
@@ -241,7 +246,8 @@ def sound(objects):
     apps = {one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"] for one in pods(objects)}
     for one in pods(objects):
         name, spec = one["metadata"]["name"], one["spec"]["template"]["spec"]
-        container = spec["containers"][0]
+        # Extra containers come first.
+        container = spec["containers"][-1]
         security = container["securityContext"]
         wanted = {"runAsNonRoot": True, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
         problems += [f"{name}: {key} is not {value}" for key, value in wanted.items() if security.get(key) is not value]
@@ -286,7 +292,7 @@ def known_arguments(folder, objects):
     """Runs a binary with the arguments of its pod and an unknown one; it must complain only about the latter."""
     problems = []
     for one in pods(objects):
-        container = one["spec"]["template"]["spec"]["containers"][0]
+        container = one["spec"]["template"]["spec"]["containers"][-1]
         program = folder / container["command"][0].lstrip("/")
         if not program.exists():
             problems.append(f"{program} is not built")
@@ -303,10 +309,10 @@ def particular(rendered):
     found = {name: by_name(rendered[name]["objects"]) for name in CASES}
 
     def args(case, kind, name):
-        return found[case][kind, name]["spec"]["template"]["spec"]["containers"][0]["args"]
+        return found[case][kind, name]["spec"]["template"]["spec"]["containers"][-1]["args"]
 
     def variables(case, kind, name):
-        env = found[case][kind, name]["spec"]["template"]["spec"]["containers"][0]["env"]
+        env = found[case][kind, name]["spec"]["template"]["spec"]["containers"][-1]["env"]
         return {one["name"]: one.get("value") for one in env}
 
     def follows(case):
@@ -327,7 +333,7 @@ def particular(rendered):
     def placement(case):
         """Placement's arguments, port names, volume claims, and whether it has a role."""
         pods, service = found[case]["StatefulSet", "dapr-placement-server"], found[case]["Service", "dapr-placement-server"]
-        ports = pods["spec"]["template"]["spec"]["containers"][0]["ports"] + service["spec"]["ports"]
+        ports = pods["spec"]["template"]["spec"]["containers"][-1]["ports"] + service["spec"]["ports"]
         claims = [claim["metadata"]["name"] for claim in pods["spec"].get("volumeClaimTemplates", [])]
         given = compare.flags(args(case, "StatefulSet", "dapr-placement-server"))
         return given, {port["name"] for port in ports}, claims, ("Role", "dapr-placement") in found[case]
@@ -336,11 +342,11 @@ def particular(rendered):
         """The scheduler's arguments and variables, port names, and volumes."""
         pods, service = (found[case][kind, "dapr-scheduler-server"] for kind in ("StatefulSet", "Service"))
         spec = pods["spec"]["template"]["spec"]
-        ports = spec["containers"][0]["ports"] + service["spec"]["ports"]
+        ports = spec["containers"][-1]["ports"] + service["spec"]["ports"]
         volumes = {volume["name"] for volume in spec["volumes"]}
         volumes |= {claim["metadata"]["name"] for claim in pods["spec"].get("volumeClaimTemplates", [])}
-        variables = {one["name"]: one.get("valueFrom") for one in spec["containers"][0]["env"]}
-        return compare.flags(spec["containers"][0]["args"]), variables, {port.get("name") for port in ports}, volumes
+        variables = {one["name"]: one.get("valueFrom") for one in spec["containers"][-1]["env"]}
+        return compare.flags(spec["containers"][-1]["args"]), variables, {port.get("name") for port in ports}, volumes
 
     def network(case):
         spec = found[case]["Deployment", "dapr-sidecar-injector"]["spec"]["template"]["spec"]
@@ -361,7 +367,7 @@ def particular(rendered):
     def listens(case, app):
         """The port of an app's process, container, policy and Services, which must all be the same."""
         pod = next(one for one in pods(rendered[case]["objects"]) if one["metadata"]["name"] == app)
-        container = pod["spec"]["template"]["spec"]["containers"][0]
+        container = pod["spec"]["template"]["spec"]["containers"][-1]
         told = [int(port) for port in compare.flags(container["args"]).get("--port", [])]
         opened = found[case]["NetworkPolicy", app]["spec"]["ingress"][0]["ports"][0]["port"]
         named = ("grpc", "legacy", "api")
@@ -437,7 +443,7 @@ def particular(rendered):
             variables("namespaced, with the webhook", "Deployment", "dapr-operator")["ENABLE_WEBHOOKS"] == "true",
         "native sidecars are enabled":
             variables("only here", "Deployment", "dapr-sidecar-injector").get("NATIVE_SIDECAR_ENABLED") == "true"
-            and "NATIVE_SIDECAR_ENABLED" not in variables("default", "Deployment", "dapr-sidecar-injector"),
+            and variables("default", "Deployment", "dapr-sidecar-injector").get("NATIVE_SIDECAR_ENABLED") == "false",
         "on the host network the injector resolves cluster names": network("the node's network")
             == (True, "ClusterFirstWithHostNet") and network("default") == (None, None),
         "a pod selector is combined with the chart's own": asked["matchLabels"] == {"sidecars": "yes"}
@@ -473,7 +479,7 @@ def particular(rendered):
         "the network policy for a lease needs no raft port": among("only here", "dapr-placement-server") == [8201]
             and among("placement by a lease", "dapr-placement-server") == [],
         "no watchdog, no deleted pods":
-            not any("pods" in rule["resources"] for rule in found["default"]["ClusterRole", "dapr-operator-admin"]["rules"]),
+            not any("pods" in rule["resources"] and "delete" in rule["verbs"] for rule in found["default"]["ClusterRole", "dapr-operator-admin"]["rules"]),
         "every part of the control plane has a policy":
             sum(kind == "NetworkPolicy" for kind, _ in found["only here"]) == 5,
         "policies and monitors are rendered":
