@@ -7,7 +7,7 @@ use outrigger_wire::durabletask::{
     CompleteWorkflowAction, CreateChildWorkflowAction, CreateTimerAction, ExecutionCompletedEvent,
     ExecutionStalledEvent, ExecutionStartedEvent, HistoryEvent, OrchestrationStatus, ParentInstanceInfo,
     ScheduleTaskAction, StalledReason, TaskRouter, TaskScheduledEvent, TimerCreatedEvent, TimerFiredEvent,
-    WorkflowAction, WorkflowInstance, WorkflowStartedEvent,
+    WorkflowAction, WorkflowInstance, WorkflowStartedEvent, create_timer_action, timer_created_event,
 };
 use prost_types::Timestamp;
 
@@ -98,6 +98,18 @@ pub(crate) fn creation(
         event: start,
         origin: Origin::default(),
         cause: Some(created.event_id),
+    }
+}
+
+/// The origin of a timer, as its creation event has it.
+fn origin(origin: create_timer_action::Origin) -> timer_created_event::Origin {
+    use create_timer_action::Origin as Action;
+    use timer_created_event::Origin as Created;
+    match origin {
+        Action::CreateTimer(origin) => Created::CreateTimer(origin),
+        Action::ExternalEvent(origin) => Created::ExternalEvent(origin),
+        Action::ActivityRetry(origin) => Created::ActivityRetry(origin),
+        Action::ChildWorkflowRetry(origin) => Created::ChildWorkflowRetry(origin),
     }
 }
 
@@ -236,7 +248,7 @@ impl Step {
             fire_at: action.fire_at,
             name: action.name,
             rerun_parent_instance_info: None,
-            origin: None,
+            origin: action.origin.map(origin),
         };
         self.record_action(id, outside.at, router, EventType::TimerCreated(created));
         if !self.facts.has_ended(Awaited::Timer, id) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     ExecutionCompletedEvent, ExecutionStalledEvent, ExecutionStartedEvent, HistoryEvent, OrchestrationStatus,
+    TimerCreatedEvent, timer_created_event,
 };
 use prost_types::Timestamp;
 
@@ -177,7 +178,7 @@ impl Facts {
             }),
             EventType::TimerCreated(e) => self.begin(Awaited::Timer, id, || Open {
                 due: e.fire_at,
-                limits: e.name.clone(),
+                limits: limited_wait(e),
                 ..begun(event)
             }),
             EventType::ChildWorkflowInstanceCreated(e) => {
@@ -292,6 +293,15 @@ impl Facts {
 
 fn all(awaited: Awaited) -> std::ops::RangeInclusive<(Awaited, i32)> {
     (awaited, i32::MIN)..=(awaited, i32::MAX)
+}
+
+/// The name of the event whose wait a timer limits. SDKs before the contract's v1.18 set no origin.
+fn limited_wait(timer: &TimerCreatedEvent) -> Option<String> {
+    match &timer.origin {
+        Some(timer_created_event::Origin::ExternalEvent(event)) => Some(event.name.clone()),
+        Some(_) => None,
+        None => timer.name.clone(),
+    }
 }
 
 /// The task that an event starts.

@@ -201,7 +201,7 @@ impl Instance {
         let facts = &self.facts;
         let start = self.start_event();
         let parent = start.and_then(|start| start.parent_instance.as_ref());
-        let parent = parent.and_then(|parent| parent.workflow_instance.as_ref());
+        let parent = parent.and_then(|info| Some((info.workflow_instance.as_ref()?, info.app_id.clone())));
         let completed = facts.completed.as_deref();
         let first_in_inbox = || self.inbox.first().and_then(|event| event.timestamp);
         WorkflowMetadata {
@@ -219,11 +219,13 @@ impl Instance {
             failure_details: completed.and_then(|completed| completed.event.failure_details.clone()),
             completed_at: completed.and_then(|completed| completed.at),
             parent_instance_id: parent
-                .map(|parent| parent.instance_id.clone())
+                .as_ref()
+                .map(|(parent, _)| parent.instance_id.clone())
                 .unwrap_or_default(),
-            parent_app_id: None,
-            started_at: None,
-            version: None,
+            version: facts.version.clone().filter(|version| !version.is_empty()),
+            parent_app_id: parent.and_then(|(_, app)| app).filter(|app| !app.is_empty()),
+            // The time of the first step.
+            started_at: facts.first_at,
         }
     }
 

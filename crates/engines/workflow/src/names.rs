@@ -25,6 +25,8 @@ const START: &str = "start-";
 const NEW_EVENT: &str = "new-event-";
 const TIMER: &str = "timer-";
 const ACTIVITY_RESULT: &str = "activity-result-";
+/// Reminder that terminates a child of a terminated instance.
+pub const CASCADE_TERMINATE: &str = "cascade-terminate";
 /// A name unknown to Dapr: its sidecars reject the reminder, which fires again until one of ours gets it.
 const RERUN: &str = "rerun-";
 /// Infix of a reminder that replaces one that failed.

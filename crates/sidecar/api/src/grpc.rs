@@ -332,7 +332,7 @@ impl GrpcApi {
                 });
                 self.workers.work(request).await
             }
-            taskhub::COMPLETE_TURN => {
+            taskhub::COMPLETE_TURN | taskhub::COMPLETE_TURN_OLD => {
                 match oversized::check(request, oversized::TURN, self.dapr.max_message).await {
                     Ok(request) => by_generated(self.task_hub.clone(), request).await,
                     Err(answer) => self

@@ -2,7 +2,8 @@
 
 use outrigger_wire::durabletask::{
     ChildWorkflowInstanceCompletedEvent, ChildWorkflowInstanceCreatedEvent, EventRaisedEvent,
-    ExecutionCompletedEvent, ExecutionStalledEvent, TaskCompletedEvent, TaskScheduledEvent, WorkflowInstance,
+    ExecutionCompletedEvent, ExecutionStalledEvent, ParentInstanceInfo, TaskCompletedEvent,
+    TaskScheduledEvent, WorkflowInstance, WorkflowStartedEvent, WorkflowVersion,
 };
 
 use super::*;
@@ -301,6 +302,48 @@ fn pending_instance_has_name_and_input() {
     );
     assert_eq!(metadata.runtime_status(), OrchestrationStatus::Pending);
     assert_eq!(metadata.created_at, Some(AT));
+    assert_eq!(
+        (metadata.started_at, metadata.version, metadata.parent_app_id),
+        (None, None, None)
+    );
+}
+
+#[test]
+fn metadata_name_version_and_parent() {
+    let mut child = Instance::new("child");
+    let version = WorkflowVersion {
+        name: Some("v2".to_owned()),
+        ..WorkflowVersion::default()
+    };
+    let step = WorkflowStartedEvent {
+        version: Some(version),
+    };
+    let start = ExecutionStartedEvent {
+        parent_instance: Some(ParentInstanceInfo {
+            workflow_instance: Some(WorkflowInstance {
+                instance_id: "parent".to_owned(),
+                execution_id: None,
+            }),
+            app_id: Some("other".to_owned()),
+            ..ParentInstanceInfo::default()
+        }),
+        ..ExecutionStartedEvent::default()
+    };
+    let step_at = Timestamp { seconds: 9, nanos: 1 };
+    child.append(&event(-1, step_at, EventType::WorkflowStarted(step)));
+    child.append(&event(-1, AT, EventType::ExecutionStarted(start)));
+    let metadata = child.metadata();
+    assert_eq!(
+        (metadata.started_at, metadata.version.as_deref()),
+        (Some(step_at), Some("v2"))
+    );
+    assert_eq!(
+        (
+            metadata.parent_instance_id.as_str(),
+            metadata.parent_app_id.as_deref()
+        ),
+        ("parent", Some("other"))
+    );
 }
 
 #[test]

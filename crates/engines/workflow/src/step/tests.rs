@@ -2,10 +2,11 @@
 
 use outrigger_wire::durabletask::workflow_action::WorkflowActionType as Act;
 use outrigger_wire::durabletask::{
-    CompleteWorkflowAction, CreateChildWorkflowAction, CreateTimerAction, EventRaisedEvent,
-    ExecutionStartedEvent, OrchestrationStatus, ScheduleTaskAction, SendEventAction, StalledReason,
-    TaskCompletedEvent, TimerFiredEvent, WorkflowAction, WorkflowInstance, WorkflowRequest, WorkflowResponse,
-    WorkflowVersion, WorkflowVersionNotAvailableAction,
+    CompleteWorkflowAction, CreateChildWorkflowAction, CreateDetachedWorkflowAction, CreateTimerAction,
+    EventRaisedEvent, ExecutionStartedEvent, OrchestrationStatus, ScheduleTaskAction, SendEventAction,
+    StalledReason, TaskCompletedEvent, TimerFiredEvent, TimerOriginActivityRetry, TimerOriginCreateTimer,
+    TimerOriginExternalEvent, WorkflowAction, WorkflowInstance, WorkflowRequest, WorkflowResponse,
+    WorkflowVersion, WorkflowVersionNotAvailableAction, create_timer_action,
 };
 
 use super::*;
@@ -214,17 +215,44 @@ fn unknown_version_stalls() {
 
 #[test]
 fn raised_event_supersedes_wait_timer() {
-    let limit = CreateTimerAction {
-        fire_at: Some(AT),
-        name: Some("Paid".to_owned()),
-        origin: None,
+    use create_timer_action::Origin;
+    let named = |name: &str| TimerOriginExternalEvent {
+        name: name.to_owned(),
     };
-    let mut instance = after(acts(vec![action(0, Act::CreateTimer(limit))]));
-    instance.push(raised("paid"));
-    let step = begin(&mut instance);
-    let outcome = done(answer(&instance, step, WorkflowResponse::default()));
-    assert_eq!(outcome.superseded, [0]);
-    instance.commit(outcome);
+    for (name, origin, expected) in [
+        (Some("Paid"), None, &[0][..]),
+        (None, Some(Origin::ExternalEvent(named("Paid"))), &[0]),
+        (Some("Paid"), Some(Origin::ExternalEvent(named("other"))), &[]),
+        (
+            Some("Paid"),
+            Some(Origin::CreateTimer(TimerOriginCreateTimer {})),
+            &[],
+        ),
+        (
+            Some("Paid"),
+            Some(Origin::ActivityRetry(TimerOriginActivityRetry::default())),
+            &[],
+        ),
+    ] {
+        let limit = CreateTimerAction {
+            fire_at: Some(AT),
+            name: name.map(str::to_owned),
+            origin: origin.clone(),
+        };
+        let mut instance = after(acts(vec![action(0, Act::CreateTimer(limit))]));
+        instance.push(raised("paid"));
+        let step = begin(&mut instance);
+        let outcome = done(answer(&instance, step, WorkflowResponse::default()));
+        assert_eq!(outcome.superseded, expected, "{origin:?}");
+        instance.commit(outcome);
+        let history = instance.history();
+        let created = history.iter().find_map(|event| match &event.event_type {
+            Some(EventType::TimerCreated(created)) => Some(created),
+            _ => None,
+        });
+        let copied = created.unwrap().origin.is_some();
+        assert_eq!(copied, origin.is_some(), "the history has the origin");
+    }
     // A timer that fires twice counts once.
     let mut instance = after(acts(vec![action(
         0,
@@ -406,12 +434,16 @@ fn unsupported_actions_fail_the_step() {
     let mut instance = Instance::new("a");
     instance.start(started());
     let step = begin(&mut instance);
-    let unknown = WorkflowAction {
-        id: 4,
-        ..WorkflowAction::default()
-    };
-    let error = answer(&instance, step.clone(), acts(vec![unknown])).unwrap_err();
-    assert!(error.to_string().contains("unknown action type"), "{error}");
+    let detached = Act::CreateDetachedWorkflow(CreateDetachedWorkflowAction::default());
+    for act in [None, Some(detached)] {
+        let unknown = WorkflowAction {
+            id: 4,
+            workflow_action_type: act,
+            ..WorkflowAction::default()
+        };
+        let error = answer(&instance, step.clone(), acts(vec![unknown])).unwrap_err();
+        assert!(error.to_string().contains("unknown action type"), "{error}");
+    }
     let sends = action(0, Act::SendEvent(SendEventAction::default()));
     let error = answer(&instance, step, acts(vec![sends])).unwrap_err();
     assert!(

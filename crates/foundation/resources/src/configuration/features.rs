@@ -22,9 +22,18 @@ pub(super) const ALL: [&str; 5] = [
     WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 ];
 
+/// Features that are enabled unless an entry disables them.
+const ON: [&str; 1] = [WORKFLOWS_REMOTE_ACTIVITY_REMINDER];
+
 /// The enabled features, including unknown names.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Features(BTreeSet<String>);
+
+impl Default for Features {
+    fn default() -> Self {
+        Self(ON.map(str::to_owned).into())
+    }
+}
 
 impl Features {
     /// Whether a feature is enabled. Names are case-sensitive.
@@ -39,7 +48,7 @@ impl Features {
 
     /// Later entries override earlier ones of the same name; entries without a name are ignored.
     pub(super) fn from_entries(entries: impl IntoIterator<Item = (String, bool)>) -> Features {
-        let mut on = BTreeSet::new();
+        let Features(mut on) = Features::default();
         for (name, enabled) in entries.into_iter().filter(|(name, _)| !name.is_empty()) {
             if enabled {
                 on.insert(name);

@@ -22,6 +22,10 @@ impl From<WorkflowError> for ApiError {
                 "ERR_INSTANCE_ID_NOT_FOUND",
                 (StatusCode::NOT_FOUND, Code::NotFound),
             ),
+            WorkflowError::Exists(..) => (
+                of_action(Action::Start),
+                (StatusCode::INTERNAL_SERVER_ERROR, Code::AlreadyExists),
+            ),
             WorkflowError::Failed(action, ..) => (of_action(action), internal),
         };
         Self::new(code, "workflow", http, grpc, message)

@@ -3,7 +3,7 @@
 use outrigger_transport::grpc::fields::{FLAT, Nested, STRUCT};
 
 use super::DAPR;
-use super::taskhub::SERVICE as TASK_HUB;
+use super::taskhub::{COMPLETE_TURN, COMPLETE_TURN_OLD};
 
 static CONVERSE: Nested = Nested::of(&[(3, &INPUT), (8, &TOOL), (10, &STRUCT)]);
 static INPUT: Nested = Nested::of(&[(1, &MESSAGE)]);
@@ -21,7 +21,7 @@ pub(super) fn nested(path: &str) -> &'static Nested {
     if path.strip_prefix(DAPR) == Some("ConverseAlpha2") {
         return &CONVERSE;
     }
-    if path.strip_prefix(TASK_HUB) == Some("CompleteOrchestratorTask") {
+    if [COMPLETE_TURN, COMPLETE_TURN_OLD].contains(&path) {
         return &TURN;
     }
     &FLAT
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn counts_carried_over_events() {
-        const METHOD: &str = "/TaskHubSidecarService/CompleteOrchestratorTask";
+        const METHOD: &str = COMPLETE_TURN;
         let along = |count| task::WorkflowResponse {
             actions: vec![task::WorkflowAction {
                 workflow_action_type: Some(task::workflow_action::WorkflowActionType::CompleteWorkflow(
@@ -106,7 +106,9 @@ mod tests {
             ..task::WorkflowResponse::default()
         };
         assert!(!is_refused(METHOD, &along(MAX_FIELDS - 2)));
-        assert!(is_refused(METHOD, &along(MAX_FIELDS)));
+        for method in [METHOD, COMPLETE_TURN_OLD] {
+            assert!(is_refused(method, &along(MAX_FIELDS)));
+        }
         // As many actions as a turn may have, with all their fields.
         let action = task::WorkflowAction {
             id: 7,

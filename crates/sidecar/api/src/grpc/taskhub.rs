@@ -32,7 +32,9 @@ pub(super) const SERVICE: &str = "/TaskHubSidecarService/";
 /// The only streaming method.
 pub(super) const GET_WORK_ITEMS: &str = "/TaskHubSidecarService/GetWorkItems";
 /// The response of a worker to a turn.
-pub(super) const COMPLETE_TURN: &str = "/TaskHubSidecarService/CompleteOrchestratorTask";
+pub(super) const COMPLETE_TURN: &str = "/TaskHubSidecarService/CompleteWorkflowTask";
+/// The same method under its deprecated name.
+pub(super) const COMPLETE_TURN_OLD: &str = "/TaskHubSidecarService/CompleteOrchestratorTask";
 /// The response of a worker to an activity.
 pub(super) const COMPLETE_ACTIVITY: &str = "/TaskHubSidecarService/CompleteActivityTask";
 
@@ -98,6 +100,7 @@ impl TaskHub {
 /// defines them.
 fn failed(error: &ActorError, what: &str) -> Status {
     let code = match error {
+        ActorError::Internal(status) if status.code() == Code::AlreadyExists => Code::AlreadyExists,
         ActorError::Internal(_) => Code::Unknown,
         ActorError::Peer(status) | ActorError::Cut(status) => status.code(),
         ActorError::NoPlacement
@@ -124,6 +127,10 @@ fn described(request: &GetInstanceRequest, found: Option<WorkflowMetadata>) -> G
         workflow_status: found.runtime_status,
         created_timestamp: found.created_at,
         last_updated_timestamp: found.last_updated_at,
+        version: found.version,
+        parent_app_id: found.parent_app_id,
+        parent_instance_id: Some(found.parent_instance_id).filter(|parent| !parent.is_empty()),
+        started_at: found.started_at,
         ..WorkflowState::default()
     };
     if request.get_inputs_and_outputs {
@@ -164,6 +171,7 @@ boxed_methods! {
         purge_instances(Request<PurgeInstancesRequest>) -> Response<PurgeInstancesResponse>;
         get_work_items(Request<GetWorkItemsRequest>) -> Response<BoxStream<WorkItem>>;
         complete_activity_task(Request<ActivityResponse>) -> Response<CompleteTaskResponse>;
+        complete_workflow_task(Request<WorkflowResponse>) -> Response<CompleteTaskResponse>;
         complete_orchestrator_task(Request<WorkflowResponse>) -> Response<CompleteTaskResponse>;
         rerun_workflow_from_event(Request<RerunWorkflowFromEventRequest>) -> Response<RerunWorkflowFromEventResponse>;
         list_instance_i_ds(Request<ListInstanceIDsRequest>) -> Response<ListInstanceIDsResponse>;
@@ -194,7 +202,7 @@ impl TaskHub {
             parent,
         };
         let started = self.workflows.start(start).await;
-        started.map_err(|error| failed(&error, "failed to create orchestration instance"))?;
+        started.map_err(|error| failed(&error, "failed to create workflow instance"))?;
         if starts_now {
             let request = GetInstanceRequest {
                 instance_id: instance_id.clone(),
@@ -310,7 +318,7 @@ impl TaskHub {
         };
         let purged = self.workflows.purge(&id, request.recursive, force).await;
         if let Some(error) = purged.error {
-            return Err(failed(&error, "failed to purge orchestration state"));
+            return Err(failed(&error, "failed to purge workflow state"));
         }
         Ok(Response::new(PurgeInstancesResponse {
             deleted_instance_count: i32::try_from(purged.count).unwrap_or(i32::MAX),
@@ -347,6 +355,13 @@ impl TaskHub {
     }
 
     async fn complete_orchestrator_task(
+        &self,
+        request: Request<WorkflowResponse>,
+    ) -> Result<Response<CompleteTaskResponse>, Status> {
+        self.complete_workflow_task(request).await
+    }
+
+    async fn complete_workflow_task(
         &self,
         request: Request<WorkflowResponse>,
     ) -> Result<Response<CompleteTaskResponse>, Status> {

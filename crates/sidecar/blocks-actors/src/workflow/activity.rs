@@ -4,4 +4,5 @@
 pub(crate) mod actor;
 pub(crate) mod executions;
 pub(crate) mod failures;
+mod invocation;
 pub(crate) mod work;

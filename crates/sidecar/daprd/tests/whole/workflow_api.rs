@@ -284,6 +284,34 @@ async fn hosts_types_while_worker_is_connected() {
     world.hosts(1).await;
 }
 
+/// Every API refuses to start an instance with the id of a running one.
+async fn is_in_use(node: &Node, id: &str) {
+    let text = format!("an active workflow with ID '{id}' already exists");
+    let again = format!("/v1.0/workflows/dapr/order/start?instanceID={id}");
+    let again = node.ask(post(&again, "")).await;
+    assert!(again.error(500, "ERR_START_WORKFLOW").ends_with(&text));
+    let again = runtime::StartWorkflowRequest {
+        instance_id: id.to_owned(),
+        workflow_name: "order".to_owned(),
+        ..runtime::StartWorkflowRequest::default()
+    };
+    let of_dapr = dapr(node, "StartWorkflowBeta1", &again).await.status;
+    let again = CreateInstanceRequest {
+        instance_id: id.to_owned(),
+        name: "order".to_owned(),
+        ..CreateInstanceRequest::default()
+    };
+    let of_hub = hub(node.ports.grpc, "StartInstance", &again).await.status;
+    assert_eq!(
+        of_hub.message(),
+        format!("failed to create workflow instance: {text}")
+    );
+    for refused in [of_dapr, of_hub] {
+        assert_eq!(refused.code(), Code::AlreadyExists);
+        assert!(refused.message().ends_with(&text), "{refused:?}");
+    }
+}
+
 #[tokio::test]
 async fn starts_runs_describes_and_purges_instance() {
     let world = World::new().await;
@@ -311,6 +339,7 @@ async fn starts_runs_describes_and_purges_instance() {
         ("order", Some(r#"{"n":1}"#))
     );
     assert_eq!(status(&node, "a").await["runtimeStatus"], "PENDING");
+    is_in_use(&node, "a").await;
     worker.complete("a", &token, "\"done\"").await;
     let about = GetInstanceRequest {
         instance_id: "a".to_owned(),
@@ -319,6 +348,7 @@ async fn starts_runs_describes_and_purges_instance() {
     let ended = hub(node.ports.grpc, "WaitForInstanceCompletion", &about).await;
     let ended: GetInstanceResponse = ended.message();
     let state = ended.workflow_state.expect("a state");
+    assert!(state.started_at.is_some());
     assert_eq!(state.workflow_status(), OrchestrationStatus::Completed);
     assert_eq!(state.output.as_deref(), Some("\"done\""));
     let described = status(&node, "a").await;
@@ -379,6 +409,7 @@ async fn starts_runs_describes_and_purges_instance() {
     );
     for (operation, status, times) in [
         ("create_workflow", "success", 1.0),
+        ("create_workflow", "failed", 3.0),
         ("purge_workflow", "success", 1.0),
         ("add_event", "failed", 2.0),
     ] {

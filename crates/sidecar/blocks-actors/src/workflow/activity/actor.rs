@@ -12,11 +12,12 @@ use tonic::Status;
 
 use super::executions::Executions;
 use super::failures::{self, ActivityFailures};
-use super::work::{Work, reminder_data};
+use super::invocation;
+use super::work::Work;
 use crate::actors::{ActorCall, InternalActors};
 use crate::workflow::engine::Engine;
 use crate::workflow::error::retry_later;
-use crate::workflow::protocol::{DUE_TIME, LOG, decode};
+use crate::workflow::protocol::{DUE_TIME, LOG};
 use crate::workflow::worker::workers::Workers;
 
 /// Idle time after which an activity without a reminder is dropped.
@@ -39,8 +40,8 @@ impl Activities {
     }
 
     async fn execute(&self, call: &ActorCall) -> Result<(), Status> {
-        // Only the reminder decodes the event, so it is passed on unchanged.
-        decode::<()>("the activity", call.body.clone())?;
+        // Only the reminder needs the event: here a call that it could not decode is refused.
+        invocation::event(&call.body)?;
         // A caller cannot set the loss count.
         if failures::saved_count(&call.body) > 0 {
             return Err(Status::invalid_argument(
@@ -48,7 +49,10 @@ impl Activities {
             ));
         }
         let due = call.metadata.get(DUE_TIME).map(due).transpose()?;
-        let (kind, data) = (&self.engine.types.activity, reminder_data(call.body.to_vec()));
+        let (kind, data) = (
+            &self.engine.types.activity,
+            invocation::reminder_data(call.body.to_vec()),
+        );
         self.engine
             .remind(kind, &call.id, names::RUN_ACTIVITY, due, Some(data))
             .await

@@ -13,17 +13,17 @@ use outrigger_wire::durabletask::{
 use outrigger_workflow::event::{NO_ID, event, nanos};
 use outrigger_workflow::{Origin, names};
 use prost::Message as _;
-use prost_types::Any;
 use tokio::time::timeout;
 use tonic::Status;
 
 use super::executions::Executable;
 use super::failures::{self, ActivityFailures};
+use super::invocation;
 use crate::actors::ActorError;
 use crate::workflow::engine::Engine;
 use crate::workflow::error::{is_unknown, retry_later};
 use crate::workflow::metrics::Ended as Execution;
-use crate::workflow::protocol::{LOG, any_encoded, any_for, decode, methods, now, random};
+use crate::workflow::protocol::{LOG, any_for, methods, now, random};
 use crate::workflow::spans;
 use crate::workflow::worker::error::Cancelled;
 use crate::workflow::worker::workers::Workers;
@@ -68,7 +68,7 @@ impl Work {
         id: &str,
         data: &[u8],
     ) -> Result<Self, Status> {
-        let event: HistoryEvent = decode("the data of the activity's reminder", data)?;
+        let event = invocation::event(data)?;
         let Some(EventType::TaskScheduled(mut task)) = event.event_type else {
             return Err(Status::invalid_argument(format!(
                 "invalid activity task event of actor '{id}'"
@@ -124,7 +124,7 @@ impl Work {
     /// the reminder is redelivered unchanged.
     async fn save_losses(&self) {
         let engine = &self.engine;
-        let data = reminder_data(self.data.clone());
+        let data = invocation::reminder_data(self.data.clone());
         let Some(data) = failures::with_count(data, self.failures.count_of(&self.key)) else {
             return;
         };
@@ -326,11 +326,6 @@ fn result(response: ActivityResponse, execution: &str) -> EventType {
             signer_certificate: None,
         }),
     }
-}
-
-/// An activity's reminder data: its encoded scheduling event.
-pub(super) fn reminder_data(event: Vec<u8>) -> Any {
-    any_encoded("HistoryEvent", event)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_workflow::error::PurgeError;
+use outrigger_workflow::error::{CreateError, PurgeError};
 use outrigger_workflow::{Creation, create};
 use tonic::{Code, Status};
 
@@ -25,7 +25,10 @@ impl Held<'_> {
             Ok(creation) => creation,
             Err(error) => {
                 self.keep(loaded);
-                return Err(plain(error));
+                return Err(match error {
+                    CreateError::Active(_) => Status::already_exists(error.to_string()),
+                    _ => plain(error),
+                });
             }
         };
         let Some(start) = request

@@ -10,6 +10,7 @@ use outrigger_wire::durabletask::{
     EventRaisedEvent, ExecutionResumedEvent, ExecutionSuspendedEvent, ExecutionTerminatedEvent,
 };
 use outrigger_wire::runtime::v1::StartWorkflowRequest;
+use tonic::Code;
 
 use super::error::{Action, WorkflowError, check_new_id};
 use crate::workflow::client::Start;
@@ -55,9 +56,11 @@ impl Workflows {
         };
         let started = self.start(start).await;
         started.map_err(|error| {
-            failed(format!(
-                "unable to start workflow: failed to start orchestration: {error}"
-            ))
+            let cause = format!("unable to start workflow: failed to start workflow: {error}");
+            match error.status() {
+                Some((Code::AlreadyExists, _)) => WorkflowError::Exists(name.clone(), cause),
+                _ => failed(cause),
+            }
         })?;
         Ok(id)
     }
@@ -82,7 +85,7 @@ impl Workflows {
     /// [`WorkflowError`].
     pub async fn manage_pause(&self, id: &str) -> Result<(), WorkflowError> {
         let event = EventType::ExecutionSuspended(ExecutionSuspendedEvent { input: None });
-        let prefix = format!("failed to pause workflow {id}: failed to suspend orchestration");
+        let prefix = format!("failed to pause workflow {id}: failed to suspend workflow");
         self.send(Action::Pause, id, event, &prefix).await
     }
 
@@ -92,7 +95,7 @@ impl Workflows {
     /// [`WorkflowError`].
     pub async fn manage_resume(&self, id: &str) -> Result<(), WorkflowError> {
         let event = EventType::ExecutionResumed(ExecutionResumedEvent { input: None });
-        let prefix = format!("failed to resume workflow {id}: failed to resume orchestration");
+        let prefix = format!("failed to resume workflow {id}: failed to resume workflow");
         self.send(Action::Resume, id, event, &prefix).await
     }
 

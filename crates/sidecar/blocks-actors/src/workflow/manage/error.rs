@@ -53,6 +53,9 @@ pub enum WorkflowError {
     /// The instance does not exist.
     #[error("unable to find workflow with the provided instance ID: {0}")]
     NotFound(String),
+    /// The id of a new instance is in use: workflow, cause.
+    #[error("{}", text(Action::Start, .0, .1))]
+    Exists(String, String),
     /// Any other failure: operation, instance or workflow, cause.
     #[error("{}", text(*.0, .1, .2))]
     Failed(Action, String, String),

@@ -87,8 +87,7 @@ impl Workflows {
             None => Ok(()),
             Some(error) if is_unknown(&error) => Err(WorkflowError::NotFound(id.to_owned())),
             Some(error) => {
-                let cause =
-                    format!("failed to Purge workflow {id}: failed to purge orchestration state: {error}");
+                let cause = format!("failed to Purge workflow {id}: failed to purge workflow state: {error}");
                 Err(WorkflowError::Failed(Action::Purge, id.to_owned(), cause))
             }
         }

@@ -91,7 +91,9 @@ impl Workflows {
     pub async fn manage_get(&self, id: &str) -> Result<Option<GetWorkflowResponse>, WorkflowError> {
         self.ready(id)?;
         let found = self.get(id).await.map_err(|error| {
-            let cause = format!("failed to get workflow metadata for '{id}': {error}");
+            let cause = format!(
+                "failed to get workflow metadata for '{id}': failed to fetch workflow metadata: {error}"
+            );
             WorkflowError::Failed(Action::Get, id.to_owned(), cause)
         })?;
         Ok(found.map(described))

@@ -34,7 +34,7 @@ impl Workers {
         let is_told = self.queue.reject_step(&answer.instance, &answer.token, why);
         tracing::warn!(
             target: LOG,
-            "CompleteOrchestratorTask for workflow '{}' is rejected: {size} bytes exceed the limit of {limit} \
+            "CompleteWorkflowTask for workflow '{}' is rejected: {size} bytes exceed the limit of {limit} \
              bytes; increase daprd --max-body-size, or pass less data{}",
             answer.instance,
             if is_told { "" } else { " (no caller waits for it here)" }

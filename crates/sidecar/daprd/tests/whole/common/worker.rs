@@ -69,7 +69,7 @@ impl Tasks {
                     workflow.unwrap_or_else(|| panic!("no workflow {}", context.name))(context)
                 });
                 response.completion_token = token;
-                ("CompleteOrchestratorTask", response.encode_to_vec())
+                ("CompleteWorkflowTask", response.encode_to_vec())
             }
             Work::ActivityRequest(request) => {
                 self.ran.lock().unwrap().push(request.name.clone());
