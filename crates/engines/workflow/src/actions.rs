@@ -5,17 +5,20 @@ use outrigger_wire::durabletask::workflow_action::WorkflowActionType;
 use outrigger_wire::durabletask::{
     ChildWorkflowInstanceCompletedEvent, ChildWorkflowInstanceCreatedEvent, ChildWorkflowInstanceFailedEvent,
     CompleteWorkflowAction, CreateChildWorkflowAction, CreateTimerAction, ExecutionCompletedEvent,
-    ExecutionStalledEvent, ExecutionStartedEvent, HistoryEvent, OrchestrationStatus, ParentInstanceInfo,
-    ScheduleTaskAction, StalledReason, TaskRouter, TaskScheduledEvent, TimerCreatedEvent, TimerFiredEvent,
-    WorkflowAction, WorkflowInstance, WorkflowStartedEvent, create_timer_action, timer_created_event,
+    ExecutionStalledEvent, ExecutionStartedEvent, HistoryEvent, HistoryPropagationScope, OrchestrationStatus,
+    ParentInstanceInfo, ScheduleTaskAction, StalledReason, TaskRouter, TaskScheduledEvent, TimerCreatedEvent,
+    TimerFiredEvent, WorkflowAction, WorkflowInstance, WorkflowStartedEvent, create_timer_action,
+    timer_created_event,
 };
 use prost_types::Timestamp;
 
 use crate::error::StepError;
 use crate::event::{Awaited, NO_ID, event, nanos, other_app};
 use crate::facts::Facts;
+use crate::instance::Instance;
 use crate::names::child_id;
 use crate::origin::Origin;
+use crate::propagation::scope;
 use crate::step::{Message, Step, StepContext, Timer};
 
 /// Side effects of a step.
@@ -98,6 +101,7 @@ pub(crate) fn creation(
         event: start,
         origin: Origin::default(),
         cause: Some(created.event_id),
+        propagates: scope(created),
     }
 }
 
@@ -118,6 +122,7 @@ impl Step {
     /// ignored.
     pub(crate) fn apply(
         &mut self,
+        instance: &Instance,
         action: WorkflowAction,
         outside: &mut StepContext<'_>,
         effects: &mut Effects,
@@ -145,7 +150,7 @@ impl Step {
                     if self.facts.completed.is_some() {
                         return Ok(None);
                     }
-                    return Ok(Some(self.continue_as_new(complete, of_action, outside)));
+                    return Ok(Some(self.continue_as_new(instance, complete, of_action, outside)));
                 }
                 self.complete(id, complete, of_action, outside.at, effects);
             }
@@ -212,7 +217,7 @@ impl Step {
                 given => given,
             },
             rerun_parent_instance_info: None,
-            history_propagation_scope: None,
+            history_propagation_scope: task.history_propagation_scope,
         };
         let execution = scheduled.task_execution_id.clone();
         let event = self.record_action(id, outside.at, router, EventType::TaskScheduled(scheduled));
@@ -283,7 +288,7 @@ impl Step {
             input: action.input,
             parent_trace_context: outside.trace.clone(),
             rerun_parent_instance_info: None,
-            history_propagation_scope: None,
+            history_propagation_scope: action.history_propagation_scope,
         };
         let event_type = EventType::ChildWorkflowInstanceCreated(child.clone());
         let created = self.record_action(id, outside.at, router, event_type);
@@ -364,11 +369,13 @@ impl Step {
             origin: origin.unwrap_or_default(),
             event,
             cause: None,
+            propagates: HistoryPropagationScope::None,
         });
     }
 
     fn continue_as_new(
         &self,
+        instance: &Instance,
         action: CompleteWorkflowAction,
         outer: Option<TaskRouter>,
         outside: &mut StepContext<'_>,
@@ -390,6 +397,7 @@ impl Step {
             ..ExecutionStartedEvent::default()
         };
         let mut next = self.restarted();
+        next.received = self.received_by_next(instance);
         let step = EventType::WorkflowStarted(WorkflowStartedEvent::default());
         for event_type in [step, EventType::ExecutionStarted(started)] {
             next.record_action(NO_ID, outside.at, router.clone(), event_type);

@@ -33,6 +33,7 @@ impl Instance {
     fn absorb(&mut self, outcome: Outcome) -> (usize, usize) {
         if outcome.restarted {
             self.reset();
+            self.receive(outcome.received);
         }
         let stored = self.stored();
         let history = stored.history.min(self.history.len());

@@ -2,7 +2,10 @@
 
 use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::{ExecutionStartedEvent, HistoryEvent, ParentInstanceInfo};
+use outrigger_wire::durabletask::{
+    ExecutionStartedEvent, HistoryEvent, ParentInstanceInfo, PropagatedHistory,
+};
+use prost::Message as _;
 use prost_types::Timestamp;
 
 use crate::error::CreateError;
@@ -95,11 +98,12 @@ impl Instance {
         is_later.then_some(due)
     }
 
-    /// Starts an execution, in place of the last one if there is one.
-    pub fn start(&mut self, event: HistoryEvent) -> Change {
+    /// Starts an execution, in place of the last one if there is one. `received`: the history passed on to it.
+    pub fn start(&mut self, event: HistoryEvent, received: Option<PropagatedHistory>) -> Change {
         if self.start_event().is_some() {
             self.reset();
         }
+        self.receive(received.map(|received| received.encode_to_vec().into()));
         self.inbox.push(event);
         self.change_from(0, 0)
     }
@@ -252,7 +256,7 @@ mod tests {
     #[test]
     fn second_execution_replaces_the_first() {
         let mut instance = Instance::new("a");
-        assert_eq!(instance.start(started(None)).upserts.len(), 2);
+        assert_eq!(instance.start(started(None), None).upserts.len(), 2);
         assert_eq!(instance.generation, 1);
         for event in std::mem::take(&mut instance.inbox) {
             instance.append(&event);
@@ -263,7 +267,7 @@ mod tests {
             EventType::ExecutionCompleted(ExecutionCompletedEvent::default()),
         ));
         instance.change();
-        let change = instance.start(started(None));
+        let change = instance.start(started(None), None);
         assert_eq!(instance.generation, 2);
         assert_eq!(change.deletes, ["history-000000", "history-000001"]);
         assert_eq!(instance.status(), OrchestrationStatus::Pending);
@@ -283,7 +287,7 @@ mod tests {
         assert_eq!(due(&start), Some(later));
         // No earlier trigger starts it.
         let mut instance = Instance::new("a");
-        instance.start(start);
+        instance.start(start, None);
         let [before, after] = [49, 51].map(|seconds| Timestamp { seconds, nanos: 0 });
         assert_eq!(instance.begins_later(before), Some(later));
         assert_eq!(instance.begins_later(after), None);
@@ -297,7 +301,7 @@ mod tests {
         instance.inbox.push(event(-1, AT, EventType::EventRaised(raised)));
         assert_eq!(instance.begins_later(before), None);
         let mut at_once = Instance::new("b");
-        at_once.start(started(None));
+        at_once.start(started(None), None);
         assert_eq!(at_once.begins_later(before), None);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use bytes::Bytes;
 use outrigger_wire::durabletask::backend::v1::WorkflowMetadata;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{ExecutionStartedEvent, HistoryEvent, OrchestrationStatus};
@@ -32,6 +33,10 @@ pub struct Instance {
     pub(crate) facts: Facts,
     pub(crate) history: History,
     pub(crate) inbox: Vec<HistoryEvent>,
+    /// The encoded history that it has received from its parent.
+    pub(crate) received: Option<Bytes>,
+    /// The received history differs from the stored one.
+    pub(crate) received_anew: bool,
     /// The stored entries, if any.
     pub(crate) stored: Option<Counts>,
     /// Keys of [`Counts::keys`] absent from the store when the instance was read: they need no deletion.
@@ -133,10 +138,11 @@ impl Instance {
         decoded.filter_map(Result::ok).collect()
     }
 
-    /// Encoded length of history and inbox, bytes.
+    /// Encoded length of all that a worker gets: history, inbox, and the received history; bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.history.size() + self.inbox.iter().map(prost::Message::encoded_len).sum::<usize>()
+        let inbox = self.inbox.iter().map(prost::Message::encoded_len);
+        self.history.size() + inbox.sum::<usize>() + self.received.as_ref().map_or(0, Bytes::len)
     }
 
     /// Estimated memory, bytes.
@@ -380,6 +386,13 @@ impl Instance {
         self.facts = Facts::default();
         self.history.clear();
         self.inbox.clear();
+        self.receive(None);
+    }
+
+    /// Sets the received history.
+    pub(crate) fn receive(&mut self, history: Option<Bytes>) {
+        self.received_anew |= self.received.is_some() || history.is_some();
+        self.received = history;
     }
 
     /// Appends to the history.

@@ -18,6 +18,8 @@ pub const RETENTION: &str = "retention";
 pub const METADATA: &str = "metadata";
 /// State key of the custom status.
 pub const CUSTOM_STATUS: &str = "customStatus";
+/// State key of the history that the instance has received.
+pub const PROPAGATED_HISTORY: &str = "propagated-history";
 
 /// Suffix of executor types.
 const EXECUTOR: &str = "executor";

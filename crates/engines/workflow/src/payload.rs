@@ -1,6 +1,7 @@
 //! Size limits: an instance too large to send stalls instead of failing again and again.
 
-use outrigger_wire::durabletask::{ExecutionStalledEvent, HistoryEvent, StalledReason};
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::{ExecutionStalledEvent, HistoryEvent, PropagatedHistory, StalledReason};
 use prost::Message as _;
 
 use crate::error::AddError;
@@ -25,13 +26,16 @@ impl Limit {
     /// The stall of an instance of this encoded size, if it exceeds the limit.
     #[must_use]
     pub fn stalls(self, size: usize) -> Option<ExecutionStalledEvent> {
-        self.exceeded("history and inbox of the workflow", size)
+        self.exceeded("Workflow payload size", size)
     }
 
     /// Why an instance with this start event could never be sent to a worker.
     #[must_use]
     pub fn refuses_start(self, start: &HistoryEvent) -> Option<String> {
-        let stalled = self.exceeded("the start of the workflow, with its input,", start.encoded_len());
+        let stalled = self.exceeded(
+            "Workflow payload size of the start with its input",
+            start.encoded_len(),
+        );
         stalled.and_then(|stalled| stalled.description)
     }
 
@@ -48,37 +52,50 @@ impl Limit {
 
     /// The stall text for an instance of this size.
     pub(crate) fn with_event(self, size: usize) -> String {
-        let stalled = self.exceeded("history and inbox of the workflow with this event", size);
+        let stalled = self.exceeded("Workflow payload size with this event", size);
         let text = stalled.and_then(|stalled| stalled.description);
         text.unwrap_or_default()
     }
 
-    /// The stall of an instance whose activity is too large.
-    #[must_use]
-    pub fn stalls_task(self, task: &HistoryEvent) -> Option<ExecutionStalledEvent> {
+    /// The stall of an instance whose activity is too large, with the history `passed` on to it.
+    pub(crate) fn stalls_task(
+        self,
+        task: &HistoryEvent,
+        passed: Option<&PropagatedHistory>,
+    ) -> Option<ExecutionStalledEvent> {
+        let name = match &task.event_type {
+            Some(EventType::TaskScheduled(task)) => task.name.as_str(),
+            _ => "",
+        };
         self.exceeded(
-            &format!("the call of activity {}", task.event_id),
-            task.encoded_len(),
+            &format!("activity '{name}::{}' payload", task.event_id),
+            task.encoded_len() + passed.map_or(0, PropagatedHistory::encoded_len),
         )
     }
 
     /// The stall of an instance whose child is too large: its start could never be sent to a worker.
-    #[must_use]
-    pub fn stalls_child(self, child: &str, start: &HistoryEvent) -> Option<ExecutionStalledEvent> {
+    pub(crate) fn stalls_child(
+        self,
+        child: &str,
+        start: &HistoryEvent,
+        passed: Option<&PropagatedHistory>,
+    ) -> Option<ExecutionStalledEvent> {
         self.exceeded(
-            &format!("the start of child workflow '{child}', with its input,"),
-            start.encoded_len(),
+            &format!("child workflow '{child}' payload"),
+            start.encoded_len() + passed.map_or(0, PropagatedHistory::encoded_len),
         )
     }
 
     fn exceeded(self, what: &str, size: usize) -> Option<ExecutionStalledEvent> {
         let Self(limit) = self;
-        let per_cent = size.saturating_mul(100).checked_div(limit)?;
+        if limit == 0 {
+            return None;
+        }
         (size.saturating_mul(100) > limit.saturating_mul(PER_CENT)).then(|| ExecutionStalledEvent {
             reason: StalledReason::PayloadSizeExceeded.into(),
             description: Some(format!(
-                "Payload size exceeded: {what} has {size} bytes, {per_cent}% of the {limit} bytes of the largest body, \
-                 which exceeds the {PER_CENT}% limit; increase daprd --max-body-size, or pass less data."
+                "{what} {size} bytes exceeds {PER_CENT}% of max gRPC body size {limit} bytes; increase daprd \
+                 --max-body-size and restart to resume, or pass less data"
             )),
         })
     }
@@ -89,8 +106,8 @@ pub(crate) fn too_long(entries: usize) -> Option<ExecutionStalledEvent> {
     (entries >= MAX_ENTRIES).then(|| ExecutionStalledEvent {
         reason: StalledReason::PayloadSizeExceeded.into(),
         description: Some(format!(
-            "Payload size exceeded: the history of the workflow would exceed {MAX_ENTRIES} events. Have the \
-             workflow continue as new from time to time."
+            "Workflow payload size exceeded: the history would exceed {MAX_ENTRIES} events. Have the workflow \
+             continue as new from time to time."
         )),
     })
 }
@@ -107,13 +124,9 @@ mod tests {
         assert_eq!(stalled.reason(), StalledReason::PayloadSizeExceeded);
         let text = stalled.description.unwrap();
         assert!(
-            [
-                "1951 bytes, 195% of the 1000 bytes",
-                "exceeds the 95%",
-                "increase daprd --max-body-size"
-            ]
-            .iter()
-            .all(|part| text.contains(part)),
+            text.starts_with(
+                "Workflow payload size 1951 bytes exceeds 95% of max gRPC body size 1000 bytes; "
+            ) && text.contains("increase daprd --max-body-size"),
             "{text}"
         );
         let start = HistoryEvent {

@@ -65,6 +65,8 @@ pub struct Step {
     pub(crate) terminated: Option<ExecutionTerminatedEvent>,
     pub(crate) restarts: u32,
     stalled_before: Option<ExecutionStalledEvent>,
+    /// The encoded history that the execution has received.
+    pub(crate) received: Option<Bytes>,
 }
 
 impl Instance {
@@ -103,6 +105,7 @@ impl Instance {
             terminated: None,
             restarts: 0,
             stalled_before: self.facts.stalled.clone(),
+            received: self.received.clone(),
         };
         step.take(event(NO_ID, at, started));
         let mut repeats_first_step = false;
@@ -205,6 +208,12 @@ impl Step {
         &self.fresh
     }
 
+    /// Encoded length of the request of a step that continues as new, bytes.
+    pub(crate) fn size(&self) -> usize {
+        let fresh = self.fresh.iter().map(prost::Message::encoded_len);
+        fresh.sum::<usize>() + self.received.as_ref().map_or(0, Bytes::len)
+    }
+
     /// Whether it is the first step of an execution.
     #[must_use]
     pub fn begins_execution(&self) -> bool {
@@ -228,6 +237,7 @@ impl Step {
     pub fn request(&self, instance: &Instance) -> Vec<Bytes> {
         const INSTANCE_ID: u32 = 1;
         const NEW_EVENTS: u32 = 4;
+        const PROPAGATED_HISTORY: u32 = 8;
         let field = |tag: u32, value: &[u8], request: &mut BytesMut| {
             encode_key(tag, WireType::LengthDelimited, request);
             encode_varint(value.len() as u64, request);
@@ -238,7 +248,12 @@ impl Step {
         for event in &self.fresh {
             field(NEW_EVENTS, &event.encode_to_vec(), &mut fresh);
         }
+        if let Some(received) = &self.received {
+            encode_key(PROPAGATED_HISTORY, WireType::LengthDelimited, &mut head);
+            encode_varint(received.len() as u64, &mut head);
+        }
         let mut request = vec![head.freeze()];
+        request.extend(self.received.clone());
         if !self.is_restart() {
             request.extend(instance.history.fields());
         }

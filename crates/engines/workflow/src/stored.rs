@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_wire::durabletask::backend::v1::BackendWorkflowStateMetadata;
+use outrigger_wire::durabletask::{HistoryEvent, PropagatedHistory};
 use prost::Message as _;
 use serde::Deserialize;
 
 use crate::error::StoredError;
 use crate::instance::Instance;
-use crate::names::{CUSTOM_STATUS, METADATA, history_key, inbox_key};
+use crate::names::{CUSTOM_STATUS, METADATA, PROPAGATED_HISTORY, history_key, inbox_key};
 
 /// Maximum entries of a history and of an inbox: keys have six digits.
 pub(crate) const MAX_ENTRIES: usize = 999_999;
@@ -86,8 +86,11 @@ impl Change {
             let upserts = part.iter().chain([&old]).cloned().collect();
             changes.push(Self::of(upserts, Vec::new()));
         }
+        // The received history of an earlier execution is visible: its deletion comes first.
+        let are_visible = usize::from(self.deletes.first().is_some_and(|key| key == PROPAGATED_HISTORY));
         let mut deletes = self.deletes.into_iter();
-        let first = deletes.by_ref().take(most.saturating_sub(seen.len())).collect();
+        let room = most.saturating_sub(seen.len()).max(are_visible);
+        let first = deletes.by_ref().take(room).collect();
         let deletes: Vec<_> = deletes.collect();
         if !deletes.is_empty() {
             seen.retain(|(key, _)| !is_metadata(key));
@@ -251,7 +254,7 @@ impl Counts {
     pub fn keys(&self) -> impl Iterator<Item = String> + use<> {
         let Reach { inbox, history } = self.reaches();
         let entries = (0..history).map(history_key).chain((0..inbox).map(inbox_key));
-        entries.chain([CUSTOM_STATUS.to_owned()])
+        entries.chain([CUSTOM_STATUS, PROPAGATED_HISTORY].map(str::to_owned))
     }
 }
 
@@ -292,6 +295,16 @@ impl Instance {
             .get(CUSTOM_STATUS)
             .and_then(|status| custom_status(id, &status).transpose())
             .transpose()?;
+        instance.received = values
+            .get(PROPAGATED_HISTORY)
+            .filter(|received| !received.is_empty());
+        if let Some(received) = &instance.received {
+            PropagatedHistory::decode(received.clone()).map_err(|error| StoredError::Malformed {
+                instance: id.to_owned(),
+                key: PROPAGATED_HISTORY.to_owned(),
+                why: error.to_string(),
+            })?;
+        }
         let Reach { inbox, history } = counts.reaches();
         let uncounted = (counts.history..history).map(history_key);
         let uncounted = uncounted.chain((counts.inbox..inbox).map(inbox_key));
@@ -354,16 +367,32 @@ impl Instance {
                 .upserts
                 .push((CUSTOM_STATUS.to_owned(), status.encode_to_vec().into()));
         }
+        let had = |key: &str| self.stored.is_some() && !self.absent.contains(key);
+        let (had_status, had_received) = (had(CUSTOM_STATUS), had(PROPAGATED_HISTORY));
+        let received = self.received.clone().filter(|_| self.received_anew);
+        let drops_received = self.received_anew && self.received.is_none() && had_received;
+        change
+            .upserts
+            .extend(received.map(|received| (PROPAGATED_HISTORY.to_owned(), received)));
         let reach = self.stored().reaches();
         let surplus = (self.history.len()..reach.history).map(history_key);
         let surplus = surplus.chain((self.inbox.len()..reach.inbox).map(inbox_key));
-        change.deletes = surplus.filter(|key| !self.absent.contains(key)).collect();
+        let surplus = surplus.filter(|key| !self.absent.contains(key));
+        let received = drops_received.then(|| PROPAGATED_HISTORY.to_owned());
+        change.deletes = received.into_iter().chain(surplus).collect();
         // After this change the store has all other counted keys.
-        let has_status = new_history || (self.stored.is_some() && !self.absent.contains(CUSTOM_STATUS));
+        let has_received = match self.received_anew {
+            true => self.received.is_some(),
+            false => had_received,
+        };
+        self.received_anew = false;
         self.absent.clear();
-        if !has_status {
-            self.absent.insert(CUSTOM_STATUS.to_owned());
-        }
+        let absent = [
+            (CUSTOM_STATUS, new_history || had_status),
+            (PROPAGATED_HISTORY, has_received),
+        ];
+        let absent = absent.into_iter().filter(|(_, is_stored)| !is_stored);
+        self.absent.extend(absent.map(|(key, _)| key.to_owned()));
         let counts = Counts {
             inbox: self.inbox.len(),
             history: self.history.len(),

@@ -38,7 +38,7 @@ fn step(instance: &mut Instance, id: i32) -> (Change, usize) {
     };
     let came: HistoryEvent = event(NO_ID, AT, came);
     drop(match id {
-        0 => instance.start(came),
+        0 => instance.start(came, None),
         _ => instance.add(vec![came], Limit::default()).change,
     });
     let StepStart::Step(step) = instance.begin("app", None, AT, Limit(0)) else {

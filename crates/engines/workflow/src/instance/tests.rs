@@ -371,7 +371,7 @@ fn rejects_oversized_raised_event() {
         let refused = additions.added.pop().unwrap().unwrap_err();
         let text = refused.to_string();
         assert!(
-            text.contains("Payload size exceeded") && text.contains("--max-body-size"),
+            text.contains("exceeds 95%") && text.contains("--max-body-size"),
             "{text}"
         );
         assert!(additions.added.iter().all(Result::is_ok));

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::workflow_action::WorkflowActionType;
 use outrigger_wire::durabletask::{
-    ExecutionStalledEvent, ExecutionTerminatedEvent, StalledReason, WorkflowAction, WorkflowResponse,
-    WorkflowVersion,
+    ExecutionStalledEvent, ExecutionTerminatedEvent, HistoryPropagationScope, StalledReason, WorkflowAction,
+    WorkflowResponse, WorkflowVersion,
 };
 use prost_types::Timestamp;
 
@@ -17,6 +17,7 @@ use crate::event::{Awaited, NO_ID, ends, event};
 use crate::instance::Instance;
 use crate::origin::Origin;
 use crate::payload::too_long;
+use crate::propagation::scope;
 
 /// Maximum times that a step may continue as new in a row.
 pub const MAX_RESTARTS: u32 = 20;
@@ -57,7 +58,12 @@ impl Step {
         self.record(version);
         let mut effects = Effects::default();
         for action in actions {
-            if let Some(next) = self.apply(action, outside, &mut effects)? {
+            if let Some(next) = self.apply(instance, action, outside, &mut effects)? {
+                if let Some(stalled) = outside.limit.stalls(next.size()) {
+                    let mut outcome = next.hold(instance);
+                    outcome.stall(stalled, None, outside.at);
+                    return Ok(Answered::Done(Box::new(outcome)));
+                }
                 if self.restarts < MAX_RESTARTS {
                     return Ok(Answered::ContinuedAsNew(Box::new(next)));
                 }
@@ -67,10 +73,11 @@ impl Step {
                 return Ok(Answered::Done(Box::new(outcome)));
             }
         }
-        let oversized = effects
-            .tasks
-            .iter()
-            .find_map(|task| outside.limit.stalls_task(task));
+        let propagation = self.propagation(instance);
+        let oversized = effects.tasks.iter().find_map(|task| {
+            let passed = propagation.of(task.event_id, scope(task));
+            outside.limit.stalls_task(task, passed.as_ref())
+        });
         let is_oversized = oversized.is_some();
         // Includes children of another app, whose limit is unknown here: the input stays in the parent's
         // history, which its worker receives.
@@ -78,7 +85,14 @@ impl Step {
             .messages
             .iter()
             .filter(|message| message.creates())
-            .find_map(|message| outside.limit.stalls_child(&message.target, &message.event));
+            .find_map(|message| {
+                let passed = message
+                    .cause
+                    .and_then(|id| propagation.of(id, message.propagates));
+                outside
+                    .limit
+                    .stalls_child(&message.target, &message.event, passed.as_ref())
+            });
         let past = if self.is_restart() {
             0
         } else {
@@ -149,6 +163,7 @@ impl Step {
             refused: Vec::new(),
             runs_again: false,
             restarted: self.restarts > 0,
+            received: self.received,
             facts: self.facts,
             fresh: self.fresh,
             custom_status,
@@ -166,6 +181,7 @@ impl Step {
                 event: event(NO_ID, at, EventType::ExecutionTerminated(terminated.clone())),
                 origin: Origin::default(),
                 cause: None,
+                propagates: HistoryPropagationScope::None,
             })
             .collect()
     }
@@ -190,6 +206,7 @@ impl Step {
         }
         Outcome {
             restarted: true,
+            received: self.received,
             generation: instance.generation + 1,
             inbox: self.fresh.into_iter().skip(1).collect(),
             ..Outcome::default()

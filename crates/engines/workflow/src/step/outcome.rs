@@ -1,7 +1,8 @@
 //! The outcome of a step.
 
+use bytes::Bytes;
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::{ExecutionStalledEvent, HistoryEvent};
+use outrigger_wire::durabletask::{ExecutionStalledEvent, HistoryEvent, HistoryPropagationScope};
 use prost_types::Timestamp;
 
 use crate::event::{NO_ID, event};
@@ -33,6 +34,8 @@ pub struct Message {
     pub origin: Origin,
     /// The event id of the scheduling event, if any.
     pub cause: Option<i32>,
+    /// How much history it passes on.
+    pub propagates: HistoryPropagationScope,
 }
 
 impl Message {
@@ -68,6 +71,8 @@ pub struct Outcome {
     pub(crate) facts: Facts,
     pub(crate) fresh: Vec<HistoryEvent>,
     pub(crate) restarted: bool,
+    /// If it continued as new: the history that the new execution has received.
+    pub(crate) received: Option<Bytes>,
     pub(crate) custom_status: Option<String>,
     /// Events that stay in the inbox.
     pub(crate) inbox: Vec<HistoryEvent>,

@@ -15,6 +15,7 @@ use crate::stored::MAX_ENTRIES;
 
 mod children;
 mod limits;
+mod propagation;
 
 const AT: Timestamp = Timestamp { seconds: 7, nanos: 0 };
 
@@ -98,7 +99,7 @@ fn done(answered: Result<Answered, StepError>) -> Outcome {
 /// An instance after a first step with this answer.
 fn after(response: WorkflowResponse) -> Instance {
     let mut instance = Instance::new("a");
-    instance.start(started());
+    instance.start(started(), None);
     let step = begin(&mut instance);
     let outcome = done(answer(&instance, step, response));
     instance.commit(outcome);
@@ -317,7 +318,7 @@ fn termination_survives_continue_as_new() {
 #[test]
 fn retried_first_step_sends_unsent_effects() {
     let mut instance = Instance::new("a");
-    instance.start(started());
+    instance.start(started(), None);
     let step = begin(&mut instance);
     let ends = acts(vec![task(0), complete(1, OrchestrationStatus::Completed)]);
     let last = done(answer(&instance, step, ends));
@@ -409,7 +410,7 @@ fn early_result_waits_for_its_task() {
 #[test]
 fn endless_loop_yields_and_keeps_progress() {
     let mut instance = Instance::new("a");
-    instance.start(started());
+    instance.start(started(), None);
     let mut step = begin(&mut instance);
     let mut rounds = 0;
     let outcome = loop {
@@ -432,7 +433,7 @@ fn endless_loop_yields_and_keeps_progress() {
 #[test]
 fn unsupported_actions_fail_the_step() {
     let mut instance = Instance::new("a");
-    instance.start(started());
+    instance.start(started(), None);
     let step = begin(&mut instance);
     let detached = Act::CreateDetachedWorkflow(CreateDetachedWorkflowAction::default());
     for act in [None, Some(detached)] {
@@ -468,7 +469,7 @@ fn execution_of_task(execution: Option<&str>, at: i64, given: &str) -> String {
         });
     }
     let mut instance = Instance::new("a");
-    instance.start(start);
+    instance.start(start, None);
     let step = begin(&mut instance);
     let scheduled = ScheduleTaskAction {
         task_execution_id: given.to_owned(),

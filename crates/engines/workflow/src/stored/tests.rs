@@ -148,7 +148,7 @@ fn next_change_removes_interrupted_remains() {
         grown.extend(part.upserts);
     }
     let mut anew = read(&grown);
-    let shrinks = anew.start(start.clone());
+    let shrinks = anew.start(start.clone(), None);
     // The first change was interrupted: nothing counts.
     let mut first = Instance::new("a");
     (0..20).for_each(|n| first.append(&raised(&n.to_string())));
@@ -172,7 +172,7 @@ fn next_change_removes_interrupted_remains() {
             assert_eq!(found().purge().is_ok(), before.is_empty());
             let mut next = found();
             let change = match before.is_empty() {
-                true => next.start(start.clone()),
+                true => next.start(start.clone(), None),
                 false => next.push(raised("c")),
             };
             let mut stored = stored.clone();
@@ -312,4 +312,47 @@ fn absent_status_is_not_deleted() {
     store(&mut stored, anew.change());
     store(&mut stored, anew.removal());
     assert!(stored.is_empty(), "{stored:?}");
+}
+
+#[test]
+fn received_history_is_stored_once() {
+    let history = || PropagatedHistory {
+        scope: 2,
+        ..PropagatedHistory::default()
+    };
+    let is_received = |change: &Change| change.upserts.iter().any(|(key, _)| key == PROPAGATED_HISTORY);
+    let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
+    let start = || event(-1, Timestamp::default(), start.clone());
+    let mut stored = Store::new();
+    let mut instance = Instance::new("a");
+    let change = instance.start(start(), Some(history()));
+    assert!(is_received(&change));
+    store(&mut stored, change);
+    let change = instance.push(raised("b"));
+    assert!(!is_received(&change));
+    store(&mut stored, change);
+    let mut found = read(&stored);
+    assert_eq!(found.received(), Some(&Bytes::from(history().encode_to_vec())));
+    assert_eq!(found.size(), instance.size());
+    store(&mut stored.clone(), instance.removal());
+    store(&mut stored.clone(), found.removal());
+    // The next execution received none: no reader may see the old one, in however many transactions.
+    for event in std::mem::take(&mut found.inbox) {
+        found.append(&event);
+    }
+    (0..9).for_each(|_| found.append(&raised("c")));
+    store(&mut stored, found.change());
+    let change = found.start(start(), None);
+    for part in change.split(3) {
+        store(&mut stored, part);
+        let counts = Counts::read("a", &stored[METADATA]).unwrap();
+        assert_eq!(counts.generation == 1, stored.contains_key(PROPAGATED_HISTORY));
+    }
+    store(&mut stored.clone(), found.removal());
+    store(&mut stored.clone(), read(&stored).removal());
+    // Neither is a row of the wrong format taken for a history.
+    stored.insert(PROPAGATED_HISTORY.to_owned(), Bytes::from_static(b"\xff"));
+    let counts = Counts::read("a", &stored[METADATA]).unwrap();
+    let error = Instance::read("a", counts, |key| stored.get(key).cloned()).unwrap_err();
+    assert!(error.to_string().contains(PROPAGATED_HISTORY), "{error}");
 }

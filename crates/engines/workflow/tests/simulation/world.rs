@@ -367,7 +367,7 @@ impl World {
         }
         self.remind(self.now, id, "start", Due::Run);
         self.may_crash()?;
-        let change = instance.start(start);
+        let change = instance.start(start, None);
         self.save(instance, change)
     }
 

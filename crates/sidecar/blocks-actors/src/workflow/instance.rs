@@ -6,7 +6,7 @@
 //! - [`events`], [`lifecycle`], [`fork`]: incoming events, creation and purge, reruns.
 //! - [`state`]: the instances on this sidecar, and one held in its turn; [`retention`]: purges after the
 //!   retention time.
-//! - [`dispatch`]: sends a step's effects; [`inbox`]: waiting events; [`cache`], [`store`]: instances in
+//! - [`dispatch`]: sends a step's effects; [`propagate`]: histories passed on with them; [`inbox`]: waiting events; [`cache`], [`store`]: instances in
 //!   memory and stored.
 //! - [`failures`]: failed runs and their backoff; [`watchers`]: clients that watch a status.
 
@@ -21,6 +21,7 @@ pub(crate) mod inbox;
 pub(crate) mod lifecycle;
 pub(crate) mod measure;
 pub(crate) mod postpone;
+pub(crate) mod propagate;
 pub(crate) mod retention;
 pub(crate) mod run;
 pub(crate) mod state;

@@ -44,7 +44,7 @@ fn child_result_names_parent_execution() {
             });
         }
         let mut instance = Instance::new("a");
-        instance.start(start);
+        instance.start(start, None);
         let step = begin(&mut instance);
         let ends = acts(vec![complete(0, OrchestrationStatus::Completed)]);
         let outcome = done(answer(&instance, step, ends));
@@ -84,7 +84,7 @@ fn child_with_parent_id_fails_step() {
             target_app_namespace: None,
         });
         let mut instance = Instance::new("a");
-        instance.start(started());
+        instance.start(started(), None);
         let step = begin(&mut instance);
         answer(&instance, step, acts(vec![create]))
     };
@@ -115,7 +115,7 @@ fn oversized_child_stalls_parent() {
         acts(vec![action(0, Act::CreateChildWorkflow(create))])
     };
     let mut instance = Instance::new("a");
-    instance.start(started());
+    instance.start(started(), None);
     let step = begin(&mut instance);
     let outcome = done(answer_within(2000, &instance, step, child()));
     let stalled = outcome.stalled.clone().unwrap();

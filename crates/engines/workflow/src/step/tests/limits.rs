@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn oversized_instance_stalls_before_request() {
     let mut instance = Instance::new("a");
-    instance.start(started());
+    instance.start(started(), None);
     match instance.begin("app", None, AT, Limit(8)) {
         StepStart::Stalled(outcome) => {
             instance.commit(*outcome);
@@ -18,7 +18,7 @@ fn oversized_instance_stalls_before_request() {
 #[test]
 fn oversized_activity_stalls_step() {
     let mut instance = Instance::new("a");
-    instance.start(started());
+    instance.start(started(), None);
     let step = begin(&mut instance);
     let large = ScheduleTaskAction {
         input: Some("x".repeat(2000)),
@@ -30,14 +30,14 @@ fn oversized_activity_stalls_step() {
     let refused: Vec<_> = outcome.refused.iter().map(|task| task.event_id).collect();
     assert_eq!(refused, [0, 1]);
     let why = outcome.stalled.unwrap().description.unwrap();
-    assert!(why.contains("activity 1") && why.contains("exceeds"), "{why}");
+    assert!(why.contains("activity '::1'") && why.contains("exceeds"), "{why}");
 }
 
 #[test]
 fn excess_or_duplicate_actions_fail_step() {
     let failed = |actions: Vec<WorkflowAction>| {
         let mut instance = Instance::new("a");
-        instance.start(started());
+        instance.start(started(), None);
         let step = begin(&mut instance);
         answer(&instance, step, acts(actions)).err()
     };

@@ -3,7 +3,7 @@
 //! no envelope.
 
 use bytes::Bytes;
-use outrigger_wire::durabletask::HistoryEvent;
+use outrigger_wire::durabletask::backend::v1::ActivityInvocation;
 use outrigger_workflow::Origin;
 use prost::Message as _;
 use prost_types::Any;
@@ -24,10 +24,16 @@ fn enclosed(call: &[u8]) -> Option<Bytes> {
     Envelope::decode(call).ok()?.event
 }
 
-/// Decodes the event.
-pub(super) fn event(call: &[u8]) -> Result<HistoryEvent, Status> {
-    let enclosed = enclosed(call);
-    decode("the activity", enclosed.as_deref().unwrap_or(call))
+/// Decodes both forms.
+pub(super) fn read(call: &[u8]) -> Result<ActivityInvocation, Status> {
+    const WHAT: &str = "the activity";
+    if enclosed(call).is_some() {
+        return decode(WHAT, call);
+    }
+    Ok(ActivityInvocation {
+        history_event: Some(decode(WHAT, call)?),
+        propagated_history: None,
+    })
 }
 
 /// The reminder data of a call. Fields appended to an event are appended to its envelope too.
@@ -47,9 +53,8 @@ pub(super) fn reminder_data(call: Vec<u8>) -> Any {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_wire::durabletask::backend::v1::ActivityInvocation;
     use outrigger_wire::durabletask::history_event::EventType;
-    use outrigger_wire::durabletask::{PropagatedHistory, TaskScheduledEvent};
+    use outrigger_wire::durabletask::{HistoryEvent, PropagatedHistory, TaskScheduledEvent};
     use prost_types::Timestamp;
 
     use super::*;
@@ -75,20 +80,24 @@ mod tests {
             };
             let mut enclosed = invocation.encode_to_vec();
             origin.append_to(&mut enclosed);
-            for call in [alone.clone(), enclosed.clone()] {
-                assert_eq!(event(&call).unwrap(), scheduled);
-                let data = reminder_data(call);
+            let without = ActivityInvocation {
+                propagated_history: None,
+                ..invocation.clone()
+            };
+            for (call, expected) in [(&alone, &without), (&enclosed, &invocation)] {
+                assert_eq!(read(call).as_ref().ok(), Some(expected));
+                let data = reminder_data(call.clone());
                 assert!(
                     data.type_url
                         .ends_with("/durabletask.protos.backend.v1.ActivityInvocation")
                 );
-                assert_eq!(event(&data.value).unwrap(), scheduled);
+                assert_eq!(read(&data.value).as_ref().ok(), Some(expected));
                 assert_eq!(Origin::read(&data.value), origin);
             }
             assert_eq!(reminder_data(enclosed.clone()).value, enclosed);
             let wrapped = ActivityInvocation::decode(&*reminder_data(alone).value).unwrap();
             assert_eq!(wrapped.history_event, Some(scheduled));
         }
-        assert!(event(b"\xff").is_err());
+        assert!(read(b"\xff").is_err());
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use outrigger_wire::durabletask::backend::v1::ActivityInvocation;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     ActivityRequest, ActivityResponse, HistoryEvent, TaskCompletedEvent, TaskFailedEvent, TaskFailureDetails,
@@ -68,7 +69,11 @@ impl Work {
         id: &str,
         data: &[u8],
     ) -> Result<Self, Status> {
-        let event = invocation::event(data)?;
+        let ActivityInvocation {
+            history_event,
+            propagated_history,
+        } = invocation::read(data)?;
+        let event = history_event.unwrap_or_default();
         let Some(EventType::TaskScheduled(mut task)) = event.event_type else {
             return Err(Status::invalid_argument(format!(
                 "invalid activity task event of actor '{id}'"
@@ -89,7 +94,10 @@ impl Work {
             instance: instance.to_owned(),
             key: key(id, at, &task.task_execution_id, &origin),
             parent: task.parent_trace_context.take(),
-            request: request(instance, event.event_id, task),
+            request: ActivityRequest {
+                propagated_history,
+                ..request(instance, event.event_id, task)
+            },
             scheduled: scheduled(at, &origin),
             origin,
             router: event.router,

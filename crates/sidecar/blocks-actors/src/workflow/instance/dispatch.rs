@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use outrigger_wire::durabletask::HistoryEvent;
-use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, DurableTimer};
+use outrigger_wire::durabletask::backend::v1::{
+    ActivityInvocation, CreateWorkflowInstanceRequest, DurableTimer,
+};
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_workflow::event::{nanos, other_app};
-use outrigger_workflow::{Message, Origin, Outcome, Timer, names};
+use outrigger_workflow::{Message, Origin, Outcome, Propagation, Timer, names, scope};
 use prost::Message as _;
 use prost_types::Timestamp;
 use tokio::time::timeout;
@@ -62,6 +64,7 @@ impl Engine {
         (generation, execution): (u64, &str),
         due: Option<Timestamp>,
         tasks: &[HistoryEvent],
+        propagation: &Propagation<'_>,
     ) -> SendFailures {
         let due = nanos(Some(&due.unwrap_or_else(now))) / 1_000_000;
         let (due, origin) = (due.to_string(), Origin::of(execution));
@@ -72,7 +75,16 @@ impl Engine {
                 let app = other_app(task.router.as_ref(), &self.app_id);
                 let kind = self.types_of(app).activity;
                 let id = names::activity_id(instance, task.event_id, generation);
-                let mut body = task.encode_to_vec();
+                let to = || format!("activity '{}::{}'", name(task), task.event_id);
+                let mut body = match self.passed_on(instance, propagation, (task.event_id, scope(task)), to) {
+                    // A bare event, which sidecars of v1.17 read.
+                    None => task.encode_to_vec(),
+                    Some(passed) => ActivityInvocation {
+                        history_event: Some(task.clone()),
+                        propagated_history: Some(passed),
+                    }
+                    .encode_to_vec(),
+                };
                 origin.append_to(&mut body);
                 let called = self.call(&kind, &id, methods::EXECUTE, metadata(DUE_TIME, due), body.into());
                 let error = called.await.err()?;
@@ -91,9 +103,14 @@ impl Engine {
     }
 
     /// Sends messages to other instances.
-    pub(crate) async fn send(&self, from: &str, messages: &[Message]) -> SendFailures {
+    pub(crate) async fn send(
+        &self,
+        from: &str,
+        messages: &[Message],
+        propagation: &Propagation<'_>,
+    ) -> SendFailures {
         let sent = messages.iter().map(|message| async move {
-            let error = self.send_one(from, message).await.err()?;
+            let error = self.send_one(from, message, propagation).await.err()?;
             let app = message.app.as_deref();
             let what = if message.creates() {
                 format!(
@@ -111,7 +128,12 @@ impl Engine {
         all(sent.collect()).await
     }
 
-    async fn send_one(&self, from: &str, message: &Message) -> Result<(), ActorError> {
+    async fn send_one(
+        &self,
+        from: &str,
+        message: &Message,
+        propagation: &Propagation<'_>,
+    ) -> Result<(), ActorError> {
         let app = message.app.as_deref();
         if !message.creates() {
             // With a timeout: the other instance may be waiting for this one, as a parent that creates its
@@ -141,7 +163,10 @@ impl Engine {
         let kind = self.types_of(app).workflow;
         let request = CreateWorkflowInstanceRequest {
             start_event: Some(message.event.clone()),
-            propagated_history: None,
+            propagated_history: message.cause.and_then(|id| {
+                let to = || format!("child workflow '{}'", message.target);
+                self.passed_on(from, propagation, (id, message.propagates), to)
+            }),
         };
         let body = request.encode_to_vec().into();
         let created = self.call(

@@ -80,9 +80,8 @@ impl Held<'_> {
         let instance = &loaded.instance;
         let rerun = instance.rerun(made, &engine.app_id, now(), &mut new_id);
         let (generation, due) = (instance.generation, instance.first_at());
-        let execution = instance.execution().to_owned();
-        let execution = (generation, execution.as_str());
-        self.keep(loaded);
+        let execution = (generation, instance.execution());
+        let propagation = &instance.propagation(&engine.app_id, made.history);
         let Rerun {
             tasks,
             timers,
@@ -91,9 +90,10 @@ impl Held<'_> {
         self.entry.awaited.extend(tasks.iter().map(|task| task.event_id));
         engine.set_timers(self.id, execution, &timers).await?;
         let (started, sent) = tokio::join!(
-            engine.start(self.id, execution, due, &tasks),
-            engine.send(self.id, &children),
+            engine.start(self.id, execution, due, &tasks, propagation),
+            engine.send(self.id, &children, propagation),
         );
+        self.keep(loaded);
         match started.and(sent).why {
             None => Ok(()),
             Some(why) => Err(self.all.failures.reject(self.id, &why)),

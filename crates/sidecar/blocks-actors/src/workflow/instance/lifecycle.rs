@@ -52,7 +52,7 @@ impl Held<'_> {
             return Err(Status::resource_exhausted(why));
         }
         let due = create::due(&start);
-        let change = loaded.instance.start(start);
+        let change = loaded.instance.start(start, request.propagated_history);
         let (execution, later) = (loaded.instance.execution(), loaded.instance.begins_later(now()));
         engine
             .remind_start(self.id, execution, due, later.is_some())

@@ -336,9 +336,10 @@ impl Held<'_> {
         set.map_err(|error| self.all.failures.reject(self.id, error.message()))?;
         let due = loaded.instance.first_at().or_else(|| outcome.facts().first_at);
         let execution = (outcome.generation, outcome.facts().execution());
+        let propagation = &outcome.propagation(&engine.app_id, &loaded.instance);
         let (started, sent) = tokio::join!(
-            engine.start(self.id, execution, due, &outcome.tasks),
-            engine.send(self.id, &outcome.messages),
+            engine.start(self.id, execution, due, &outcome.tasks, propagation),
+            engine.send(self.id, &outcome.messages, propagation),
         );
         let failed = started.and(sent);
         if let Some(why) = failed.why {

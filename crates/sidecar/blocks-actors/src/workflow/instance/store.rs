@@ -244,7 +244,7 @@ mod tests {
         assert!(
             matches!(loaded.instance.creation(&request, false), Ok(creation) if creation != Creation::Nothing)
         );
-        let first = loaded.instance.start(start);
+        let first = loaded.instance.start(start, None);
         let operations = loaded.operations(first);
         assert!(operations.len() > 1);
         // Another sidecar may create it concurrently.
