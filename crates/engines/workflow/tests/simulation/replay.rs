@@ -6,8 +6,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::workflow_action::WorkflowActionType as Act;
 use outrigger_wire::durabletask::{
-    CompleteWorkflowAction, CreateChildWorkflowAction, CreateTimerAction, HistoryEvent, OrchestrationStatus,
-    ScheduleTaskAction, TaskFailureDetails, TaskRouter, WorkflowAction, WorkflowRequest, WorkflowResponse,
+    CompleteWorkflowAction, CreateChildWorkflowAction, CreateTimerAction, HistoryEvent,
+    HistoryPropagationScope, OrchestrationStatus, PropagatedHistory, ScheduleTaskAction, TaskFailureDetails,
+    TaskRouter, WorkflowAction, WorkflowRequest, WorkflowResponse,
 };
 use prost_types::Timestamp;
 
@@ -30,6 +31,10 @@ pub struct Context {
     pub status: Option<String>,
     /// The app of the next activity or child; `None` is its own.
     pub app: Option<String>,
+    /// How much history the next activity or child receives.
+    pub passes: HistoryPropagationScope,
+    /// The history that the workflow has received.
+    pub received: Option<PropagatedHistory>,
     now: Timestamp,
     next: i32,
     ended: HashMap<i32, Result<String, String>>,
@@ -82,9 +87,15 @@ impl Context {
         }
     }
 
-    fn act(&mut self, act: Act) -> i32 {
+    fn act(&mut self, mut act: Act) -> i32 {
         let id = self.next;
         self.next += 1;
+        let scope = Some(std::mem::take(&mut self.passes).into());
+        match &mut act {
+            Act::ScheduleTask(task) => task.history_propagation_scope = scope,
+            Act::CreateChildWorkflow(child) => child.history_propagation_scope = scope,
+            _ => {}
+        }
         if !self.known.contains(&id) {
             let router = self.app.take().map(|app| TaskRouter {
                 source_app_id: String::new(),
@@ -156,6 +167,7 @@ impl Context {
 pub fn step(request: WorkflowRequest, workflow: &dyn Fn(&mut Context) -> Option<End>) -> WorkflowResponse {
     let mut context = Context {
         instance: request.instance_id.clone(),
+        received: request.propagated_history,
         ..Context::default()
     };
     for event in request.past_events.into_iter().chain(request.new_events) {

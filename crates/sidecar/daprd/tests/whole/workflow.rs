@@ -6,6 +6,7 @@ mod ends;
 mod family;
 mod kills;
 mod limits;
+mod propagation;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
