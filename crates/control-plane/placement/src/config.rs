@@ -47,6 +47,8 @@ pub struct Config {
     pub keepalive_timeout: Duration,
     /// Time to answer a dissemination.
     pub disseminate_timeout: Duration,
+    /// Pause after a dissemination; changes within it are batched.
+    pub coalesce_window: Duration,
     /// Whether sidecars may hand actors over.
     pub handover: bool,
     /// The process log.
@@ -101,6 +103,7 @@ impl Config {
         let keepalive_time = keepalive(&mut reader, "keepalive-time");
         let keepalive_timeout = keepalive(&mut reader, "keepalive-timeout");
         let disseminate_timeout = disseminate_timeout(&mut reader);
+        let coalesce_window = reader.duration("disseminate-coalesce-window");
         match (reader.log(), reader.problems.is_empty()) {
             (Some(log), true) => Ok(Self {
                 grpc,
@@ -115,6 +118,7 @@ impl Config {
                 keepalive_time,
                 keepalive_timeout,
                 disseminate_timeout,
+                coalesce_window,
                 handover: flags.boolean("handover"),
                 log,
             }),

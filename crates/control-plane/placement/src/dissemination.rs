@@ -1,16 +1,15 @@
 //! Dissemination of the table of one namespace, in three phases, without I/O.
 //!
 //! Each change of the hosts is disseminated to all streams: they are locked, get the table, and are unlocked.
-//! A phase starts when all hosts have acknowledged the previous one, so no two hosts route calls by different
-//! tables.
+//! A phase starts when all hosts have acknowledged the previous one. An acknowledged `update` means that the
+//! host has ended the actors that move away, so no two hosts have the same actor.
 //!
 //! - A stream that ends during the lock phase is left out of the table, which has not been sent yet.
-//! - Other changes wait for the end of the dissemination and are batched into the next one.
+//! - Other changes wait for the end of the dissemination, and for the coalesce window after it, and are batched
+//!   into the next one.
 //! - Each report that changes the table increases the version, as with Dapr, even if it is batched with
 //!   others.
-//! - If all hosts support handover, the dissemination is marked so: hosts need not stop actors that stay. The
-//!   phases are the same, because each host's acknowledgement of `update` promises not to start actors that
-//!   move away.
+//! - If all hosts support handover, the dissemination is marked so: hosts stop and delay only actors that move.
 //! - A stream without actors changes nothing and gets the current table alone.
 //! - A new leader starts with a pause: see [`SETTLE`].
 //! - A stream that exceeds the timeout, over all phases of a dissemination, is dropped and the others
@@ -28,22 +27,29 @@ use outrigger_wire::placement::v1::Host;
 
 pub(crate) use protocol::{Effect, Message, Phase, StreamId, Time};
 
-/// Pause between disseminations; changes within it are batched.
-pub(crate) const GATHER: Duration = Duration::from_millis(100);
-
 /// A leader that may follow another one starts its first dissemination after this time. Hosts that kept their
 /// actors without a leader report first. By the end, hosts that cannot reach the new leader have stopped: a
 /// host cut off from the old leader stops its actors within 4.5 s, and a new leader is elected after 2 s at
 /// the earliest.
 pub(crate) const SETTLE: Duration = Duration::from_millis(2750);
 
+/// Settings of all namespaces.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    /// Time to answer a dissemination.
+    pub(crate) timeout: Duration,
+    /// Pause after a dissemination; changes within it are batched.
+    pub(crate) window: Duration,
+    /// Sent to sidecars with each table.
+    pub(crate) replication_factor: i64,
+    /// Whether hosts may hand actors over.
+    pub(crate) handover: bool,
+}
+
 /// The hosts of a namespace.
 #[derive(Debug)]
 pub(crate) struct Namespace {
-    /// Time to answer a dissemination.
-    timeout: Duration,
-    /// Whether handover is allowed if all hosts support it.
-    hands_over: bool,
+    rules: Rules,
     members: BTreeMap<StreamId, Member>,
     /// Streams that wait for their first dissemination.
     waiting: BTreeMap<StreamId, Waiting>,
@@ -127,11 +133,10 @@ fn differs(old: &Host, new: &Host) -> bool {
 }
 
 impl Namespace {
-    /// An empty namespace. `hands_over`: handover is allowed. No dissemination starts before `settled_at`.
-    pub(crate) fn new(timeout: Duration, hands_over: bool, settled_at: Time) -> Self {
+    /// An empty namespace. No dissemination starts before `settled_at`.
+    pub(crate) fn new(rules: Rules, settled_at: Time) -> Self {
         Self {
-            timeout,
-            hands_over,
+            rules,
             members: BTreeMap::new(),
             waiting: BTreeMap::new(),
             version: 0,
@@ -306,11 +311,11 @@ impl Namespace {
         }
         self.version += self.reports.max(1);
         (self.changed, self.reports) = (false, 0);
-        let handover = self.hands_over && self.members.values().all(|member| member.host.hands_over);
+        let handover = self.rules.handover && self.members.values().all(|member| member.host.hands_over);
         self.running = Some(Dissemination {
             phase: Phase::Lock,
             opened: now,
-            deadline: now + self.timeout,
+            deadline: now + self.rules.timeout,
             missing: self.members.len(),
             handover,
         });
@@ -348,7 +353,7 @@ impl Namespace {
             self.effects.push(Effect::Finished { took });
         }
         self.members.values_mut().for_each(|member| member.ahead = 0);
-        self.rest_until = now + GATHER;
+        self.rest_until = now + self.rules.window;
         self.tell_waiting(now);
         if self.changed || !self.waiting.is_empty() {
             self.request(now);
@@ -372,7 +377,7 @@ impl Namespace {
         let Some(running) = &mut self.running else {
             return;
         };
-        let (phase, timeout, version) = (running.phase, self.timeout, self.version);
+        let (phase, timeout, version) = (running.phase, self.rules.timeout, self.version);
         for (stream, member) in self.members.extract_if(.., |_, member| {
             member.reached < Some(phase) && member.deadline(timeout) <= now
         }) {
@@ -392,7 +397,7 @@ impl Namespace {
             .members
             .values()
             .filter(|member| member.reached < Some(running.phase));
-        if let Some(first) = missing.map(|member| member.deadline(self.timeout)).min() {
+        if let Some(first) = missing.map(|member| member.deadline(self.rules.timeout)).min() {
             running.deadline = first;
         }
     }

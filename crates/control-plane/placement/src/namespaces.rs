@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use outrigger_resources::value::format_go_duration;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
-use crate::dissemination::{Effect, Message, Namespace, Phase, SETTLE, StreamId, Time};
+use crate::dissemination::{Effect, Message, Namespace, Phase, Rules, SETTLE, StreamId, Time};
 use crate::frames::{self, Marks};
 use crate::metrics::Metrics;
 use crate::report::table_bytes;
@@ -30,17 +30,6 @@ const MAX_TABLES: usize = 512 << 20;
 
 /// Sent to a stream: gRPC messages, then its end.
 pub(crate) type Order = Result<Bytes, Status>;
-
-/// Settings of all namespaces.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rules {
-    /// Time to answer a dissemination.
-    pub(crate) timeout: Duration,
-    /// Sent to sidecars with each table.
-    pub(crate) replication_factor: i64,
-    /// Whether hosts may hand actors over.
-    pub(crate) handover: bool,
-}
 
 /// All namespaces of a term.
 #[derive(Debug)]
@@ -173,7 +162,7 @@ impl Namespaces {
         let running = Arc::new(Running {
             name: name.to_owned(),
             state: Mutex::new(State {
-                namespace: Namespace::new(self.rules.timeout, self.rules.handover, self.settles_at),
+                namespace: Namespace::new(self.rules, self.settles_at),
                 streams: HashMap::new(),
                 table_bytes: 0,
                 published: Bytes::new(),

@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
+use crate::dissemination::Rules;
 use crate::election::Prepared;
 use crate::error::PlacementError;
 use crate::metrics::Metrics;
-use crate::namespaces::Rules;
 use crate::service::Service;
 use crate::state;
 use crate::term::TermRunner;
@@ -120,6 +120,7 @@ impl Placement {
             id: Arc::clone(&id),
             rules: Rules {
                 timeout: self.config.disseminate_timeout,
+                window: self.config.coalesce_window,
                 replication_factor: self.config.replication_factor,
                 handover: self.config.handover,
             },

@@ -6,9 +6,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::dissemination::Rules;
 use crate::election::Leads;
 use crate::metrics::Metrics;
-use crate::namespaces::{Namespaces, Rules};
+use crate::namespaces::Namespaces;
 
 /// The current term, while this replica leads.
 pub(crate) type Terms = watch::Receiver<Option<Arc<Term>>>;
@@ -88,6 +89,7 @@ mod tests {
             id: "a".into(),
             rules: Rules {
                 timeout: Duration::from_secs(8),
+                window: Duration::ZERO,
                 replication_factor: 100,
                 handover,
             },

@@ -79,6 +79,12 @@ pub const FLAGS: &[Flag] = &[
         "8s",
         "Time for a sidecar to answer a dissemination before it is disconnected",
     ),
+    Flag::new(
+        "disseminate-coalesce-window",
+        DURATION,
+        "0s",
+        "Pause after a dissemination; changes within it share the next one",
+    ),
     Flag::boolean(
         "handover",
         "false",

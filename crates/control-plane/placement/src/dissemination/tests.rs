@@ -4,6 +4,16 @@ mod simulation;
 use super::*;
 
 const TIMEOUT: Duration = Duration::from_secs(8);
+const WINDOW: Duration = Duration::from_millis(100);
+
+fn rules(handover: bool) -> Rules {
+    Rules {
+        timeout: TIMEOUT,
+        window: WINDOW,
+        replication_factor: 100,
+        handover,
+    }
+}
 
 fn host(name: &str, entities: &[&str]) -> Arc<Host> {
     Arc::new(Host {
@@ -44,7 +54,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         Self {
-            namespace: Namespace::new(TIMEOUT, true, Time::ZERO),
+            namespace: Namespace::new(rules(true), Time::ZERO),
             now: Duration::from_secs(100),
         }
     }
@@ -103,7 +113,7 @@ fn phases_advance_when_all_answered() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
-    scene.now += GATHER;
+    scene.now += WINDOW;
     assert_eq!(
         scene.join(2, &["t"]),
         [order(1, Phase::Lock, 2), order(2, Phase::Lock, 2)]
@@ -131,7 +141,7 @@ fn phases_advance_when_all_answered() {
 fn new_leader_waits_for_hosts() {
     let mut scene = Scene::new();
     let settled = scene.now + SETTLE;
-    scene.namespace = Namespace::new(TIMEOUT, true, settled);
+    scene.namespace = Namespace::new(rules(true), settled);
     assert_eq!(scene.join(1, &[]), []);
     assert_eq!(scene.namespace.wake_at(), Some(settled));
     assert_eq!(scene.join(2, &["t"]), []);
@@ -140,7 +150,7 @@ fn new_leader_waits_for_hosts() {
     let effects = scene.pass(SETTLE / 2);
     assert_eq!(effects.len(), 3, "one dissemination for all: {effects:?}");
     // No dissemination without actors either.
-    scene.namespace = Namespace::new(TIMEOUT, true, scene.now + SETTLE);
+    scene.namespace = Namespace::new(rules(true), scene.now + SETTLE);
     assert_eq!(scene.join(4, &[]), []);
     assert_eq!(scene.pass(SETTLE).len(), 1 + 3);
     assert_eq!(scene.namespace.wake_at(), None);
@@ -188,7 +198,7 @@ fn treats_old_hosts_reports_as_answers() {
     assert_eq!(scene.say(1, say()), [order(1, Phase::Unlock, 1)]);
     assert_eq!(scene.say(1, say()).len(), 1, "it has ended");
     assert_eq!(scene.say(1, say()), [], "a report that changes nothing");
-    scene.now += GATHER;
+    scene.now += WINDOW;
     let other = Message::ReportOrAnswer(host("h1", &["t", "u"]));
     assert_eq!(scene.say(1, other), [order(1, Phase::Lock, 2)]);
 }
@@ -198,7 +208,7 @@ fn leave_during_lock_joins_dissemination() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
-    scene.now += GATHER;
+    scene.now += WINDOW;
     scene.join(2, &["t"]);
     assert_eq!(scene.join(3, &["t"]), []);
     assert_eq!(scene.leave(2), []);
@@ -234,13 +244,13 @@ fn hands_over_if_all_hosts_can() {
     let effects = scene.namespace.effects();
     assert!(handed(&effects));
     scene.settle(effects);
-    scene.now += GATHER;
+    scene.now += WINDOW;
     scene.namespace.join(scene.now, 2, can("h2", &["t"]));
     let effects = scene.namespace.effects();
     assert!(handed(&effects));
     scene.settle(effects);
     // A host that leaves on purpose is named with the table.
-    scene.now += GATHER;
+    scene.now += WINDOW;
     let effects = scene.say(1, Message::Report(can("h1", &[])));
     assert!(handed(&effects));
     scene.say(1, answer(Phase::Lock, 3));
@@ -249,7 +259,7 @@ fn hands_over_if_all_hosts_can() {
     assert_eq!(scene.namespace.leaving().collect::<Vec<_>>(), ["h1"]);
     scene.settle(effects);
     // A host without handover stops all, with or without actors.
-    scene.now += GATHER;
+    scene.now += WINDOW;
     let alone = scene.join(3, &[]);
     assert!(
         alone
@@ -261,7 +271,7 @@ fn hands_over_if_all_hosts_can() {
     assert!(!handed(&effects));
     scene.settle(effects);
     assert_eq!(scene.namespace.leaving().count(), 0);
-    let mut off = Namespace::new(TIMEOUT, false, Time::ZERO);
+    let mut off = Namespace::new(rules(false), Time::ZERO);
     off.join(scene.now, 1, can("h1", &["t"]));
     assert!(!handed(&off.effects()));
 }
@@ -285,7 +295,7 @@ fn batches_later_changes() {
         1 + 3,
         "dissemination done, and the host without actors has the table"
     );
-    let effects = scene.pass(GATHER);
+    let effects = scene.pass(WINDOW);
     assert_eq!(effects.len(), 1 + 97 + 1);
     scene.settle(effects);
     assert_eq!(
@@ -313,15 +323,38 @@ fn each_changing_report_is_a_version() {
 }
 
 #[test]
-fn disseminations_are_spaced() {
+fn window_batches_changes_after_dissemination() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
     for stream in 2..10 {
         assert_eq!(scene.join(stream, &["t"]), []);
-        scene.now += GATHER / 20;
+        scene.now += WINDOW / 20;
     }
-    assert_eq!(scene.pass(GATHER).len(), 9);
+    assert_eq!(scene.leave(2), []);
+    assert_eq!(scene.pass(WINDOW).len(), 8);
+}
+
+#[test]
+fn next_dissemination_starts_without_window() {
+    let mut scene = Scene::new();
+    let rules = Rules {
+        window: Duration::ZERO,
+        ..rules(false)
+    };
+    scene.namespace = Namespace::new(rules, Time::ZERO);
+    scene.join(1, &["t"]);
+    for stream in [2, 3] {
+        assert_eq!(scene.join(stream, &["t"]), []);
+    }
+    for phase in [Phase::Lock, Phase::Update] {
+        scene.say(1, answer(phase, 1));
+    }
+    let effects = scene.say(1, answer(Phase::Unlock, 1));
+    let [_finished, orders @ ..] = &effects[..] else {
+        panic!("it has ended");
+    };
+    assert_eq!(orders, [1, 2, 3].map(|to| order(to, Phase::Lock, 3)));
 }
 
 #[test]
@@ -330,7 +363,7 @@ fn drops_silent_host_and_continues() {
         let mut scene = Scene::new();
         let effects = scene.join(1, &["t"]);
         scene.settle(effects);
-        scene.now += GATHER;
+        scene.now += WINDOW;
         scene.join(2, &["t"]);
         for phase in [Phase::Lock, Phase::Update, Phase::Unlock] {
             if phase == silent_in {
@@ -362,7 +395,7 @@ fn timeout_counts_only_own_delay() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
-    scene.now += GATHER;
+    scene.now += WINDOW;
     scene.join(2, &["t"]);
     scene.say(1, answer(Phase::Lock, 2));
     scene.now += TIMEOUT - Duration::from_secs(1);
@@ -418,7 +451,7 @@ fn late_joiner_waits_for_next_dissemination() {
             version: 1
         }
     );
-    let effects = scene.pass(GATHER);
+    let effects = scene.pass(WINDOW);
     assert_eq!(effects, [order(2, Phase::Lock, 2)]);
 }
 
@@ -427,10 +460,10 @@ fn drops_leaving_host_with_next_table() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
-    scene.now += GATHER;
+    scene.now += WINDOW;
     let effects = scene.join(2, &["t"]);
     scene.settle(effects);
-    scene.now += GATHER;
+    scene.now += WINDOW;
     assert_eq!(scene.leave(1), [order(2, Phase::Lock, 3)]);
     assert_eq!(scene.names(), ["h2"]);
     assert!(!scene.namespace.is_empty());
@@ -443,7 +476,7 @@ fn host_without_types_leaves_table() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
-    scene.now += GATHER;
+    scene.now += WINDOW;
     assert_eq!(
         scene.say(1, Message::Report(host("h1", &[]))),
         [order(1, Phase::Lock, 2)]
@@ -456,7 +489,7 @@ fn host_without_types_leaves_table() {
 fn counts_answers_before_the_order() {
     for answers in [2, 3] {
         let mut scene = Scene::new();
-        scene.namespace = Namespace::new(TIMEOUT, true, scene.now + Duration::from_secs(1));
+        scene.namespace = Namespace::new(rules(true), scene.now + Duration::from_secs(1));
         assert_eq!(scene.join(1, &["a"]), []);
         for _ in 0..answers {
             assert_eq!(scene.say(1, Message::ReportOrAnswer(host("h1", &["a"]))), []);
@@ -466,7 +499,7 @@ fn counts_answers_before_the_order() {
     }
     // Early answers count per host, for the phases in order.
     let mut scene = Scene::new();
-    scene.namespace = Namespace::new(TIMEOUT, true, scene.now + Duration::from_secs(1));
+    scene.namespace = Namespace::new(rules(true), scene.now + Duration::from_secs(1));
     for stream in [1, 2] {
         scene.join(stream, &["a"]);
     }

@@ -26,13 +26,13 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::super::*;
+use super::rules;
 use calls::Call;
 use hosts::{Cut, Member};
 use timers::Timer;
 
 /// Seeds of every test run. `SIMULATION_SEEDS=from..to` runs others.
 const SEEDS: std::ops::Range<u64> = 0..2000;
-const TIMEOUT: Duration = Duration::from_secs(8);
 /// Faults and calls end here.
 const TROUBLE: Duration = Duration::from_secs(20);
 /// The fleet is at rest by then.
@@ -189,7 +189,7 @@ impl World {
             queue: BinaryHeap::new(),
             what: HashMap::new(),
             next: 0,
-            namespace: Some(Namespace::new(TIMEOUT, handover, Time::ZERO)),
+            namespace: Some(Namespace::new(rules(handover), Time::ZERO)),
             term: 1,
             alarm: None,
             published: Rc::default(),
@@ -369,7 +369,7 @@ impl World {
 
     fn new_leader(&mut self) {
         self.term += 1;
-        self.namespace = Some(Namespace::new(TIMEOUT, self.handover, self.now + SETTLE));
+        self.namespace = Some(Namespace::new(rules(self.handover), self.now + SETTLE));
     }
 
     fn trouble(&mut self) {

@@ -8,9 +8,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::super::*;
+use super::{TIMEOUT, rules};
 
 const SEEDS: u64 = 250;
-const TIMEOUT: Duration = Duration::from_secs(8);
 /// Faults end here.
 const TROUBLE: Duration = Duration::from_secs(60);
 /// The fleet is at rest by then: silent hosts are dropped in one dissemination, and another informs the rest.
@@ -62,7 +62,7 @@ impl Fleet {
     fn new(seed: u64) -> Self {
         Self {
             random: StdRng::seed_from_u64(seed),
-            namespace: Namespace::new(TIMEOUT, false, Time::ZERO),
+            namespace: Namespace::new(rules(false), Time::ZERO),
             now: Time::ZERO,
             events: BinaryHeap::new(),
             what: BTreeMap::new(),
