@@ -1,20 +1,19 @@
 //! The three phases of a table dissemination: `lock`, `update`, `unlock`. Each order carries the version of
-//! the dissemination, and the host acknowledges each one. [`Dissemination`] returns the next action; the
-//! caller reports when it is done.
+//! the dissemination, and the host acknowledges each one. [`Dissemination`] returns the next action.
 
 use std::time::{Duration, Instant};
 
-/// Maximum time between `lock` and `update`.
-pub const UPDATE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Default of the maximum time between `lock` and `update`.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An order of the placement service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Start no new calls and drain those in flight.
+    /// A new table follows.
     Lock,
-    /// Install the new table; it takes effect at the unlock.
+    /// Install the new table; actors that it moves start at the unlock.
     Update,
-    /// Resume calls.
+    /// Start the actors that moved here.
     Unlock,
 }
 
@@ -35,11 +34,11 @@ impl Order {
 pub enum Step {
     /// Nothing: the order belongs to an earlier dissemination.
     Ignore,
-    /// Start no new calls, drain those in flight, then call [`Dissemination::drained`].
-    Drain,
+    /// Answer `LOCK` with this version.
+    Await(u64),
     /// Install the new table, deactivate the actors that moved, and answer `UPDATE` with this version.
     Install(u64),
-    /// Resume calls, and answer `UNLOCK` with this version.
+    /// Start actors that moved here, and answer `UNLOCK` with this version.
     Open(u64),
     /// The stream is out of step: reconnect.
     Reconnect,
@@ -49,9 +48,7 @@ pub enum Step {
 enum Phase {
     /// No dissemination in progress.
     Idle,
-    /// Calls in flight are draining.
-    Draining,
-    /// No call in flight.
+    /// The new table is on its way.
     Locked,
     /// The new table is installed.
     Updated,
@@ -60,30 +57,31 @@ enum Phase {
 /// The disseminations of one stream.
 #[derive(Debug)]
 pub struct Dissemination {
+    timeout: Duration,
     version: u64,
     phase: Phase,
     deadline: Option<Instant>,
 }
 
-impl Default for Dissemination {
-    fn default() -> Self {
+impl Dissemination {
+    /// A stream without a dissemination. `timeout`: maximum time between `lock` and `update`.
+    pub fn new(timeout: Duration) -> Self {
         Self {
+            timeout,
             version: 0,
             phase: Phase::Idle,
             deadline: None,
         }
     }
-}
 
-impl Dissemination {
     /// Handles an order of the dissemination `version`.
     pub fn order(&mut self, order: Order, version: u64, now: Instant) -> Step {
         match order {
             Order::Lock => {
                 self.version = version;
-                self.deadline = Some(now + UPDATE_TIMEOUT);
-                self.phase = Phase::Draining;
-                Step::Drain
+                self.deadline = now.checked_add(self.timeout);
+                self.phase = Phase::Locked;
+                Step::Await(version)
             }
             Order::Update if self.version > version => Step::Reconnect,
             Order::Update => {
@@ -100,12 +98,9 @@ impl Dissemination {
         }
     }
 
-    /// All calls have drained. Returns the version to answer `LOCK` with, if that phase is still current.
-    pub fn drained(&mut self) -> Option<u64> {
-        (self.phase == Phase::Draining).then(|| {
-            self.phase = Phase::Locked;
-            self.version
-        })
+    /// Version of the last order.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// Whether no dissemination is in progress.
@@ -125,11 +120,9 @@ mod tests {
 
     #[test]
     fn dissemination_has_three_answers() {
-        let (mut dissemination, now) = (Dissemination::default(), Instant::now());
-        assert_eq!(dissemination.order(Order::Lock, 3, now), Step::Drain);
-        assert_eq!(dissemination.deadline(), Some(now + UPDATE_TIMEOUT));
-        assert_eq!(dissemination.drained(), Some(3));
-        assert_eq!(dissemination.drained(), None, "once");
+        let (mut dissemination, now) = (Dissemination::new(TIMEOUT), Instant::now());
+        assert_eq!(dissemination.order(Order::Lock, 3, now), Step::Await(3));
+        assert_eq!(dissemination.deadline(), Some(now + TIMEOUT));
         assert_eq!(dissemination.order(Order::Update, 3, now), Step::Install(3));
         assert_eq!(dissemination.deadline(), None);
         assert!(!dissemination.is_over());
@@ -140,14 +133,15 @@ mod tests {
 
     #[test]
     fn newer_dissemination_replaces_running_one() {
-        let (mut dissemination, now) = (Dissemination::default(), Instant::now());
+        let timeout = Duration::from_secs(2);
+        let (mut dissemination, now) = (Dissemination::new(timeout), Instant::now());
         dissemination.order(Order::Lock, 3, now);
         let later = now + Duration::from_secs(1);
-        assert_eq!(dissemination.order(Order::Lock, 4, later), Step::Drain);
-        assert_eq!(dissemination.deadline(), Some(later + UPDATE_TIMEOUT));
-        assert_eq!(dissemination.drained(), Some(4), "one answer, to the newer");
+        assert_eq!(dissemination.order(Order::Lock, 4, later), Step::Await(4));
+        assert_eq!(dissemination.deadline(), Some(later + timeout));
+        assert_eq!(dissemination.version(), 4);
         assert_eq!(dissemination.order(Order::Update, 4, later), Step::Install(4));
-        assert_eq!(dissemination.order(Order::Lock, 5, later), Step::Drain);
+        assert_eq!(dissemination.order(Order::Lock, 5, later), Step::Await(5));
         assert_eq!(
             dissemination.order(Order::Unlock, 4, later),
             Step::Ignore,

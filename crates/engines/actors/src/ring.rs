@@ -86,6 +86,11 @@ impl Ring {
         }
     }
 
+    /// Whether every actor has the same host on both rings.
+    fn is_same(&self, other: &Self) -> bool {
+        self.points.len() == other.points.len() && self.hosts == other.hosts
+    }
+
     /// The host of an actor id; `None` on an empty ring.
     pub fn owner(&self, id: &str) -> Option<&Host> {
         let place = place(id);
@@ -142,6 +147,14 @@ impl Tables {
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         let hosts = self.rings.values().flat_map(|ring| &ring.hosts);
         hosts.map(|host| &*host.address)
+    }
+
+    /// Whether another table has other hosts of this type.
+    pub fn differ(&self, other: &Self, kind: &str) -> bool {
+        match (self.rings.get(kind), other.rings.get(kind)) {
+            (Some(ring), Some(other)) => !Arc::ptr_eq(ring, other) && !ring.is_same(other),
+            (ring, other) => ring.is_some() || other.is_some(),
+        }
     }
 
     /// The host of an actor; `None` if no host has its type.
@@ -229,6 +242,25 @@ mod tests {
         let tables = tables.unwrap();
         assert!(Arc::ptr_eq(&tables.rings["T"], &tables.rings["U"]));
         assert!(tables.name(THREE[1]) && !tables.name("10.0.0.4:50002"));
+    }
+
+    #[test]
+    fn compares_types_by_hosts_and_points() {
+        let of = |types: &[(&str, &[&str])], replication| {
+            let entries = types.iter().map(|(kind, all)| ((*kind).to_owned(), hosts(all)));
+            Tables::new(entries.collect::<Vec<_>>(), replication).unwrap()
+        };
+        let before = of(&[("T", &THREE), ("U", &THREE[..1])], 100);
+        let mut reversed = THREE;
+        reversed.reverse();
+        let after = of(&[("T", &reversed), ("U", &THREE[..2]), ("V", &THREE)], 100);
+        let differ = |kind| (before.differ(&after, kind), after.differ(&before, kind));
+        assert_eq!(
+            ["T", "U", "V", "W"].map(differ),
+            [false, true, true, false].map(|is| (is, is))
+        );
+        assert!(before.differ(&of(&[("T", &THREE)], 99), "T"), "fewer points");
+        assert!(before.differ(&Tables::default(), "T"), "no host is left");
     }
 
     #[test]

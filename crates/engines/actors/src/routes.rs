@@ -1,7 +1,7 @@
 //! Routing of calls by the placement table, also during a dissemination.
 //!
-//! With handover, actors that do not move keep running during a dissemination. Between `update` and `unlock`
-//! a host knows two tables and routes calls of a moving actor to its old host.
+//! Between `update` and `unlock` a host knows two tables. Actors that do not move keep running. Without handover,
+//! calls of a moving actor wait for `unlock`; with handover, a host routes them to the actor's old host.
 //!
 //! The old host finishes the turns it has accepted, deactivates the actor, and forwards all later calls with
 //! a [`Stamp`]. The stamp proves to the new host that the actor has ended on the old one. Without a stamp the
@@ -93,12 +93,13 @@ impl Routes {
         }
     }
 
-    /// Installs a table without handover: no call was in flight.
-    pub fn replaced(&self, tables: Tables) -> Self {
+    /// Installs a table without handover: this host has ended the actors that move away, and calls of moving
+    /// actors wait until it is settled. `known`: the current table is the previous one.
+    pub fn replaced(&self, tables: Tables, known: bool) -> Self {
         Self {
             own: Arc::clone(&self.own),
             tables: Arc::new(tables),
-            settled: true,
+            before: known.then(|| Arc::clone(&self.tables)),
             ..Self::default()
         }
     }
@@ -126,8 +127,11 @@ impl Routes {
 
     /// All hosts have this table.
     pub fn settled(&self) -> Self {
+        // With handover, late calls of peers are forwarded.
+        let before = self.before.clone().filter(|_| self.stamp.term != 0);
         Self {
             settled: true,
+            before,
             ..self.clone()
         }
     }
@@ -166,7 +170,9 @@ impl Routes {
         }
         let was = self.before.as_ref().and_then(|before| before.owner(kind, id));
         let stays = was.is_some_and(|was| was.address == now.address);
-        let is_certain = self.settled || stays || origin == Origin::Handed(self.stamp);
+        let hands_over = self.stamp.term != 0;
+        let is_handed = hands_over && origin == Origin::Handed(self.stamp);
+        let is_certain = self.settled || stays || is_handed;
         if self.is_own(now) {
             return match (is_certain, origin) {
                 (true, _) => Route::Local,
@@ -174,7 +180,7 @@ impl Routes {
                 (false, _) => Route::Wait,
             };
         }
-        if !stays && was.is_some_and(|was| self.is_own(was)) {
+        if hands_over && !stays && was.is_some_and(|was| self.is_own(was)) {
             return Route::Forward(now, self.stamp);
         }
         match origin {
@@ -257,7 +263,7 @@ mod tests {
         let (moves, stays) = actors();
         let none: [&str; 0] = [];
         let round = |own: &str, known: bool| {
-            let before = Routes::new(own).replaced(tables(&[ONE]));
+            let before = Routes::new(own).replaced(tables(&[ONE]), false);
             before.handing_over(stamp(2), tables(&[ONE, TWO]), known, none.into_iter())
         };
         let (old, new, caller) = (round(ONE, true), round(TWO, false), round(CALLER, true));
@@ -287,12 +293,12 @@ mod tests {
     #[test]
     fn actors_of_dead_host_wait_for_unlock() {
         let (moves, _) = actors();
-        let before = Routes::new(CALLER).replaced(tables(&[ONE, TWO]));
+        let before = Routes::new(CALLER).replaced(tables(&[ONE, TWO]), false);
         let round =
             |leaving: &[&str]| before.handing_over(stamp(2), tables(&[ONE]), true, leaving.iter().copied());
         assert_eq!(round(&[]).route(Origin::Own, "T", &moves), Route::Wait);
         assert_eq!(to(&round(&[TWO]).route(Origin::Own, "T", &moves)), TWO);
-        let leaving = Routes::new(TWO).replaced(tables(&[ONE, TWO]));
+        let leaving = Routes::new(TWO).replaced(tables(&[ONE, TWO]), false);
         let leaving = leaving.handing_over(stamp(2), tables(&[ONE]), true, [TWO].into_iter());
         assert!(matches!(
             leaving.route(Origin::Own, "T", &moves),
@@ -304,13 +310,34 @@ mod tests {
     #[test]
     fn rejects_stale_caller_without_handover() {
         let (moves, stays) = actors();
-        let routes = Routes::new(ONE)
-            .replaced(tables(&[ONE]))
-            .replaced(tables(&[ONE, TWO]));
+        let before = Routes::new(ONE).replaced(tables(&[ONE]), false).settled();
+        let routes = before.replaced(tables(&[ONE, TWO]), true).settled();
         assert_eq!(routes.route(Origin::Peer, "T", &moves), Route::Moved);
         assert_eq!(routes.route(Origin::Handed(stamp(2)), "T", &stays), Route::Local);
         assert_eq!(to(&routes.route(Origin::Own, "T", &moves)), TWO);
         assert_eq!(routes.route(Origin::Own, "U", "1"), Route::NoHost);
+    }
+
+    /// Invariant: without handover, no host starts an actor that moved to it before the unlock.
+    #[test]
+    fn moving_actors_wait_for_unlock() {
+        let (moves, stays) = actors();
+        let round = |own: &str, known| {
+            let before = Routes::new(own).replaced(tables(&[ONE]), false).settled();
+            before.replaced(tables(&[ONE, TWO]), known)
+        };
+        let (old, new, caller) = (round(ONE, true), round(TWO, true), round(CALLER, true));
+        for origin in [Origin::Own, Origin::Peer, Origin::Handed(Stamp::default())] {
+            assert_eq!(new.route(origin, "T", &moves), Route::Wait, "{origin:?}");
+            assert_eq!(old.route(origin, "T", &stays), Route::Local, "{origin:?}");
+            assert_eq!(new.settled().route(origin, "T", &moves), Route::Local);
+        }
+        assert_eq!(old.route(Origin::Own, "T", &moves), Route::Wait);
+        assert_eq!(old.route(Origin::Peer, "T", &moves), Route::Moved);
+        assert_eq!(caller.route(Origin::Own, "T", &moves), Route::Wait);
+        assert_eq!(to(&caller.route(Origin::Own, "T", &stays)), ONE);
+        // After a lost stream nothing is certain.
+        assert_eq!(round(ONE, false).route(Origin::Own, "T", &stays), Route::Wait);
     }
 
     #[test]

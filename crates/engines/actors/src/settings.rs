@@ -1,4 +1,4 @@
-//! The actor settings in the app's answer to `GET /dapr/config`.
+//! The actor settings of an app, from its answer to `GET /dapr/config` or from its actor stream.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,8 +6,6 @@ use std::time::Duration;
 use outrigger_resources::json::{JsonObject, Object, list, parse, value};
 use outrigger_resources::value::{format_go_duration, go_duration};
 use serde::de::MapAccess;
-
-use crate::dissemination::UPDATE_TIMEOUT;
 
 const IDLE: Duration = Duration::from_secs(60 * 60);
 const DRAIN: Duration = Duration::from_secs(2);
@@ -20,7 +18,7 @@ pub const MAX_TYPES: usize = 4096;
 pub struct Settings {
     /// Settings by actor type.
     pub types: HashMap<String, TypeSettings>,
-    /// Drain time of calls in flight when actors move.
+    /// Drain time of calls in flight when actors move, unless the type has its own.
     pub drain: Duration,
     /// Warnings about settings without effect.
     pub warnings: Vec<String>,
@@ -33,6 +31,43 @@ pub struct TypeSettings {
     pub idle: Duration,
     /// Maximum concurrent calls of one turn; `None` without reentrancy.
     pub reentrancy: Option<u32>,
+    /// Drain time of calls in flight; `None`: that of the app.
+    pub drain: Option<Duration>,
+}
+
+/// Settings as an app gives them; absent ones have defaults.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// The hosted actor types.
+    pub entities: Vec<String>,
+    /// For all types without an entry.
+    pub common: GivenType,
+    /// Whether calls in flight may finish when actors move.
+    pub drain_rebalanced: Option<bool>,
+    /// Types with settings of their own.
+    pub entries: Vec<(Vec<String>, GivenType)>,
+}
+
+/// Settings of actor types as an app gives them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GivenType {
+    /// Idle time after which an actor is deactivated.
+    pub idle: Option<Duration>,
+    /// Drain time of calls in flight when actors move.
+    pub drain: Option<Duration>,
+    /// With reentrancy: the maximum depth, if given.
+    pub reentrancy: Option<Option<i64>>,
+}
+
+impl GivenType {
+    fn settings(self) -> TypeSettings {
+        let depth = |given: i64| u32::try_from(given).unwrap_or(if given < 0 { 0 } else { u32::MAX });
+        TypeSettings {
+            idle: self.idle.unwrap_or(IDLE),
+            reentrancy: self.reentrancy.map(|given| given.map_or(DEPTH, depth)),
+            drain: None,
+        }
+    }
 }
 
 /// Invalid settings; the app then hosts no actors.
@@ -43,7 +78,7 @@ pub enum SettingsError {
     Json(#[from] serde_json::Error),
     /// An invalid duration.
     #[error(
-        "the app's answer to GET /dapr/config: {name}: {text:?} is not a valid duration: write one such as 1h30m"
+        "the actor settings of the app: {name}: {text:?} is not a valid duration: write one such as 1h30m"
     )]
     Duration {
         /// Name of the member.
@@ -52,7 +87,7 @@ pub enum SettingsError {
         text: String,
     },
     /// Too many types.
-    #[error("the app's answer to GET /dapr/config names {0} actor types, more than {MAX_TYPES}")]
+    #[error("the app names {0} actor types, more than {MAX_TYPES}")]
     TooMany(usize),
 }
 
@@ -149,10 +184,37 @@ impl<'de> Object<'de> for Reentrancy {
     }
 }
 
+impl Common {
+    /// An invalid duration is an error.
+    fn checked(self) -> Result<GivenType, SettingsError> {
+        let given = |text: String, name| match text.is_empty() {
+            true => Ok(None),
+            false => match go_duration(&text) {
+                Ok(time) => Ok(Some(time)),
+                Err(_) => Err(SettingsError::Duration { name, text }),
+            },
+        };
+        Ok(GivenType {
+            idle: given(self.actor_idle_timeout, "actorIdleTimeout")?,
+            drain: given(self.drain_ongoing_call_timeout, "drainOngoingCallTimeout")?,
+            reentrancy: self.reentrancy.given(),
+        })
+    }
+
+    /// An invalid duration counts as absent.
+    fn lenient(&self) -> GivenType {
+        let given = |text: &str| go_duration(text).ok();
+        GivenType {
+            idle: given(&self.actor_idle_timeout),
+            drain: given(&self.drain_ongoing_call_timeout),
+            reentrancy: self.reentrancy.given(),
+        }
+    }
+}
+
 impl Reentrancy {
-    fn depth(self) -> Option<u32> {
-        let depth = |given: i64| u32::try_from(given).unwrap_or(if given < 0 { 0 } else { u32::MAX });
-        self.enabled.then(|| self.max_stack_depth.map_or(DEPTH, depth))
+    fn given(self) -> Option<Option<i64>> {
+        self.enabled.then_some(self.max_stack_depth)
     }
 }
 
@@ -166,90 +228,89 @@ impl Settings {
         }
     }
 
-    /// Parses the JSON of the answer; unknown keys are ignored.
+    /// Parses the JSON of the answer; unknown keys are ignored. `limit`: the maximum time of a dissemination.
     ///
     /// # Errors
     /// [`SettingsError`].
-    pub fn parse(json: &[u8]) -> Result<Self, SettingsError> {
+    pub fn parse(json: &[u8], limit: Duration) -> Result<Self, SettingsError> {
         let JsonObject(answer) = parse::<JsonObject<AppConfig>>(json)?;
-        let names = answer.entities;
-        if names.len() > MAX_TYPES {
-            return Err(SettingsError::TooMany(names.len()));
-        }
-        let given = |text: String, name, default| match text.is_empty() {
-            true => Ok(default),
-            false => go_duration(&text).map_err(|_| SettingsError::Duration { name, text }),
+        let given = Given {
+            entities: answer.entities,
+            common: answer.common.checked()?,
+            drain_rebalanced: answer.drain_rebalanced_actors,
+            entries: answer
+                .entities_config
+                .into_iter()
+                .map(|JsonObject(entry)| (entry.entities, entry.common.lenient()))
+                .collect(),
         };
-        let common = answer.common;
-        let all = TypeSettings {
-            idle: given(common.actor_idle_timeout, "actorIdleTimeout", IDLE)?,
-            reentrancy: common.reentrancy.depth(),
-        };
-        let drain = given(
-            common.drain_ongoing_call_timeout,
-            "drainOngoingCallTimeout",
-            DRAIN,
-        )?;
-        let mut warnings = Vec::new();
-        let drain = bounded(drain, &names, &mut warnings);
-        let mut settings = Self {
-            types: names.into_iter().map(|name| (name, all)).collect(),
-            drain,
-            warnings,
-        };
+        let mut settings = Self::new(given, limit)?;
         if answer.reminders_storage_partitions != 0 {
             let text = "remindersStoragePartitions has no effect: reminders are kept by the scheduler";
             settings.warnings.push(text.to_owned());
         }
-        for JsonObject(entry) in answer.entities_config {
-            settings.entry(entry);
+        Ok(settings)
+    }
+
+    /// Completes the settings of an app. `limit`: the maximum time of a dissemination.
+    ///
+    /// # Errors
+    /// [`SettingsError::TooMany`].
+    pub fn new(given: Given, limit: Duration) -> Result<Self, SettingsError> {
+        let names = given.entities;
+        if names.len() > MAX_TYPES {
+            return Err(SettingsError::TooMany(names.len()));
         }
-        if answer.drain_rebalanced_actors == Some(false) {
+        let mut warnings = Vec::new();
+        let drain = given.common.drain;
+        let drain = drain.map(|drain| bounded(drain, limit, &names, &mut warnings));
+        let all = given.common.settings();
+        let mut settings = Self {
+            types: names.into_iter().map(|name| (name, all)).collect(),
+            drain: drain.unwrap_or(DRAIN),
+            warnings,
+        };
+        for (names, entry) in given.entries {
+            settings.entry(&names, entry, limit);
+        }
+        if given.drain_rebalanced == Some(false) {
             settings.drain = Duration::ZERO;
+            settings.types.values_mut().for_each(|kind| kind.drain = None);
         }
         Ok(settings)
     }
 
     /// Applies an entry, which overrides all settings of its types.
-    fn entry(&mut self, entry: Entry) {
-        let common = entry.common;
-        let given = |text: &str, default| match text {
-            "" => default,
-            text => go_duration(text).unwrap_or(default),
-        };
+    fn entry(&mut self, names: &[String], entry: GivenType, limit: Duration) {
+        let drain = entry
+            .drain
+            .map(|drain| bounded(drain, limit, names, &mut self.warnings));
         let own = TypeSettings {
-            idle: given(&common.actor_idle_timeout, IDLE),
-            reentrancy: common.reentrancy.depth(),
+            drain,
+            ..entry.settings()
         };
-        let mut used = false;
-        for name in &entry.entities {
+        for name in names {
             match self.types.get_mut(name) {
-                Some(settings) => (*settings, used) = (own, true),
+                Some(settings) => *settings = own,
                 None => self.warnings.push(format!(
                     "entitiesConfig names the actor type {name:?}, which is not among the entities: it is ignored"
                 )),
             }
         }
-        if used {
-            let drain = given(&common.drain_ongoing_call_timeout, DRAIN);
-            let drain = bounded(drain, &entry.entities, &mut self.warnings);
-            self.drain = self.drain.max(drain);
-        }
     }
 }
 
-/// Clamps the drain time: calls that outlast `UPDATE_TIMEOUT` would make this sidecar abort the
-/// dissemination.
-fn bounded(drain: Duration, entities: &[String], warnings: &mut Vec<String>) -> Duration {
-    if drain < UPDATE_TIMEOUT {
+/// Clamps the drain time: longer calls would delay the dissemination beyond its limit.
+fn bounded(drain: Duration, limit: Duration, entities: &[String], warnings: &mut Vec<String>) -> Duration {
+    if drain < limit {
         return drain;
     }
-    let clamped = (UPDATE_TIMEOUT * 4 / 5).max(DRAIN);
+    let clamped = (limit - limit / 5).max(DRAIN);
     warnings.push(format!(
         "drainOngoingCallTimeout ({}) for entities={} meets or exceeds the dissemination timeout ({}): calls have {}",
         format_go_duration(drain),
         entities.join(","),
-        format_go_duration(UPDATE_TIMEOUT),
+        format_go_duration(limit),
         format_go_duration(clamped),
     ));
     clamped
@@ -259,8 +320,10 @@ fn bounded(drain: Duration, entities: &[String], warnings: &mut Vec<String>) -> 
 mod tests {
     use super::*;
 
+    const LIMIT: Duration = Duration::from_secs(30);
+
     fn parse(json: &str) -> Settings {
-        Settings::parse(json.as_bytes()).unwrap()
+        Settings::parse(json.as_bytes(), LIMIT).unwrap()
     }
 
     fn seconds(count: u64) -> Duration {
@@ -274,6 +337,7 @@ mod tests {
         let expected = TypeSettings {
             idle: seconds(3600),
             reentrancy: None,
+            drain: None,
         };
         assert_eq!(settings.types["a"], expected);
         assert_eq!(settings.drain, seconds(2));
@@ -291,10 +355,17 @@ mod tests {
                 "entitiesConfig": [
                     {"entities": ["b", "c"], "actorIdleTimeout": "5s", "drainOngoingCallTimeout": "3s"}]}"#,
         );
-        let of = |name: &str| (settings.types[name].idle, settings.types[name].reentrancy);
-        assert_eq!(of("a"), (seconds(600), Some(7)));
-        assert_eq!(of("b"), (seconds(5), None));
-        assert_eq!(settings.drain, seconds(3), "the longest");
+        let of = |name: &str| {
+            let TypeSettings {
+                idle,
+                reentrancy,
+                drain,
+            } = settings.types[name];
+            (idle, reentrancy, drain)
+        };
+        assert_eq!(of("a"), (seconds(600), Some(7), None));
+        assert_eq!(of("b"), (seconds(5), None, Some(seconds(3))));
+        assert_eq!(settings.drain, seconds(1));
         assert_eq!(settings.warnings.len(), 2);
         assert!(!settings.types.contains_key("c"));
     }
@@ -310,7 +381,7 @@ mod tests {
             r#"{"entities": "a"}"#,
             "[",
         ] {
-            assert!(Settings::parse(wrong.as_bytes()).is_err(), "{wrong}");
+            assert!(Settings::parse(wrong.as_bytes(), LIMIT).is_err(), "{wrong}");
         }
     }
 
@@ -332,26 +403,39 @@ mod tests {
     #[test]
     fn drain_ends_before_dissemination_timeout() {
         let drain = |text: &str| parse(text).drain;
-        assert_eq!(drain(r#"{"drainOngoingCallTimeout": "5s"}"#), seconds(4));
+        assert_eq!(drain(r#"{"drainOngoingCallTimeout": "30s"}"#), seconds(24));
+        let below = Duration::from_millis(29_999);
+        assert_eq!(drain(r#"{"drainOngoingCallTimeout": "29999ms"}"#), below);
+        let all = r#"{"entities": ["a", "b"], "drainOngoingCallTimeout": "60s"}"#;
+        let entry = r#"{"entities": ["a", "b"], "entitiesConfig": [{"entities": ["a", "b"], "drainOngoingCallTimeout": "60s"}]}"#;
+        let (all, entry) = (parse(all), parse(entry));
+        assert_eq!((all.drain, all.types["a"].drain), (seconds(24), None));
         assert_eq!(
-            drain(r#"{"drainOngoingCallTimeout": "4999ms"}"#),
-            Duration::from_millis(4999)
+            (entry.drain, entry.types["a"].drain),
+            (seconds(2), Some(seconds(24)))
         );
-        for json in [
-            r#"{"entities": ["a", "b"], "drainOngoingCallTimeout": "60s"}"#,
-            r#"{"entities": ["a", "b"], "entitiesConfig": [{"entities": ["a", "b"], "drainOngoingCallTimeout": "60s"}]}"#,
-        ] {
-            let settings = parse(json);
-            assert_eq!(settings.drain, seconds(4), "{json}");
-            let expected = "drainOngoingCallTimeout (1m0s) for entities=a,b meets or exceeds the dissemination timeout (5s)";
+        for settings in [all, entry] {
+            let expected = "drainOngoingCallTimeout (1m0s) for entities=a,b meets or exceeds the dissemination timeout (30s)";
             assert!(
                 settings.warnings[0].starts_with(expected),
                 "{:?}",
                 settings.warnings
             );
         }
-        let none = r#"{"drainOngoingCallTimeout": "60s", "drainRebalancedActors": false}"#;
-        assert_eq!(drain(none), Duration::ZERO);
+        let short = Settings::parse(br#"{"drainOngoingCallTimeout": "60s"}"#, seconds(1)).unwrap();
+        assert_eq!(short.drain, seconds(2), "not below the default");
+    }
+
+    #[test]
+    fn calls_end_at_once_without_draining() {
+        let settings = parse(
+            r#"{"entities": ["a"], "drainOngoingCallTimeout": "60s", "drainRebalancedActors": false,
+                "entitiesConfig": [{"entities": ["a"], "drainOngoingCallTimeout": "3s"}]}"#,
+        );
+        assert_eq!(
+            (settings.drain, settings.types["a"].drain),
+            (Duration::ZERO, None)
+        );
     }
 
     #[test]
@@ -359,7 +443,7 @@ mod tests {
         let names: Vec<_> = (0..=MAX_TYPES).map(|n| n.to_string()).collect();
         let json = serde_json::json!({ "entities": names }).to_string();
         assert!(matches!(
-            Settings::parse(json.as_bytes()),
+            Settings::parse(json.as_bytes(), LIMIT),
             Err(SettingsError::TooMany(4097))
         ));
     }

@@ -6,6 +6,7 @@ mod app;
 mod call;
 mod durable;
 mod error;
+mod gate;
 mod host;
 pub mod internal;
 mod lifecycle;
@@ -24,11 +25,12 @@ mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::header::HeaderName;
 use outrigger_actors::routes::Routes;
-use outrigger_actors::settings::Settings;
+use outrigger_actors::settings::{Settings, TypeSettings};
 use outrigger_blocks::state::State;
 use outrigger_policy::path::validate_name;
 use outrigger_runtime::app::AppChannel;
@@ -84,6 +86,8 @@ pub struct Dependencies {
     pub placement: bool,
     /// Whether actors are handed over, if placement and all other sidecars support it.
     pub handover: bool,
+    /// Maximum time between the orders `lock` and `update` of placement.
+    pub disseminate_timeout: Duration,
     /// Whether a required namespace is missing.
     pub namespace_missing: bool,
     /// The app; `None` without an app port.
@@ -208,6 +212,12 @@ impl Actors {
         self.types.send_replace(names);
     }
 
+    fn hosted_type(&self, name: &str, settings: TypeSettings) -> HostedType {
+        let name: Arc<str> = name.into();
+        let (metrics, gate) = (self.metrics.of(&name), self.admission.gate(&name));
+        HostedType::new(name, settings, metrics, gate, &self.idle_scan)
+    }
+
     /// Registers the app's actor types.
     pub fn register(&self, settings: &Settings) {
         for warning in &settings.warnings {
@@ -228,14 +238,7 @@ impl Actors {
             }
             !reserved
         });
-        let make = |(name, settings): (&String, &_)| {
-            Arc::new(HostedType::new(
-                name,
-                *settings,
-                self.metrics.of(name),
-                &self.idle_scan,
-            ))
-        };
+        let make = |(name, settings): (&String, &_)| Arc::new(self.hosted_type(name, *settings));
         let types = of_app.map(make).collect();
         self.change_types(|known| {
             known.drain = settings.drain;
@@ -255,8 +258,7 @@ impl Actors {
             known.retire(&going);
         });
         self.app_known.send_replace(true);
-        let drain = self.hosted.load().drain;
-        self.end_within(drain, &going, |_, _| true).await;
+        self.end_within(&going, |_, _| true).await;
         self.change_types(|known| known.forget(&going));
     }
 

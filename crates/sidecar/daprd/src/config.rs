@@ -239,6 +239,8 @@ pub struct ControlPlane {
     pub placement: Vec<String>,
     /// `--actors-handover`.
     pub handover: bool,
+    /// `--actors-disseminate-timeout`.
+    pub disseminate_timeout: Duration,
     /// `--scheduler-host-address` or its variable: list of `host:port`; empty disables the scheduler.
     pub scheduler: Vec<String>,
     /// `--scheduler-job-streams`: number of job streams per scheduler address; at least 1.

@@ -17,7 +17,7 @@ use outrigger_wire::internals::v1::Reminder;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::admission::InFlight;
+use super::gate::{Gate, InFlight};
 use super::host::{Hosted, TurnRequest};
 use super::internal::is_reserved;
 use super::{ActorError, Actors, REENTRANCY_ID, check, check_for_app};
@@ -184,27 +184,37 @@ impl Actors {
 
     /// Waits for admission of a call to this actor.
     pub(super) async fn admit_call(&self, kind: &str, id: &str) -> Result<InFlight, ActorError> {
-        let shard = self.shard_of(kind, id);
+        let hosted = self.hosted.load();
+        let (gate, shard) = self.gate_of(&hosted, kind, id);
+        if let Some(guard) = gate.try_admit(shard) {
+            return Ok(guard);
+        }
+        let gate = Arc::clone(gate);
+        drop(hosted);
         tokio::select! {
-            guard = self.admission.admit(shard) => Ok(guard),
+            guard = gate.admit(shard) => Ok(guard),
             () = self.ended.cancelled() => Err(ActorError::Ended),
         }
     }
 
     /// As [`Actors::admit_call`] for a peer's call, with a timeout.
     pub(super) async fn admit_from_peer(&self, kind: &str, id: &str) -> Result<InFlight, ActorError> {
-        if let Some(guard) = self.admission.try_admit(self.shard_of(kind, id)) {
+        let hosted = self.hosted.load();
+        let (gate, shard) = self.gate_of(&hosted, kind, id);
+        if let Some(guard) = gate.try_admit(shard) {
             return Ok(guard);
         }
+        drop(hosted);
         let waited = Box::pin(timeout(PEER_TIMEOUT, self.admit_call(kind, id))).await;
         waited.unwrap_or(Err(ActorError::Disseminating))
     }
 
-    fn shard_of(&self, kind: &str, id: &str) -> usize {
-        self.hosted
-            .load()
-            .with_actors(kind)
-            .map_or(0, |kind| kind.shard_of(id))
+    /// The gate and the shard of an actor's calls.
+    fn gate_of<'a>(&'a self, hosted: &'a Hosted, kind: &str, id: &str) -> (&'a Arc<Gate>, usize) {
+        match hosted.with_actors(kind) {
+            Some(kind) => (&kind.gate, kind.shard_of(id)),
+            None => (&self.admission.common, 0),
+        }
     }
 
     /// Routes a message once. Afterwards `steps` has changed if there is a newer table than the one used.
@@ -290,6 +300,10 @@ impl Actors {
         let (name, id) = (message.kind(), message.id());
         let hosted = self.hosted.load_full();
         let kind = hosted.with_actors(name);
+        if kind.is_some() && guard.is_common() {
+            // The type was registered in between.
+            return Ok(CallOutcome::Retry);
+        }
         let stays = || {
             let now = self.routes.load();
             owned && (Arc::ptr_eq(&now, routes) || now.route(Origin::Own, name, id) == Route::Local)

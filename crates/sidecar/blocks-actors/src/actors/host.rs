@@ -12,7 +12,7 @@ use outrigger_actors::turns::{Entry, Reentry, Ticket, TooDeep};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::admission::{InFlight, SHARDS};
+use super::gate::{Gate, InFlight, SHARDS};
 use super::internal::Internal;
 use super::metrics::TypeMetrics;
 
@@ -25,8 +25,8 @@ pub(super) struct Hosted {
     types: HashMap<Arc<str>, Arc<HostedType>>,
     /// The names of the registered types, sorted.
     pub(super) names: Arc<[String]>,
-    /// Drain time of calls when actors move.
-    pub(super) drain: Duration,
+    /// Drain time of calls when actors move, of types without an own one.
+    drain: Duration,
 }
 
 /// The sources of the hosted types.
@@ -38,7 +38,7 @@ pub(super) struct Types {
     pub(super) going: Vec<Arc<HostedType>>,
     /// Internal types by name.
     pub(super) internal: HashMap<String, Arc<HostedType>>,
-    /// Drain time of calls when actors move.
+    /// Drain time of calls when actors move, of types without an own one.
     pub(super) drain: Duration,
 }
 
@@ -87,6 +87,17 @@ impl Hosted {
     /// All types, including those being unregistered.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<HostedType>> {
         self.types.values()
+    }
+
+    /// Drain time of a type's calls.
+    pub(super) fn drain_of(&self, kind: &HostedType) -> Duration {
+        kind.settings.drain.unwrap_or(self.drain)
+    }
+
+    /// The longest drain time.
+    pub(super) fn longest_drain(&self) -> Duration {
+        let all = self.all().map(|kind| self.drain_of(kind));
+        all.fold(self.drain, Duration::max)
     }
 
     /// The registered types, sorted by name.
@@ -146,6 +157,8 @@ pub(super) struct HostedType {
     pub(super) metrics: TypeMetrics,
     /// The implementation of an internal type.
     pub(super) internal: Option<Internal>,
+    /// Admits its calls.
+    pub(super) gate: Arc<Gate>,
     shards: [Mutex<Shard<Waker>>; SHARDS],
     /// No actor is activated any more: the type is being unregistered.
     is_retiring: AtomicBool,
@@ -193,34 +206,22 @@ impl<'a> TurnRequest<'a> {
 impl HostedType {
     /// An app's type.
     pub(super) fn new(
-        name: &str,
+        name: Arc<str>,
         settings: TypeSettings,
         metrics: TypeMetrics,
+        gate: Arc<Gate>,
         idle_scan: &Arc<IdleScan>,
     ) -> Self {
         Self {
-            name: name.into(),
+            name,
             settings,
             metrics,
             internal: None,
+            gate,
             shards: std::array::from_fn(|_| Mutex::new(Shard::new(settings.idle))),
             is_retiring: AtomicBool::new(false),
             idle_scan: Arc::clone(idle_scan),
             hasher: RandomState::new(),
-        }
-    }
-
-    /// An internal type.
-    pub(super) fn internal(
-        name: &str,
-        internal: Internal,
-        metrics: TypeMetrics,
-        idle_scan: &Arc<IdleScan>,
-    ) -> Self {
-        let made = Self::new(name, internal.settings(), metrics, idle_scan);
-        Self {
-            internal: Some(internal),
-            ..made
         }
     }
 

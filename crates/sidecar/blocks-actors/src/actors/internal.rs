@@ -113,6 +113,7 @@ impl Internal {
         TypeSettings {
             idle: self.actors.idle_after(),
             reentrancy: None,
+            drain: None,
         }
     }
 
@@ -332,7 +333,9 @@ impl Actors {
                     actors,
                     ended: self.ended.child_token(),
                 };
-                let hosted = HostedType::internal(&name, internal, self.metrics.of(&name), &self.idle_scan);
+                let settings = internal.settings();
+                let mut hosted = self.hosted_type(&name, settings);
+                hosted.internal = Some(internal);
                 if let Some(old) = known.internal.insert(name, Arc::new(hosted)) {
                     old.end();
                 }

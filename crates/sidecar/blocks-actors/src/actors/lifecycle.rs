@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use futures::stream::{self, FuturesUnordered, StreamExt};
 use outrigger_actors::turns::Ticket;
 use tokio::time::{sleep, timeout};
 
-use super::admission::{InFlight, SHARDS};
+use super::gate::{Draining, InFlight, SHARDS};
 use super::host::{HostedType, Turn};
 use super::placement::until;
 use super::{ActorError, Actors, LOG};
@@ -46,8 +47,8 @@ impl Actors {
                     while kind.internal.is_none() && ending.len() >= MAX_CONCURRENT {
                         ending.next().await;
                     }
-                    // No idle scan during a dissemination: actors that move are ended anyway.
-                    let guard = Arc::new(drive_until(&mut ending, self.admission.admit(shard)).await);
+                    // No idle scan while actors of the type move: these are ended anyway.
+                    let guard = Arc::new(drive_until(&mut ending, kind.gate.admit(shard)).await);
                     let most = match kind.internal {
                         // Internal actors are ended without I/O.
                         Some(_) => usize::MAX,
@@ -127,35 +128,48 @@ impl Actors {
     }
 
     /// Ends the actors that the table assigns to other sidecars, while the rest keep running. Their calls are
-    /// cancelled after `drain`.
-    pub(super) async fn hand_over(&self, drain: Duration) {
+    /// cancelled after the drain time.
+    pub(super) async fn hand_over(&self) {
         let (routes, hosted) = (self.routes.load_full(), self.hosted.load_full());
         let types: Vec<_> = hosted.all().cloned().collect();
-        self.end_within(drain, &types, |kind, id| !routes.owns(kind, id))
-            .await;
+        self.end_within(&types, |kind, id| !routes.owns(kind, id)).await;
     }
 
-    /// Ends the active actors for which `wanted` holds. Their calls are cancelled after `drain`.
-    pub(super) async fn end_within(
-        &self,
-        drain: Duration,
-        types: &[Arc<HostedType>],
-        wanted: impl Fn(&str, &str) -> bool,
-    ) {
-        let evict = async {
-            sleep(drain).await;
-            for kind in types {
-                for id in kind.ids(|id| wanted(&kind.name, id)) {
-                    kind.evict(&id);
-                }
+    /// Ends the active actors for which `wanted` holds. Their calls are cancelled after the drain time of the
+    /// type.
+    pub(super) async fn end_within(&self, types: &[Arc<HostedType>], wanted: impl Fn(&str, &str) -> bool) {
+        let hosted = self.hosted.load_full();
+        let evict = types.iter().map(async |kind| {
+            sleep(hosted.drain_of(kind)).await;
+            for id in kind.ids(|id| wanted(&kind.name, id)) {
+                kind.evict(&id);
             }
-            let _evicting = self.admission.evict();
+            kind.gate.evict()
+        });
+        let evict = async {
+            let _evicting = join_all(evict).await;
             std::future::pending().await
         };
         tokio::select! {
             () = self.halt(types, &wanted) => {}
             () = evict => {}
         }
+    }
+
+    /// Ends the calls of types whose actors move, each within its drain time.
+    pub(super) async fn drain_types(&self, closed: Vec<(Arc<HostedType>, Draining)>) {
+        let hosted = self.hosted.load_full();
+        let ended = closed.into_iter().map(async |(kind, draining)| {
+            if !draining.end(hosted.drain_of(&kind)).await {
+                tracing::error!(
+                    target: LOG,
+                    "Timed out waiting for actor type '{}' in-flight lock claims to be released: its remaining \
+                     calls were cancelled, because the placement table changed",
+                    kind.name
+                );
+            }
+        });
+        join_all(ended).await;
     }
 
     pub(super) fn has_active(&self) -> bool {

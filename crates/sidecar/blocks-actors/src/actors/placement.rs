@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outrigger_accept::LogThrottle;
+use outrigger_backoff::Backoff;
 use outrigger_identity::{Expect, Identity, SpiffeId, server_name};
 use outrigger_runtime::life::Condition;
 use outrigger_transport::conn::{Channel, Dialer, H2Pool, KeepAlive};
@@ -25,8 +26,8 @@ use session::{PendingHandover, Session, finish_handover};
 
 /// Connect timeout, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between attempts.
-const PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause between attempts.
+const PAUSE: Duration = Duration::from_millis(750);
 /// How long the first report waits for the app's actor types.
 const FIRST_REPORT: Duration = Duration::from_secs(1);
 /// Drain time of calls when the stream to placement is lost. Together with `PLACEMENT_PING`, which detects a
@@ -101,6 +102,7 @@ impl Actors {
         let mut replicas = Replicas::new(&placement.addresses, placement.by_name);
         let mut outage: Option<Outage> = None;
         let mut warning = LogThrottle::default();
+        let pauses = Backoff::new(PAUSE, PAUSE).jittered();
         loop {
             let session = self.connect_and_follow(placement, &mut replicas, outage.as_ref(), stop, handing);
             let end = tokio::select! {
@@ -148,7 +150,7 @@ impl Actors {
             }
             let pause = match &outage {
                 Some(outage) if outage.is_pausing() => SEARCH_INTERVAL,
-                None if !lost.served && replicas.all_asked() => PAUSE,
+                None if !lost.served && replicas.all_asked() => pauses.after(0),
                 _ => continue,
             };
             tokio::select! {
@@ -169,20 +171,16 @@ impl Actors {
     /// As [`Actors::close`], until other hosts may take over; returns the remaining work.
     async fn revoke_all(&self) -> Option<Ending<'_>> {
         self.is_connected.store(false, Ordering::Release);
-        let drain = self.drain_time().min(REVOKE_TIMEOUT);
+        let drain = self.hosted.load().longest_drain().min(REVOKE_TIMEOUT);
         let draining = self.admission.close();
-        let revocation = draining.revocation();
+        let revoked = draining.clone();
         let mut ending: Ending<'_> = Box::pin(async move {
             draining.end(drain).await;
             self.halt_here(|_, _| true).await;
         });
         let ended = timeout(REVOKE_TIMEOUT, &mut ending).await;
-        revocation.revoke();
+        revoked.cancel();
         ended.is_err().then_some(ending)
-    }
-
-    fn drain_time(&self) -> Duration {
-        self.hosted.load().drain
     }
 
     async fn connect_and_follow<'a>(

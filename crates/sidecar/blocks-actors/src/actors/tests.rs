@@ -101,6 +101,7 @@ pub(super) fn actors() -> Actors {
         address: HERE.to_owned(),
         placement: true,
         handover: true,
+        disseminate_timeout: outrigger_actors::dissemination::TIMEOUT,
         namespace_missing: false,
         app: None,
         peers: Arc::new(Peers::new(None)),
@@ -119,7 +120,7 @@ pub(super) fn actors() -> Actors {
         state_ttl: false,
         max_message: 0,
     });
-    actors.step(actors.routes.load().replaced(tables(HERE)));
+    actors.step(actors.routes.load().replaced(tables(HERE), false).settled());
     actors.admission.open();
     actors
 }
@@ -175,7 +176,7 @@ async fn keeps_internal_type_until_actors_end() {
         "{refused:?}"
     );
 
-    actors.step(actors.routes.load().replaced(tables(THERE)));
+    actors.step(actors.routes.load().replaced(tables(THERE), false).settled());
     let routes = actors.routes.load_full();
     let mut answering = Box::pin(actors.halt_here(|kind, id| !routes.owns(kind, id)));
     assert!(answering.as_mut().now_or_never().is_none());
@@ -204,7 +205,7 @@ async fn waiting_call_of_moving_actor_takes_no_turn() {
     actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
     let hosted = actors.hosted.load_full();
     let kind = hosted.with_actors(KIND).unwrap();
-    let (guard, stays) = (actors.admission.admit(0).await, || true);
+    let (guard, stays) = (kind.gate.admit(0).await, || true);
     let runs = kind.turn("a", None, &TurnRequest::new(&stays)).await;
     let runs = runs.unwrap().unwrap();
     let turn_request = TurnRequest::new(&stays).within(&guard);
@@ -213,7 +214,7 @@ async fn waiting_call_of_moving_actor_takes_no_turn() {
     let mut last = std::pin::pin!(kind.last("a"));
     assert!(last.as_mut().now_or_never().is_none());
     kind.evict("a");
-    let _evicting = actors.admission.evict();
+    let _evicting = kind.gate.evict();
     drop(runs);
     assert!(waits.as_mut().now_or_never().is_none());
     assert!(!turn_request.begun.load(Ordering::SeqCst));
@@ -317,10 +318,10 @@ async fn call_while(
 async fn new_table_retries_misrouted_call() {
     let actors = actors();
     actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
-    actors.step(actors.routes.load().replaced(Tables::default()));
+    actors.step(actors.routes.load().replaced(Tables::default(), false).settled());
     let table = async {
         tokio::task::yield_now().await;
-        actors.step(actors.routes.load().replaced(tables(HERE)));
+        actors.step(actors.routes.load().replaced(tables(HERE), false).settled());
     };
     let (called, took) = call_while(&actors, table).await;
     assert!(called.is_ok(), "{called:?}");
@@ -331,11 +332,11 @@ async fn new_table_retries_misrouted_call() {
 #[tokio::test(start_paused = true)]
 async fn call_without_host_fails_after_five_seconds() {
     let actors = actors();
-    actors.step(actors.routes.load().replaced(Tables::default()));
+    actors.step(actors.routes.load().replaced(Tables::default(), false).settled());
     let others = async {
         for _ in 0..20 {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            actors.step(actors.routes.load().replaced(Tables::default()));
+            actors.step(actors.routes.load().replaced(Tables::default(), false).settled());
         }
     };
     let (called, took) = call_while(&actors, others).await;

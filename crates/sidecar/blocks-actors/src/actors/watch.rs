@@ -19,8 +19,8 @@ use prost::Message as _;
 use prost_types::Any;
 use tonic::{Code, Status};
 
-use super::admission::InFlight;
 use super::call::{no_address, outcome};
+use super::gate::InFlight;
 use super::host::TurnRequest;
 use super::remote::{failed, request};
 use super::serve::{Served, status, unread};
@@ -79,7 +79,6 @@ impl Actors {
 
     /// Watches an actor of this sidecar. A watch does not delay a new table, but ends with it.
     async fn watch_here(&self, guard: InFlight, call: &ActorCall) -> Result<ActorStream, ActorError> {
-        let closed = self.admission.closed();
         let mut steps = self.steps.subscribe();
         let (name, id) = (call.kind.clone(), call.id.clone());
         let moved = async move {
@@ -89,6 +88,7 @@ impl Actors {
         let hosted = self.hosted.load_full();
         // The table predates the types; the watcher may look the actor up again.
         let kind = hosted.get(&call.kind).ok_or(ActorError::Moved)?;
+        let closed = kind.gate.closed();
         let Some(internal) = &kind.internal else {
             let text = "actors of apps cannot be watched";
             return Err(ActorError::Internal(Status::unimplemented(text)));

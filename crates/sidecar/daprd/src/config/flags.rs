@@ -15,6 +15,12 @@ fn check_duration(text: &str) -> Result<(), String> {
 
 /// Sorted by name, as in the usage text. Names and defaults are Dapr's.
 pub(super) const FLAGS: &[Flag] = &[
+    Flag::new(
+        "actors-disseminate-timeout",
+        DURATION,
+        "30s",
+        "Time for placement to complete a dissemination before the sidecar reconnects; actors drain for less than this",
+    ),
     Flag::boolean(
         "actors-handover",
         "false",

@@ -6,7 +6,7 @@ use outrigger_accept::address::is_localhost;
 use outrigger_accept::budget;
 use outrigger_flags::Values;
 use outrigger_nearest::hint;
-use outrigger_resources::value::{go_nanos, quantity, truthy};
+use outrigger_resources::value::{format_go_nanos, go_nanos, quantity, truthy};
 use outrigger_runtime::app::{App, AppHealth, AppProtocol};
 
 use super::invalid::Invalid;
@@ -366,10 +366,23 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
                 "give the number of job streams per scheduler address",
             )),
         };
+        let timeout = "actors-disseminate-timeout";
+        let disseminate_timeout = match go_nanos(given.text(timeout)) {
+            Ok(nanos @ ..=0) => Err(Invalid::flag(
+                timeout,
+                format!(
+                    "invalid value for '{timeout}' option: must be positive, got {}",
+                    format_go_nanos(nanos)
+                ),
+                "give a positive duration, such as 30s",
+            )),
+            _ => Ok(duration(given, timeout)),
+        };
         ControlPlane {
             operator: self.text("control-plane-address"),
             placement: addresses(placement),
             handover: given.boolean("actors-handover"),
+            disseminate_timeout: self.keep(disseminate_timeout),
             scheduler: addresses(&scheduler),
             scheduler_streams: self.keep(streams),
         }

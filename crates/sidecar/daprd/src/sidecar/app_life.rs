@@ -65,6 +65,7 @@ pub(super) async fn run(life: AppLife) {
     let ask = ask_config(
         app_config.skip_config_endpoint,
         config.app_id.clone(),
+        config.control_plane.disseminate_timeout,
         Arc::clone(&app),
     );
     if let Some(checks) = app_config.health {
@@ -145,13 +146,14 @@ pub(super) struct AppLife {
     pub(super) started: Instant,
 }
 
-/// `GET /dapr/config`: the actor types of the app; none by default.
-async fn ask_config(skip: bool, app_id: String, app: Arc<AppChannel>) -> Settings {
+/// `GET /dapr/config`: the actor types of the app; none by default. `limit`: the maximum time of a
+/// dissemination.
+async fn ask_config(skip: bool, app_id: String, limit: Duration, app: Arc<AppChannel>) -> Settings {
     let answer = ask(skip, app_id, app).await;
     let Some(json) = answer else {
         return Settings::none();
     };
-    match Settings::parse(&json) {
+    match Settings::parse(&json, limit) {
         Ok(settings) => {
             tracing::info!(target: LOG, "Application configuration loaded");
             settings

@@ -165,6 +165,7 @@ impl SidecarContext {
             address: format!("{host}:{port}"),
             placement: !config.control_plane.placement.is_empty(),
             handover: config.control_plane.handover,
+            disseminate_timeout: config.control_plane.disseminate_timeout,
             namespace_missing: config.mode == Mode::Kubernetes
                 && config.security.mtls
                 && config.workload.namespace.as_deref().is_none_or(str::is_empty),

@@ -11,7 +11,7 @@ use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
 
 use super::*;
-use crate::actors::admission::SHARDS;
+use crate::actors::gate::{Gate, SHARDS};
 use crate::actors::host::IdleScan;
 use crate::actors::metrics::ActorMetrics;
 
@@ -115,16 +115,23 @@ impl InternalActors for Answering {
     }
 }
 
+fn hosted(internal: Internal) -> HostedType {
+    let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
+    let gate = Arc::new(Gate::new(true, false, Arc::default()));
+    let (settings, idle_scan) = (internal.settings(), Arc::<IdleScan>::default());
+    let mut hosted = HostedType::new("slow".into(), settings, metrics.of("slow"), gate, &idle_scan);
+    hosted.internal = Some(internal);
+    hosted
+}
+
 #[tokio::test]
 async fn answered_call_needs_no_turn() {
-    let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
     let actors = Arc::new(Answering::default());
     let internal = Internal {
         actors: actors.clone(),
         ended: CancellationToken::new(),
     };
-    let idle_scan = Arc::<IdleScan>::default();
-    let kind = HostedType::internal("answering", internal, metrics.of("answering"), &idle_scan);
+    let kind = hosted(internal);
     let internal = kind.internal.as_ref().unwrap();
     let turn_request = TurnRequest::new(&|| true);
     let call = ActorCall {
@@ -177,14 +184,12 @@ impl InternalActors for Needed {
 
 #[tokio::test(start_paused = true)]
 async fn asks_idle_actors_again_after_timeout() {
-    let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
     let actors = Arc::new(Needed(AtomicBool::new(true)));
     let internal = Internal {
         actors: actors.clone(),
         ended: CancellationToken::new(),
     };
-    let idle_scan = Arc::<IdleScan>::default();
-    let kind = HostedType::internal("needed", internal, metrics.of("needed"), &idle_scan);
+    let kind = hosted(internal);
     let turn_request = TurnRequest::new(&|| true);
     drop(kind.turn("a", None, &turn_request).await.unwrap().unwrap());
     // Number of idle and of active actors after a scan.
@@ -210,7 +215,6 @@ async fn asks_idle_actors_again_after_timeout() {
 
 #[tokio::test]
 async fn cancelled_turn_keeps_needed_actors_only() {
-    let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
     for keeps in [false, true] {
         let actors = Arc::new(Slow {
             keeps,
@@ -220,8 +224,7 @@ async fn cancelled_turn_keeps_needed_actors_only() {
             actors: actors.clone(),
             ended: CancellationToken::new(),
         };
-        let idle_scan = Arc::<IdleScan>::default();
-        let kind = HostedType::internal("slow", internal, metrics.of("slow"), &idle_scan);
+        let kind = hosted(internal);
         let internal = kind.internal.as_ref().unwrap();
         let turn_request = TurnRequest::new(&|| true);
         let (call, reminder) = (

@@ -12,6 +12,7 @@ use futures::stream::{Stream, StreamExt};
 use outrigger_actors::dissemination::{Dissemination, Order, Step};
 use outrigger_actors::ring::{Host, TableError, Tables};
 use outrigger_actors::routes::{Routes, Stamp};
+use outrigger_resources::value::format_go_duration;
 use outrigger_runtime::life::Condition;
 use outrigger_wire::placement::v1 as wire;
 use tokio::sync::{mpsc, watch};
@@ -44,6 +45,7 @@ pub(super) struct Session<'s, 'a> {
     hands_over_now: bool,
     /// The leader starts with a pause: this host may keep its actors while there is none.
     settles: bool,
+    /// No dissemination came in time during shutdown: the session ends when running calls have ended.
     draining: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
     /// Outlasts the stream: actors that have begun to end finish.
     handing: &'s mut PendingHandover<'a>,
@@ -59,8 +61,6 @@ pub(super) struct Session<'s, 'a> {
     /// The sidecar is shutting down and hosts nothing. It returns when all hosts know, or at this time, but
     /// not before its handover is done.
     leaving: Option<Instant>,
-    /// No dissemination came in time: return when running calls have ended.
-    leaves_alone: bool,
 }
 
 impl<'s, 'a> Session<'s, 'a> {
@@ -76,7 +76,7 @@ impl<'s, 'a> Session<'s, 'a> {
             actors,
             ready,
             reports,
-            dissemination: Dissemination::default(),
+            dissemination: Dissemination::new(actors.with.disseminate_timeout),
             hands_over_now: false,
             settles: false,
             draining: None,
@@ -87,7 +87,6 @@ impl<'s, 'a> Session<'s, 'a> {
             served: false,
             outage,
             leaving: None,
-            leaves_alone: false,
         }
     }
 }
@@ -129,19 +128,9 @@ impl Session<'_, '_> {
                         return Ok(());
                     }
                     // While this stream is open no other host gets the actors: calls may drain.
-                    self.leaves_alone = true;
                     self.drain();
                 }
-                () = wait(&mut self.draining) => {
-                    self.draining = None;
-                    if let Some(version) = self.dissemination.drained() {
-                        self.send(self.actors.answer(wire::HostOperation::Lock, version)).await?;
-                    }
-                    if self.leaves_alone {
-                        return Ok(());
-                    }
-                    self.leaving = self.leaving.map(|_| Instant::now() + LEAVE_TIMEOUT);
-                }
+                () = wait(&mut self.draining) => return Ok(()),
                 version = wait(self.handing) => {
                     *self.handing = None;
                     self.all_stop = false;
@@ -149,7 +138,7 @@ impl Session<'_, '_> {
                     self.leaving = self.leaving.map(|_| Instant::now() + LEAVE_TIMEOUT);
                     self.send(self.actors.answer(wire::HostOperation::Update, version)).await?;
                 }
-                () = until(deadline) => return Err("no table arrived within 5 s".to_owned().into()),
+                () = until(deadline) => return Err(self.no_table().into()),
                 _ = types.changed(), if self.leaving.is_none() => self.report_types(&mut types).await?,
                 order = orders.next(), if self.queued.len() < MAX_QUEUED_ORDERS => match order {
                     Some(Ok(order)) if self.all_stop => self.queued.push_back(order),
@@ -206,6 +195,15 @@ impl Session<'_, '_> {
         self.reported = Arc::default();
         self.send(self.actors.report(&[], self.actors.with.handover))
             .await
+    }
+
+    /// Why the stream is reopened although placement may still answer.
+    fn no_table(&self) -> String {
+        format!(
+            "Dissemination timeout for version {}: no table arrived within {} (--actors-disseminate-timeout)",
+            self.dissemination.version(),
+            format_go_duration(self.actors.with.disseminate_timeout)
+        )
     }
 
     /// Whether all hosts know that nothing is hosted here any longer.
@@ -278,18 +276,12 @@ impl Session<'_, '_> {
                 order.operation
             )
             .into()),
-            Step::Drain if handover != 0 && self.draining.is_none() => match self.dissemination.drained() {
-                Some(version) => {
-                    self.send(self.actors.answer(wire::HostOperation::Lock, version))
-                        .await
-                }
-                None => Ok(()),
-            },
-            Step::Reconnect => Err(format!("stale table of dissemination {version}").into()),
-            Step::Drain => {
-                self.drain();
-                Ok(())
+            Step::Await(version) => {
+                self.leaving = self.leaving.map(|_| Instant::now() + LEAVE_TIMEOUT);
+                self.send(self.actors.answer(wire::HostOperation::Lock, version))
+                    .await
             }
+            Step::Reconnect => Err(format!("stale table of dissemination {version}").into()),
             Step::Install(version) => {
                 let tables =
                     read(tables.unwrap_or_default()).map_err(|error| Unopened::from(error.to_string()))?;
@@ -307,8 +299,8 @@ impl Session<'_, '_> {
     /// Closes admission and drains the calls in flight.
     fn drain(&mut self) {
         let draining = self.actors.admission.close();
-        let time = self.actors.drain_time();
-        self.draining.get_or_insert_with(|| draining.end(time).boxed());
+        let time = self.actors.hosted.load().longest_drain();
+        self.draining = Some(draining.end(time).map(drop).boxed());
     }
 
     /// Routes calls by the new table.
@@ -337,13 +329,22 @@ impl Session<'_, '_> {
     }
 
     /// Installs a table and ends the actors that it assigns to others; the order is answered when they have
-    /// ended. With handover, the other actors keep running.
+    /// ended. Without handover, all calls end of the types whose hosts change, and others wait.
     fn install(&mut self, tables: Tables, stamp: Stamp, leaving: &[String]) {
         let (actors, routes) = (self.actors, self.actors.routes.load_full());
+        // A host whose stream was lost has no earlier table of this term.
+        let known = actors.admission.is_open();
         if stamp.term == 0 {
-            let routes = Arc::new(routes.replaced(tables));
-            actors.step(Routes::clone(&routes));
+            let hosted = actors.hosted.load_full();
+            let changed = hosted
+                .all()
+                .filter(|kind| !known || routes.tables().differ(&tables, &kind.name));
+            let closed = changed.map(|kind| (Arc::clone(kind), kind.gate.close()));
+            let closed = closed.collect();
             let halting = async move {
+                actors.drain_types(closed).await;
+                let routes = Arc::new(routes.replaced(tables, known));
+                actors.step(Routes::clone(&routes));
                 actors.halt_here(|kind, id| !routes.owns(kind, id)).await;
                 stamp.version
             };
@@ -351,13 +352,11 @@ impl Session<'_, '_> {
             *self.handing = Some(halting.boxed());
             return;
         }
-        // A host that was drained has no earlier table of this term.
-        let known = actors.admission.is_open();
         let leaving = leaving.iter().map(String::as_str);
         actors.step(routes.handing_over(stamp, tables, known, leaving));
         actors.admission.open();
         let handing = async move {
-            actors.hand_over(actors.drain_time()).await;
+            actors.hand_over().await;
             stamp.version
         };
         *self.handing = Some(handing.boxed());

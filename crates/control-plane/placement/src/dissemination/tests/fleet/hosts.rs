@@ -1,6 +1,6 @@
 //! Hosts: how a sidecar handles orders, joins and leaves.
 
-use outrigger_actors::dissemination::{Dissemination, Order, Step};
+use outrigger_actors::dissemination::{self, Dissemination, Order, Step};
 use outrigger_actors::routes::{Routes, Stamp};
 use outrigger_actors::shard::Shard;
 
@@ -38,8 +38,8 @@ pub(super) enum Wake {
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum WaitsFor {
     Nothing,
-    /// Running calls.
-    Drain,
+    /// Running calls; then it installs [`Member::next_table`].
+    Drain(u64),
     /// Actors that move; the dissemination is then acknowledged.
     Moves(u64),
     /// Calls, then actors: the stream is lost.
@@ -59,6 +59,8 @@ pub(super) struct Member {
     pub(super) stream: Option<StreamId>,
     pub(super) dissemination: Dissemination,
     pub(super) routes: Routes,
+    /// The table to install, and whether the current one precedes it.
+    next_table: (Tables, bool),
     pub(super) is_open: bool,
     pub(super) shard: Shard<Wake>,
     /// The last turns of actors.
@@ -94,6 +96,7 @@ impl World {
         };
         self.hosts.push(Member {
             routes: Routes::new(&name),
+            next_table: <(Tables, bool)>::default(),
             name,
             hands_over,
             life: 0,
@@ -103,7 +106,7 @@ impl World {
             leaving: false,
             alone: false,
             stream: None,
-            dissemination: Dissemination::default(),
+            dissemination: Dissemination::new(dissemination::TIMEOUT),
             is_open: false,
             shard: Shard::new(self.idle),
             last: HashMap::new(),
@@ -161,7 +164,7 @@ impl World {
                 self.streams.insert(stream, host);
                 let member = &mut self.hosts[host];
                 (member.stream, member.dissemination, member.down, member.up) =
-                    (Some(stream), Dissemination::default(), now, now);
+                    (Some(stream), Dissemination::new(dissemination::TIMEOUT), now, now);
                 namespace.join(now, stream, report);
             }
         }
@@ -206,17 +209,9 @@ impl World {
         match self.hosts[host].dissemination.order(order, version, now) {
             Step::Ignore => {}
             Step::Reconnect => self.lose(host),
-            Step::Drain if term != 0 && self.hosts[host].waits == WaitsFor::Nothing => {
-                assert!(self.hosts[host].hands_over);
-                self.hosts[host].dissemination.drained();
+            Step::Await(version) => {
+                assert!(term == 0 || self.hosts[host].hands_over);
                 self.answer(host, phase, version);
-            }
-            Step::Drain => {
-                assert!(self.weather != Weather::Fair, "a host stops what does not move");
-                self.hosts[host].is_open = false;
-                if self.hosts[host].waits == WaitsFor::Nothing {
-                    self.begin_wait(host, WaitsFor::Drain, DRAIN);
-                }
             }
             Step::Install(version) => self.install(host, version, term, table),
             Step::Open(version) => {
@@ -241,15 +236,36 @@ impl World {
     fn install(&mut self, host: usize, version: u64, term: u64, table: &Published) {
         let tables = self.table(&table.hosts);
         let member = &mut self.hosts[host];
+        let known = member.is_open;
         if term == 0 {
-            member.routes = member.routes.replaced(tables);
-        } else {
-            let leaving = table.leaving.iter().map(String::as_str);
-            let stamp = Stamp { term, version };
-            member.routes = member.routes.handing_over(stamp, tables, member.is_open, leaving);
-            member.is_open = true;
+            assert!(self.weather != Weather::Fair, "a host stops what does not move");
+            if member.routes.tables().differ(&tables, "T") {
+                member.is_open = false;
+            }
+            let waits = !member.is_open;
+            member.next_table = (tables, known);
+            return match waits {
+                true => self.begin_wait(host, WaitsFor::Drain(version), DRAIN),
+                false => self.replace(host, version),
+            };
         }
-        let routes = member.routes.clone();
+        let leaving = table.leaving.iter().map(String::as_str);
+        let stamp = Stamp { term, version };
+        member.routes = member.routes.handing_over(stamp, tables, known, leaving);
+        member.is_open = true;
+        self.end_moving(host, version);
+    }
+
+    /// Installs a table without handover.
+    fn replace(&mut self, host: usize, version: u64) {
+        let member = &mut self.hosts[host];
+        let (tables, known) = std::mem::take(&mut member.next_table);
+        member.routes = member.routes.replaced(tables, known);
+        self.end_moving(host, version);
+    }
+
+    fn end_moving(&mut self, host: usize, version: u64) {
+        let routes = self.hosts[host].routes.clone();
         self.begin_wait(host, WaitsFor::Moves(version), DRAIN);
         self.end_actors(host, |id| !routes.owns("T", id));
         self.go_on(host);
@@ -280,7 +296,7 @@ impl World {
         }
         match member.waits {
             WaitsFor::Nothing => {}
-            WaitsFor::Drain | WaitsFor::Close => {
+            WaitsFor::Drain(_) | WaitsFor::Close => {
                 self.stay_idle(host);
                 self.cancel(host, |_| true);
             }
@@ -297,11 +313,9 @@ impl World {
         let held = !self.hosts[host].idle.is_empty() || self.calls.iter().any(|call| call.holds(host));
         let member = &mut self.hosts[host];
         match member.waits {
-            WaitsFor::Drain if !held => {
+            WaitsFor::Drain(version) if !held => {
                 member.waits = WaitsFor::Nothing;
-                if let Some(version) = member.dissemination.drained() {
-                    self.answer(host, Phase::Lock, version);
-                }
+                self.replace(host, version);
             }
             WaitsFor::Moves(version) => {
                 let routes = &member.routes;

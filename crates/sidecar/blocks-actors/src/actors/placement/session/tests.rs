@@ -2,14 +2,17 @@
 
 use std::pin::pin;
 
-use futures::future::join;
+use futures::future::{join, join_all};
+use outrigger_actors::dissemination;
 use outrigger_actors::routes::Origin;
+use outrigger_actors::settings::Settings;
 use outrigger_runtime::life::Readiness;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
 use super::super::super::ActorCall;
 use super::super::super::call::Message;
+use super::super::super::gate::Gate;
 use super::super::super::tests::{HERE, KIND, Lasting, THERE, actors, lasting, names};
 use super::*;
 
@@ -32,21 +35,36 @@ fn order_placing(
     operation: &str,
     version: u64,
 ) -> Result<wire::PlacementOrder, Status> {
-    let placed = wire::Host {
-        name: host.to_owned(),
-        id: "shop".to_owned(),
-        ..wire::Host::default()
+    order_with(&[(KIND, &[host])], handover, operation, version)
+}
+
+fn order_with(
+    types: &[(&str, &[&str])],
+    handover: u64,
+    operation: &str,
+    version: u64,
+) -> Result<wire::PlacementOrder, Status> {
+    let placed = |&name: &&str| {
+        let host = wire::Host {
+            name: name.to_owned(),
+            id: "shop".to_owned(),
+            ..wire::Host::default()
+        };
+        (name.to_owned(), host)
     };
-    let table = wire::PlacementTable {
-        load_map: [(host.to_owned(), placed)].into(),
-        ..wire::PlacementTable::default()
-    };
+    let entries = types.iter().map(|(kind, hosts)| {
+        let table = wire::PlacementTable {
+            load_map: hosts.iter().map(placed).collect(),
+            ..wire::PlacementTable::default()
+        };
+        ((*kind).to_owned(), table)
+    });
     Ok(wire::PlacementOrder {
         operation: operation.to_owned(),
         version,
         handover,
         tables: Some(wire::PlacementTables {
-            entries: [(KIND.to_owned(), table)].into(),
+            entries: entries.collect(),
             replication_factor: 10,
             ..wire::PlacementTables::default()
         }),
@@ -66,6 +84,10 @@ async fn hosting() -> (Actors, Arc<Lasting>, Condition, CancellationToken) {
     assert!(actors.received(&Message::Call(&call), Origin::Own).await.is_ok());
     let ready = Readiness::default().condition("placement");
     (actors, lasting, ready, CancellationToken::new())
+}
+
+fn gate(actors: &Actors) -> Arc<Gate> {
+    Arc::clone(&actors.hosted.load().with_actors(KIND).unwrap().gate)
 }
 
 fn count(actors: &Actors) -> usize {
@@ -207,21 +229,15 @@ async fn sees_stream_end_while_actors_move() {
             drop(said);
             assert!(running.now_or_never().expect("it is seen").is_err());
         }
-        let write = actors.admission.admit_nested(0);
+        let gate = gate(&actors);
+        let write = gate.admit_nested(0);
         let mut closing = pin!(join(actors.close(), finish_handover(&mut handing)));
         assert!(timeout(Duration::from_secs(1), closing.as_mut()).await.is_err());
         assert!(
             write.cancelled().now_or_never().is_some(),
             "its writes are rejected"
         );
-        assert!(
-            actors
-                .admission
-                .admit_nested(0)
-                .cancelled()
-                .now_or_never()
-                .is_some()
-        );
+        assert!(gate.admit_nested(0).cancelled().now_or_never().is_some());
         drop(write);
         lasting.may_end.add_permits(1);
         closing.await;
@@ -269,19 +285,21 @@ async fn shutdown_keeps_stream_until_calls_drained() {
     // Disseminations use real time, so that case comes first: skipped time would expire it.
     for (round, ends_by_itself) in [(true, true), (false, true), (false, false)] {
         let (actors, _lasting, ready, stop) = hosting().await;
-        let drain = Duration::from_secs(60);
+        let drain = Duration::from_secs(20);
         actors.change_types(|known| known.drain = drain);
-        let runs = actors.admission.admit(0).await;
+        let runs = gate(&actors).admit(0).await;
         let mut handing = None;
-        let (mut session, said, orders, mut answers) = quiet_stream(&actors, &ready, &mut handing);
+        let (mut session, said, orders, _answers) = quiet_stream(&actors, &ready, &mut handing);
         stop.cancel();
         if round {
             said.send(order_of(0, "lock", 1)).unwrap();
         }
         let mut running = pin!(session.run(orders, &stop));
-        // During a dissemination placement must proceed sooner.
-        let longer = if round { LEAVE_TIMEOUT / 8 } else { drain / 2 };
-        assert!(timeout(LEAVE_TIMEOUT + longer, running.as_mut()).await.is_err());
+        assert!(
+            timeout(LEAVE_TIMEOUT + drain / 2, running.as_mut())
+                .await
+                .is_err()
+        );
         assert!(!actors.admission.is_open(), "no other call begins");
         assert!(runs.cancelled().now_or_never().is_none());
         if !ends_by_itself {
@@ -290,14 +308,7 @@ async fn shutdown_keeps_stream_until_calls_drained() {
             assert!(runs.cancelled().now_or_never().is_some(), "its time is over");
         }
         drop(runs);
-        let ended = running.now_or_never();
-        if round {
-            assert!(ended.is_none(), "the others are to know");
-            let last = answered(&mut answers).pop();
-            assert_eq!(last, Some((wire::HostOperation::Lock, Some(1))));
-        } else {
-            assert!(ended.expect("no call runs").is_ok());
-        }
+        assert!(running.now_or_never().expect("no call runs").is_ok());
     }
 }
 
@@ -315,7 +326,7 @@ async fn shutdown_drains_calls_without_dissemination() {
     }
     let mut running = pin!(session.run(orders, &stop));
     assert!(running.as_mut().now_or_never().is_none());
-    let runs = actors.admission.admit(0).await;
+    let runs = gate(&actors).admit(0).await;
     stop.cancel();
     assert!(
         timeout(LEAVE_TIMEOUT + drain / 2, running.as_mut())
@@ -325,4 +336,124 @@ async fn shutdown_drains_calls_without_dissemination() {
     assert!(runs.cancelled().now_or_never().is_none());
     drop(runs);
     assert!(running.now_or_never().expect("no call runs").is_ok());
+}
+
+/// A sidecar that hosts two types of an app. Calls of the first may drain for 3 s, and of others for 1 s.
+fn hosting_two() -> (Actors, Condition, CancellationToken) {
+    let actors = actors();
+    let config = br#"{"entities": ["a", "b"], "drainOngoingCallTimeout": "1s",
+        "entitiesConfig": [{"entities": ["a"], "drainOngoingCallTimeout": "3s"}]}"#;
+    actors.register(&Settings::parse(config, dissemination::TIMEOUT).unwrap());
+    let ready = Readiness::default().condition("placement");
+    (actors, ready, CancellationToken::new())
+}
+
+fn gates(actors: &Actors) -> [Arc<Gate>; 2] {
+    let hosted = actors.hosted.load();
+    ["a", "b"].map(|kind| Arc::clone(&hosted.get(kind).unwrap().gate))
+}
+
+/// Handles orders of one dissemination without handover, up to `last`.
+fn disseminate(said: &Orders, types: &[(&str, &[&str])], version: u64, last: &str) {
+    for operation in ["lock", "update", "unlock"] {
+        said.send(order_with(types, 0, operation, version)).unwrap();
+        if operation == last {
+            return;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn table_blocks_only_changed_types() {
+    let (actors, ready, stop) = hosting_two();
+    let mut handing = None;
+    let (mut session, said, orders, mut answers) = quiet_stream(&actors, &ready, &mut handing);
+    let mut running = pin!(session.run(orders, &stop));
+    disseminate(&said, &[("a", &[HERE]), ("b", &[HERE])], 1, "unlock");
+    assert!(running.as_mut().now_or_never().is_none());
+    answered(&mut answers);
+    let gates = gates(&actors);
+    let runs = [gates[0].admit(0).await, gates[1].admit(0).await];
+    disseminate(&said, &[], 2, "lock");
+    assert!(running.as_mut().now_or_never().is_none());
+    let lock = (wire::HostOperation::Lock, Some(2));
+    assert_eq!(answered(&mut answers), [lock], "no call delays the answer");
+    assert!(gates.iter().all(|gate| gate.is_open()));
+    let order = order_with(&[("a", &[HERE]), ("b", &[HERE, THERE])], 0, "update", 2);
+    said.send(order).unwrap();
+    let before = timeout(Duration::from_millis(999), running.as_mut()).await;
+    assert!(before.is_err() && !runs[1].is_cancelled());
+    assert_eq!(gates.each_ref().map(|gate| gate.is_open()), [true, false]);
+    let drained = timeout(Duration::from_millis(2), running.as_mut()).await;
+    assert!(drained.is_err() && runs[1].is_cancelled());
+    assert!(!runs[0].is_cancelled(), "its type does not change");
+    assert_eq!(answered(&mut answers), [], "the call has not ended");
+    let [stays, ends] = runs;
+    drop(ends);
+    assert!(running.as_mut().now_or_never().is_none());
+    let update = (wire::HostOperation::Update, Some(2));
+    assert_eq!(answered(&mut answers), [update]);
+    assert!(!gates[1].is_open(), "other hosts may still have its actors");
+    said.send(order_with(&[], 0, "unlock", 2)).unwrap();
+    assert!(running.as_mut().now_or_never().is_none());
+    assert!(gates.iter().all(|gate| gate.is_open()));
+    assert!(!stays.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_types_drain_in_parallel() {
+    let (actors, ready, stop) = hosting_two();
+    let mut handing = None;
+    let (mut session, said, orders, mut answers) = quiet_stream(&actors, &ready, &mut handing);
+    let mut running = pin!(session.run(orders, &stop));
+    disseminate(&said, &[("a", &[HERE]), ("b", &[HERE])], 1, "unlock");
+    assert!(running.as_mut().now_or_never().is_none());
+    answered(&mut answers);
+    let gates = gates(&actors);
+    let began = Instant::now();
+    let runs = join_all(gates.each_ref().map(|gate| gate.admit(0))).await;
+    disseminate(&said, &[], 2, "update");
+    let ended = join_all(runs.iter().map(async |runs| {
+        runs.cancelled().await;
+        began.elapsed()
+    }));
+    let ended = tokio::select! {
+        ended = ended => ended,
+        _ = running.as_mut() => panic!("the stream is open"),
+    };
+    assert_eq!(ended, [3, 1].map(Duration::from_secs));
+}
+
+/// Invariant: after a lost stream, other hosts may have the actors until the unlock, also if the table is the
+/// same.
+#[tokio::test(start_paused = true)]
+async fn new_stream_opens_at_unlock() {
+    let (actors, ready, stop) = hosting_two();
+    actors.close().await;
+    let mut handing = None;
+    let (mut session, said, orders, mut answers) = quiet_stream(&actors, &ready, &mut handing);
+    let mut running = pin!(session.run(orders, &stop));
+    let types: [(&str, &[&str]); 2] = [("a", &[HERE]), ("b", &[HERE])];
+    disseminate(&said, &types, 1, "update");
+    assert!(running.as_mut().now_or_never().is_none());
+    assert_eq!(answered(&mut answers).len(), 2);
+    let gates = gates(&actors);
+    assert!(!gates.iter().any(|gate| gate.is_open()));
+    said.send(order_with(&types, 0, "unlock", 1)).unwrap();
+    assert!(running.as_mut().now_or_never().is_none());
+    assert!(gates.iter().all(|gate| gate.is_open()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn missing_table_reopens_stream() {
+    let (mut actors, ready, stop) = hosting_two();
+    actors.with.disseminate_timeout = Duration::from_millis(1);
+    let mut handing = None;
+    let (mut session, said, orders, _answers) = quiet_stream(&actors, &ready, &mut handing);
+    disseminate(&said, &[], 7, "lock");
+    let Err(lost) = session.run(orders, &stop).await else {
+        panic!("no table came");
+    };
+    let text = "Dissemination timeout for version 7: no table arrived within 1ms";
+    assert!(lost.cause.starts_with(text), "{}", lost.cause);
 }
