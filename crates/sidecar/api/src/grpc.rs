@@ -46,16 +46,22 @@ use crate::reflection::Reflection;
 const DAPR: &str = "/dapr.proto.runtime.v1.Dapr/";
 
 /// Streaming methods of the service, which are not counted.
-const STREAMING: [&str; 5] = [
+const STREAMING: [&str; 6] = [
     "DecryptAlpha1",
     "EncryptAlpha1",
+    "SubscribeActorEventsAlpha1",
     "SubscribeConfiguration",
     "SubscribeConfigurationAlpha1",
     "SubscribeTopicEventsAlpha1",
 ];
 
 /// Methods with a client stream, which may be silent between two messages.
-const CLIENT_STREAMING: [&str; 3] = ["DecryptAlpha1", "EncryptAlpha1", "SubscribeTopicEventsAlpha1"];
+const CLIENT_STREAMING: [&str; 4] = [
+    "DecryptAlpha1",
+    "EncryptAlpha1",
+    "SubscribeActorEventsAlpha1",
+    "SubscribeTopicEventsAlpha1",
+];
 
 /// Database system in spans of conversations; spans name only the model.
 const CONVERSATION: &str = "conversation";

@@ -20,6 +20,7 @@ mod replicas;
 mod serve;
 mod spans;
 mod state;
+mod streams;
 mod timers;
 mod watch;
 
@@ -51,12 +52,14 @@ pub use placement::Placement;
 pub use reminders::{KnownReminder, ReminderCause, ReminderError, ReminderRequest};
 pub use serve::Served;
 pub use state::{StateOperation, StateStep};
+pub use streams::HostStream;
 pub use timers::TimerRequest;
 pub use watch::ActorStream;
 
 use admission::Admission;
 use host::{Hosted, HostedType, IdleScan, Types};
 use metrics::ActorMetrics;
+use streams::AppStreams;
 use timers::Timers;
 
 const LOG: &str = "dapr.runtime.actor";
@@ -130,6 +133,7 @@ pub struct Actors {
     idle_scan: Arc<IdleScan>,
     is_connected: AtomicBool,
     timers: Timers,
+    streams: AppStreams,
     store: OnceLock<String>,
     ended: CancellationToken,
 }
@@ -152,6 +156,7 @@ impl Actors {
             idle_scan: Arc::default(),
             is_connected: AtomicBool::new(false),
             timers: Timers::default(),
+            streams: AppStreams::default(),
             store: OnceLock::new(),
             ended: CancellationToken::new(),
             with,
@@ -202,14 +207,15 @@ impl Actors {
     }
 
     /// Changes the hosted types.
-    fn change_types(&self, change: impl FnOnce(&mut Types)) {
+    fn change_types<T>(&self, change: impl FnOnce(&mut Types) -> T) -> T {
         let mut known = self.known_types.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut known);
+        let changed = change(&mut known);
         let hosted = Hosted::new(&known);
-        let is_told = known.app.is_some() || !known.internal.is_empty();
+        let is_told = known.app.is_some() || !known.streamed.is_empty() || !known.internal.is_empty();
         let names = is_told.then(|| Arc::clone(&hosted.names));
         self.hosted.store(Arc::new(hosted));
         self.types.send_replace(names);
+        changed
     }
 
     fn hosted_type(&self, name: &str, settings: TypeSettings) -> HostedType {
@@ -218,48 +224,46 @@ impl Actors {
         HostedType::new(name, settings, metrics, gate, &self.idle_scan)
     }
 
-    /// Registers the app's actor types.
+    /// Registers the app's actor types, besides those of its streams.
     pub fn register(&self, settings: &Settings) {
-        for warning in &settings.warnings {
-            tracing::warn!(target: LOG, "{warning}");
-        }
-        let mut names: Vec<_> = settings.types.keys().collect();
-        names.sort_unstable();
-        if !names.is_empty() {
-            tracing::info!(target: LOG, "Registering hosted actors: {names:?}");
-        }
-        let of_app = settings.types.iter().filter(|(name, _)| {
-            let reserved = internal::is_reserved(name);
-            if reserved {
-                tracing::warn!(
-                    target: LOG,
-                    "ignoring actor type {name} of the app: the name is reserved"
-                );
-            }
-            !reserved
-        });
+        let mut settings = settings.clone();
+        self.announce_settings(&mut settings);
         let make = |(name, settings): (&String, &_)| Arc::new(self.hosted_type(name, *settings));
-        let types = of_app.map(make).collect();
+        let types = settings.types.iter().map(make).collect();
         self.change_types(|known| {
             known.drain = settings.drain;
             known.app = Some(types);
+            known.is_unhealthy = false;
+            // None ends.
+            let _none = self.restream(known);
         });
         self.app_known.send_replace(true);
     }
 
     /// Deactivates the app's actors and unregisters its types, because the app cannot be called any longer.
-    /// The types stay known until their actors have ended, so that a table which reassigns them is not
-    /// acknowledged earlier.
     pub async fn unregister(&self) {
         tracing::info!(target: LOG, "Unregistering hosted actors");
-        let mut going = Vec::new();
-        self.change_types(|known| {
-            going = known.app.replace(Vec::new()).unwrap_or_default();
+        let going = self.change_types(|known| {
+            let mut going = known.app.replace(Vec::new()).unwrap_or_default();
             known.retire(&going);
+            known.is_unhealthy = true;
+            going.extend(self.restream(known));
+            going
         });
         self.app_known.send_replace(true);
-        self.end_within(&going, |_, _| true).await;
-        self.change_types(|known| known.forget(&going));
+        self.end_types(going).await;
+    }
+
+    /// Ends the actors of unregistered types. The types stay known until then, so that a table which reassigns
+    /// them is not acknowledged earlier.
+    async fn end_types(&self, mut going: Vec<Arc<HostedType>>) {
+        while !going.is_empty() {
+            self.end_within(&going, |_, _| true).await;
+            going = self.change_types(|known| {
+                known.forget(&going);
+                self.restream(known)
+            });
+        }
     }
 
     /// Starts receiving due reminders.

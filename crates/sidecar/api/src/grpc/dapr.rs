@@ -1,5 +1,6 @@
 //! `dapr.proto.runtime.v1.Dapr`.
 
+mod actor_stream;
 mod actors;
 mod bindings;
 mod configuration;
@@ -44,12 +45,13 @@ use outrigger_wire::runtime::v1::{
     QueryStateRequest, QueryStateResponse, RaiseEventWorkflowRequest, RegisterActorReminderRequest,
     RegisterActorTimerRequest, ResumeWorkflowRequest, SaveStateRequest, ScheduleJobRequest,
     ScheduleJobResponse, SetMetadataRequest, ShutdownRequest, StartWorkflowRequest, StartWorkflowResponse,
-    SubscribeConfigurationRequest, SubscribeConfigurationResponse, SubscribeTopicEventsRequestAlpha1,
-    SubscribeTopicEventsResponseAlpha1, SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest,
-    SubtleEncryptResponse, SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse,
-    SubtleUnwrapKeyRequest, SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse,
-    SubtleWrapKeyRequest, SubtleWrapKeyResponse, TerminateWorkflowRequest, TryLockRequest, TryLockResponse,
-    UnlockRequest, UnlockResponse, UnregisterActorReminderRequest, UnregisterActorRemindersByTypeRequest,
+    SubscribeActorEventsRequestAlpha1, SubscribeActorEventsResponseAlpha1, SubscribeConfigurationRequest,
+    SubscribeConfigurationResponse, SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsResponseAlpha1,
+    SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse,
+    SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
+    SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
+    SubtleWrapKeyResponse, TerminateWorkflowRequest, TryLockRequest, TryLockResponse, UnlockRequest,
+    UnlockResponse, UnregisterActorReminderRequest, UnregisterActorRemindersByTypeRequest,
     UnregisterActorRemindersByTypeResponse, UnregisterActorTimerRequest, UnsubscribeConfigurationRequest,
     UnsubscribeConfigurationResponse,
 };
@@ -127,6 +129,7 @@ boxed_methods! {
         unsubscribe_configuration_alpha1(Request<UnsubscribeConfigurationRequest>) -> Response<UnsubscribeConfigurationResponse>;
         unsubscribe_configuration(Request<UnsubscribeConfigurationRequest>) -> Response<UnsubscribeConfigurationResponse>;
         subscribe_topic_events_alpha1(Request<Streaming<SubscribeTopicEventsRequestAlpha1>>) -> Response<BoxStream<SubscribeTopicEventsResponseAlpha1>>;
+        subscribe_actor_events_alpha1(Request<Streaming<SubscribeActorEventsRequestAlpha1>>) -> Response<BoxStream<SubscribeActorEventsResponseAlpha1>>;
         try_lock_alpha1(Request<TryLockRequest>) -> Response<TryLockResponse>;
         unlock_alpha1(Request<UnlockRequest>) -> Response<UnlockResponse>;
         invoke_binding(Request<InvokeBindingRequest>) -> Response<InvokeBindingResponse>;
@@ -296,6 +299,13 @@ impl DaprService {
         request: Request<Streaming<SubscribeTopicEventsRequestAlpha1>>,
     ) -> Result<Response<BoxStream<SubscribeTopicEventsResponseAlpha1>>, Status> {
         self.topic_events(request.into_inner()).await
+    }
+
+    async fn subscribe_actor_events_alpha1(
+        &self,
+        request: Request<Streaming<SubscribeActorEventsRequestAlpha1>>,
+    ) -> Result<Response<BoxStream<SubscribeActorEventsResponseAlpha1>>, Status> {
+        self.actor_events(request.into_inner()).await
     }
 
     async fn try_lock_alpha1(

@@ -59,6 +59,9 @@ impl Actors {
         let attempts = Attempts::new(rules.after_lock.as_deref(), key, &resilience.metrics);
         let called = attempts.run(async |limit| {
             let attempt = async {
+                if self.has_streams() {
+                    return Box::pin(self.call_stream(message, reentry)).await;
+                }
                 let call = request(message, reentry).await?;
                 message.begins();
                 self.app_reply(call).await
@@ -107,6 +110,9 @@ impl Actors {
 
     /// Deactivates an actor in the app.
     pub(super) async fn deactivate_in_app(&self, kind: &str, id: &str) -> Result<(), ActorError> {
+        if self.has_streams() {
+            return self.deactivate_over_stream(kind, id).await;
+        }
         let mut call = Call::own(
             Method::DELETE,
             format!("actors/{kind}/{id}"),
@@ -126,7 +132,10 @@ impl Actors {
 fn check(status: &AppStatus, method: String, body: &[u8]) -> Result<(), ActorError> {
     let (code, text) = match status {
         AppStatus::Http(200) | AppStatus::Grpc { code: 0, .. } => return Ok(()),
-        AppStatus::Http(404) => return Err(ActorError::NoMethod(method)),
+        AppStatus::Http(404) => {
+            let text = format!("{method}: the app answered 404; see that its actor type has the method");
+            return Err(ActorError::NoMethod(text));
+        }
         AppStatus::Http(code) => (i32::from(*code), body),
         AppStatus::Grpc { code, message, .. } => (*code, message.as_bytes()),
     };

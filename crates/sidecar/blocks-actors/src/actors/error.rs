@@ -44,8 +44,8 @@ pub enum ActorError {
     /// A dissemination is in progress, and the call timed out waiting for it.
     #[error("placement is disseminating")]
     Disseminating,
-    /// The app does not know the method.
-    #[error("actor method not found: {0}: the app answered 404; see that its actor type has the method")]
+    /// The app does not know the method; the text names it.
+    #[error("actor method not found: {0}")]
     NoMethod(String),
     /// The call was not made or failed; the text says why.
     #[error("{0}")]

@@ -32,8 +32,12 @@ pub(super) struct Hosted {
 /// The sources of the hosted types.
 #[derive(Default)]
 pub(super) struct Types {
-    /// Types of the app; `None` until they are known.
+    /// Types of an app with a port; `None` until they are known.
     pub(super) app: Option<Vec<Arc<HostedType>>>,
+    /// Types of the app's streams.
+    pub(super) streamed: Vec<Arc<HostedType>>,
+    /// The app does not answer health checks: it hosts nothing.
+    pub(super) is_unhealthy: bool,
     /// Unregistered types whose actors have not ended.
     pub(super) going: Vec<Arc<HostedType>>,
     /// Internal types by name.
@@ -59,7 +63,8 @@ impl Types {
 impl Hosted {
     /// The current types.
     pub(super) fn new(known: &Types) -> Self {
-        let stay = known.app.iter().flatten().chain(known.internal.values());
+        let of_app = known.app.iter().flatten().chain(&known.streamed);
+        let stay = of_app.chain(known.internal.values());
         let mut names: Vec<_> = stay.clone().map(|kind| kind.name.to_string()).collect();
         names.sort_unstable();
         names.dedup();

@@ -85,6 +85,8 @@ impl Actors {
         tokio::join!(ended, finish_handover(&mut handing));
         self.ended.cancel();
         self.timers.ended().await;
+        self.streams.tasks.close();
+        self.streams.tasks.wait().await;
     }
 
     /// Follows placement until stopped. The caller awaits the returned end of actors and pending handovers.

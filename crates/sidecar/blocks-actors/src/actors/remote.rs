@@ -130,7 +130,7 @@ pub(super) fn empty() -> Reply {
 }
 
 /// The reply of an actor that cancels a timer or reminder.
-fn cancelled() -> Reply {
+pub(super) fn cancelled() -> Reply {
     let mut reply = empty();
     reply.headers.insert(CANCEL, HeaderValue::from_static("true"));
     reply

@@ -1,6 +1,7 @@
 //! Actors of whole sidecars: placement, turns, state, timers and deactivation.
 
 mod moves;
+mod streams;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

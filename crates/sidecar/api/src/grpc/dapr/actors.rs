@@ -21,22 +21,25 @@ use crate::error::{ApiError, actor_status};
 use crate::grpc::groups::Group;
 
 /// Method groups, as API lists name them.
-pub(super) const GROUPS: &[Group] = &[Group::of(
-    "actors",
-    "v1",
-    &[
-        "RegisterActorTimer",
-        "UnregisterActorTimer",
-        "RegisterActorReminder",
-        "GetActorReminder",
-        "UnregisterActorReminder",
-        "UnregisterActorRemindersByType",
-        "ListActorReminders",
-        "GetActorState",
-        "ExecuteActorStateTransaction",
-        "InvokeActor",
-    ],
-)];
+pub(super) const GROUPS: &[Group] = &[
+    Group::of(
+        "actors",
+        "v1",
+        &[
+            "RegisterActorTimer",
+            "UnregisterActorTimer",
+            "RegisterActorReminder",
+            "GetActorReminder",
+            "UnregisterActorReminder",
+            "UnregisterActorRemindersByType",
+            "ListActorReminders",
+            "GetActorState",
+            "ExecuteActorStateTransaction",
+            "InvokeActor",
+        ],
+    ),
+    Group::of("actors", "v1alpha1", &["SubscribeActorEventsAlpha1"]),
+];
 
 impl DaprService {
     pub(super) async fn actor_invoke(

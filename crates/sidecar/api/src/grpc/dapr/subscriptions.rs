@@ -66,7 +66,9 @@ impl DaprService {
 
 /// Waits for the first message with a timeout. The stream does not count against a limit before it, so
 /// without a timeout clients could open any number.
-async fn in_time<T>(message: impl Future<Output = Result<Option<T>, Status>>) -> Result<Option<T>, Status> {
+pub(super) async fn in_time<T>(
+    message: impl Future<Output = Result<Option<T>, Status>>,
+) -> Result<Option<T>, Status> {
     match timeout(FIRST_MESSAGE, message).await {
         Ok(first) => first,
         Err(_) => Err(Status::deadline_exceeded(format!(
