@@ -93,7 +93,7 @@ impl HttpApi {
     async fn actor_state(&self, mut context: Context<'_>) -> HandlerResult {
         let (kind, id, key) = three(&context)?;
         context.describe_actor(&kind, &id);
-        let Some(item) = self.actors.state(&kind, &id, &key).await? else {
+        let Some(item) = self.actors.read_state(&kind, &id, &key).await? else {
             return Ok(empty_response(StatusCode::NO_CONTENT));
         };
         if item.data.is_empty() {

@@ -129,12 +129,12 @@ impl KnownReminder {
 }
 
 impl Actors {
-    /// Checks that this sidecar hosts the type.
+    /// Checks that this sidecar hosts the type. Without a state store it hosts none.
     async fn check_hosted(&self, kind: &str) -> Result<(), ActorError> {
         let hosted = self.known(kind).await?;
         match hosted.get(kind) {
-            Some(_) => Ok(()),
-            None => Err(ReminderError::NotHosted.into()),
+            Some(_) if self.with.components.actor_store().is_some() => Ok(()),
+            _ => Err(ReminderError::NotHosted.into()),
         }
     }
 
@@ -144,6 +144,9 @@ impl Actors {
     /// [`ActorError`].
     pub async fn register_reminder(&self, request: ReminderRequest) -> Result<(), ActorError> {
         check_for_app(&request.kind, &request.id)?;
+        if request.name.is_empty() {
+            return Err(ActorError::Illegal("reminder name cannot be empty".to_owned()));
+        }
         check_name("name", &request.name)?;
         self.check_hosted(&request.kind).await?;
         let job =

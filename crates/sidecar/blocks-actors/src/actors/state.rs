@@ -44,7 +44,16 @@ pub enum StateStep {
 }
 
 impl Actors {
-    /// Reads a value; `None` if absent. Apps may read their own workflows, as `dapr workflow history` does.
+    /// As [`Actors::state`], for an app.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn read_state(&self, kind: &str, id: &str, key: &str) -> Result<Option<Item>, ActorError> {
+        check_for_app(kind, id)?;
+        self.state(kind, id, key).await
+    }
+
+    /// Reads a value; `None` if absent.
     ///
     /// # Errors
     /// [`ActorError`].

@@ -254,7 +254,35 @@ fn validates_actor_ids() {
 }
 
 #[tokio::test]
-async fn apps_only_read_internal_state() {
+async fn reminder_needs_name_and_state_store() {
+    let actors = Arc::new(actors());
+    actors.register(&Settings::parse(br#"{"entities": ["cart"]}"#, Duration::from_secs(30)).unwrap());
+    let reminder = |name: &str| ReminderRequest {
+        kind: OPEN_KIND.to_owned(),
+        id: "a".to_owned(),
+        name: name.to_owned(),
+        ..ReminderRequest::default()
+    };
+    let nameless = actors.register_reminder(reminder("")).await.unwrap_err();
+    assert_eq!(
+        nameless.to_string(),
+        "invalid request: reminder name cannot be empty"
+    );
+    let refused = [
+        actors.register_reminder(reminder("n")).await.unwrap_err(),
+        actors.reminder(OPEN_KIND, "a", "n").await.unwrap_err(),
+        actors.unregister_reminder(OPEN_KIND, "a", "n").await.unwrap_err(),
+    ];
+    for error in refused {
+        assert!(
+            matches!(error, ActorError::Reminder(ReminderError::NotHosted)),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn apps_cannot_use_internal_types() {
     let actors = Arc::new(actors());
     actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
     let call = ActorCall {
@@ -277,6 +305,7 @@ async fn apps_only_read_internal_state() {
     let results = [
         actors.invoke(&call).await.map(drop),
         actors.change_state(KIND, "a", Vec::new()).await,
+        actors.read_state(KIND, "a", "k").await.map(drop),
         actors.register_timer(timer).await,
         actors.unregister_timer(KIND, "a", "n").await,
         actors.register_reminder(reminder).await,
@@ -290,9 +319,6 @@ async fn apps_only_read_internal_state() {
         assert!(refused, "{index}: {result:?}");
     }
     assert!(actors.invoke_plain(&call).await.is_ok());
-    // Reading is allowed: it fails later.
-    let read = actors.state(KIND, "a", "k").await;
-    assert!(matches!(read, Err(ActorError::NoStore)), "{read:?}");
 }
 
 /// Calls an actor without a host, and returns the result with its duration.

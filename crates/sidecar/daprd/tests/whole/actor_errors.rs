@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::common::worker::ACTOR_STORE;
 use crate::common::{App, Control, Net, Node, Placement, app, eventually, get, post, request};
 use crate::process::{Desk, Process};
 
@@ -71,19 +72,25 @@ async fn store_without_transactions_fails_state_calls() {
 #[tokio::test]
 async fn reminders_require_hosted_type() {
     let (net, control, app) = (Net::plain(), Control::start().await, host().await);
-    let node = control.with_both(net.sidecar("me").app(app.port)).start().await;
+    let plan = net.sidecar("me").app(app.port).resource(ACTOR_STORE);
+    let node = control.with_both(plan).start().await;
     let other = control.with_both(net.sidecar("other")).start().await;
+    let storeless = control
+        .with_both(net.sidecar("storeless").app(app.port))
+        .start()
+        .await;
     until_placed(&node).await;
     let path = "/v1.0/actors/T/1/reminders/r";
     let set = |overwrite: bool| {
         let reminder = json!({"dueTime": "1h", "period": "1h", "overwrite": overwrite});
         post(path, reminder.to_string())
     };
-    for request in [set(true), get(path), request("DELETE", path, &[], "")] {
-        other
-            .ask(request)
-            .await
-            .error(403, "ERR_ACTOR_REMINDER_NON_HOSTED");
+    for node in [&other, &storeless] {
+        for request in [set(true), get(path), request("DELETE", path, &[], "")] {
+            node.ask(request)
+                .await
+                .error(403, "ERR_ACTOR_REMINDER_NON_HOSTED");
+        }
     }
     assert_eq!(node.ask(set(false)).await.status, 204);
     node.ask(set(false))

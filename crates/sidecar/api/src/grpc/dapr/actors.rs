@@ -100,7 +100,7 @@ impl DaprService {
             actor_id,
             key,
         } = request;
-        let item = self.actors.state(&actor_type, &actor_id, &key).await;
+        let item = self.actors.read_state(&actor_type, &actor_id, &key).await;
         let item = item.map_err(|error| self.actor_failed(error))?;
         let item = item.unwrap_or_default();
         Ok(Response::new(GetActorStateResponse {

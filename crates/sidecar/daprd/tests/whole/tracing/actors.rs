@@ -2,6 +2,7 @@
 
 use super::pubsub::sampled;
 use super::*;
+use crate::common::worker::ACTOR_STORE;
 use crate::common::{Control, within};
 
 /// An app with actors of type `T`.
@@ -32,7 +33,7 @@ async fn exports_spans_of_actors() {
     let (net, control, app) = (Net::plain(), Control::start().await, host().await);
     let (otel, spans) = collector().await;
     let plan = net.sidecar("me").app(app.port).spec(&sampled(&otel));
-    let node = control.with_both(plan).start().await;
+    let node = control.with_both(plan.resource(ACTOR_STORE)).start().await;
     let method = "/v1.0/actors/T/1/method/m";
     eventually(async || node.ask(post(method, "")).await.status == 200).await;
     let call = request("POST", method, &[PARENT], Body::Empty);
