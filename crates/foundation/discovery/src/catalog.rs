@@ -18,6 +18,7 @@ pub const REGISTERED: &[&str] = &[
     "hashicorp.consul",
     #[cfg(feature = "sqlite")]
     "sqlite",
+    "nameformat",
 ];
 
 /// Input of [`build`]: `spec.nameResolution` of the Configuration, and data about this sidecar.
@@ -74,6 +75,9 @@ pub enum BuildError {
     /// Multicast DNS failed to start.
     #[error(transparent)]
     Mdns(#[from] MdnsError),
+    /// Invalid settings of the format resolver.
+    #[error("name resolver nameformat: {0}")]
+    NameFormat(#[from] crate::NameFormatError),
     /// Invalid settings of the SQLite resolver.
     #[cfg(feature = "sqlite")]
     #[error("SQLite name resolver: {0}")]
@@ -148,6 +152,10 @@ pub async fn build(options: Options) -> Result<Arc<dyn Resolver>, BuildError> {
         #[cfg(feature = "kubernetes")]
         "kubernetes" => {
             let registry = crate::kubernetes::Kubernetes::start(&options.configuration, registration)?;
+            Arc::new(crate::polled::Polled::new(registry))
+        }
+        "nameformat" => {
+            let registry = crate::nameformat::NameFormat::start(&options.configuration, registration)?;
             Arc::new(crate::polled::Polled::new(registry))
         }
         "aws.cloudmap" => {

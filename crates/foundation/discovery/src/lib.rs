@@ -11,11 +11,10 @@ mod consul;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod mdns;
-#[cfg(any(feature = "sqlite", feature = "consul", feature = "kubernetes"))]
+mod nameformat;
 mod polled;
 mod registration;
 mod resolver;
-#[cfg(any(feature = "sqlite", feature = "consul", feature = "kubernetes"))]
 mod settings;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -26,7 +25,7 @@ pub use crate::consul::{AgentError, ConsulConfigError, ConsulError};
 pub use crate::kubernetes::{KubernetesError, TemplateError};
 #[cfg(feature = "fuzzing")]
 pub use crate::mdns::fuzz_message;
-#[cfg(any(feature = "sqlite", feature = "consul", feature = "kubernetes"))]
+pub use crate::nameformat::NameFormatError;
 pub use crate::settings::SettingsError;
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::{SqliteConfigError, SqliteError};

@@ -71,6 +71,9 @@ pub enum ResolveError {
         /// The DNS client's error.
         cause: String,
     },
+    /// The app ID is empty.
+    #[error("empty ID not allowed")]
+    EmptyId,
     /// The registry failed.
     #[error("{resolver} name resolver: failed to look up '{app_id}': {cause}")]
     Registry {
