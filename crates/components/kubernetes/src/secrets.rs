@@ -16,11 +16,11 @@ use outrigger_kube::{ApiError, Client, ConnectError, is_object_name};
 use serde::Deserialize;
 
 /// User agent for the API server.
-const AGENT: &str = concat!("outrigger-daprd/", env!("CARGO_PKG_VERSION"));
+pub(crate) const AGENT: &str = concat!("outrigger-daprd/", env!("CARGO_PKG_VERSION"));
 /// Maximum size of the response with all secrets of a namespace, bytes.
 const MAX_ALL: usize = 64 << 20;
 /// Environment variable with the pod's namespace.
-const NAMESPACE: &str = "NAMESPACE";
+pub(crate) const NAMESPACE: &str = "NAMESPACE";
 
 pub(crate) fn add(catalog: &mut Catalog) {
     catalog
@@ -143,7 +143,7 @@ fn values(secret: Secret, what: &str) -> Result<Pairs> {
 }
 
 /// No client could be created.
-fn unconnected(error: ConnectError) -> Error {
+pub(crate) fn unconnected(error: ConnectError) -> Error {
     let text = match error {
         ConnectError::Kubeconfig { path, cause } => format!("kubeconfigPath {path}: {cause}"),
         ConnectError::NotFound(cause) => format!(
