@@ -24,6 +24,8 @@ struct Values {
     pool: Pool,
     settings: Settings,
     table: String,
+    /// Notification channel of subscriptions that name none.
+    channel: Option<String>,
 }
 
 pub(super) async fn open(metadata: &Metadata) -> Result<PostgresConfiguration> {
@@ -33,6 +35,7 @@ pub(super) async fn open(metadata: &Metadata) -> Result<PostgresConfiguration> {
         let expected = "it must have at most 64 lower-case letters, digits, '_' and '.'";
         return Err(metadata.wrong(&["table"], expected).into());
     }
+    let channel = metadata.filled(&["pgNotifyChannel"]).map(str::to_owned);
     let settings = Settings::read(metadata)?;
     let pool = Pool::open(metadata, &settings).await?;
     let exists = pool
@@ -51,6 +54,7 @@ pub(super) async fn open(metadata: &Metadata) -> Result<PostgresConfiguration> {
             pool,
             settings,
             table,
+            channel,
         }),
         subscriptions: Subscriptions::default(),
     })
@@ -230,6 +234,7 @@ impl ConfigurationStore for PostgresConfiguration {
             .iter()
             .find(|(name, value)| name.eq_ignore_ascii_case("pgNotifyChannel") && !value.is_empty())
             .map(|(_, value)| value.clone())
+            .or_else(|| self.values.channel.clone())
             .ok_or_else(|| {
                 let text = format!(
                     "unable to subscribe to '{}'. pgNotifyChannel attribute cannot be empty",
