@@ -2,21 +2,11 @@
 
 use std::time::Duration;
 
-use krafka::{
-    Kafka, KrafkaError, ProtocolErrorKind,
-    error::ErrorCode,
-    producer::{Acks, Producer},
-};
+use krafka::{Kafka, KrafkaError, ProtocolErrorKind, error::ErrorCode, producer::Producer};
 use outrigger_component::{Error, Kind, Result};
 
 use super::{partition::ByKey, settings::Settings};
 
-/// Timeout of connecting to a broker.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of one request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a publish is retried before it fails.
-const DELIVERY_TIMEOUT: Duration = Duration::from_secs(15);
 /// Default keepalive of an idle connection: Go's dialer uses this for Dapr's default, 0.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -27,8 +17,8 @@ impl Settings {
         let connecting = Kafka::builder(&self.brokers)
             .client_id(&self.client_id)
             .security(self.security.config())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .request_timeout(REQUEST_TIMEOUT)
+            .connect_timeout(self.dial)
+            .request_timeout(self.request)
             .metadata_max_age(self.refresh)
             .tcp_keepalive(Some(self.keep_alive.unwrap_or(KEEP_ALIVE)))
             .allow_auto_create_topics(true)
@@ -36,17 +26,17 @@ impl Settings {
         Box::pin(connecting).await.map_err(|error| self.failure(&error))
     }
 
-    /// A publish succeeds once every in-sync replica has the record. Batches of a partition are sent one at a
+    /// By default a publish succeeds once every in-sync replica has the record. Batches of a partition are sent one at a
     /// time, so that retries keep the order.
     pub(super) async fn producer(&self, kafka: &Kafka) -> Result<Producer> {
         let producer = kafka
             .producer()
-            .acks(Acks::All)
+            .acks(self.acks)
             .idempotent(false)
             .compression(self.compression)
             .linger(Duration::ZERO)
-            .delivery_timeout(DELIVERY_TIMEOUT)
-            .max_block(REQUEST_TIMEOUT)
+            .delivery_timeout(self.delivery)
+            .max_block(self.metadata)
             .partitioner(ByKey)
             .metrics_push(false)
             .build();

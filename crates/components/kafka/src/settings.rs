@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use krafka::{
     Compression,
     consumer::{AutoOffsetReset, IsolationLevel, PartitionAssignmentStrategy},
+    producer::Acks,
 };
 use outrigger_component::{Error, GoDuration, Kind, Metadata, MetadataError, Result, Setup, Unit};
 use regex::Regex;
@@ -13,6 +14,16 @@ use super::{LOG, registry::Registry, retry::Retry, security::Security};
 
 /// Client id of Dapr's sidecars.
 const CLIENT_ID: &str = "sarama";
+/// Default timeout of connecting to a broker.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Default timeout of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Default number of retries of a publish.
+const RETRIES: u32 = 5;
+/// Maximum number of retries of a publish.
+const MAX_RETRIES: u32 = 3600;
+/// Time for one retry.
+const RETRY_TIME: Duration = Duration::from_secs(1);
 /// Default maximum message size in bytes.
 const DEFAULT_MAX_MESSAGE: usize = 1024 * 1024;
 /// Maximum bytes of a fetch, unless `consumerFetchDefault` is larger.
@@ -27,6 +38,15 @@ pub(super) struct Settings {
     /// Maximum size of key, value and headers, bytes.
     pub(super) max_message: usize,
     pub(super) compression: Compression,
+    pub(super) acks: Acks,
+    /// Timeout of connecting to a broker.
+    pub(super) dial: Duration,
+    /// Timeout of one request.
+    pub(super) request: Duration,
+    /// How long a publish waits for the metadata of its topic.
+    pub(super) metadata: Duration,
+    /// How long a publish is retried before it fails.
+    pub(super) delivery: Duration,
     pub(super) refresh: Duration,
     pub(super) keep_alive: Option<Duration>,
     pub(super) headers: Headers,
@@ -84,6 +104,10 @@ impl Settings {
         // Accepted without effect: versions are negotiated with the broker.
         let _version = metadata.filled(&["version"]);
         let max_message = metadata.number::<usize>(&["maxMessageBytes"])?;
+        // The client has one timeout for both.
+        let read = span("readTimeout", REQUEST_TIMEOUT)?;
+        let request = span("writeTimeout", REQUEST_TIMEOUT)?.max(read);
+        let retries = metadata.number::<u32>(&["producerRetryMax"])?;
         Ok(Self {
             brokers: metadata.required(&["brokers"])?.to_owned(),
             client_id: metadata.filled(&["clientID"]).unwrap_or(CLIENT_ID).to_owned(),
@@ -92,6 +116,11 @@ impl Settings {
                 .filter(|most| *most > 0)
                 .unwrap_or(DEFAULT_MAX_MESSAGE),
             compression: compression(metadata)?,
+            acks: acks(metadata)?,
+            dial: span("dialTimeout", CONNECT_TIMEOUT)?,
+            request,
+            metadata: span("metadataTimeout", request)?,
+            delivery: request + RETRY_TIME * retries.unwrap_or(RETRIES).min(MAX_RETRIES),
             refresh: span(
                 "clientConnectionTopicMetadataRefreshInterval",
                 Duration::from_secs(8 * 60),
@@ -193,6 +222,16 @@ fn compression(metadata: &Metadata) -> Result<Compression, MetadataError> {
     }
 }
 
+fn acks(metadata: &Metadata) -> Result<Acks, MetadataError> {
+    let names = &["producerRequiredAcks"];
+    match metadata.filled(names).map(str::to_lowercase).as_deref() {
+        None | Some("all") => Ok(Acks::All),
+        Some("local") => Ok(Acks::Leader),
+        Some("none") => Ok(Acks::None),
+        Some(_) => Err(metadata.wrong(names, "use all, local or none")),
+    }
+}
+
 /// Like in Dapr, an unknown strategy is logged and means `range`.
 fn strategy(metadata: &Metadata) -> PartitionAssignmentStrategy {
     let given = metadata.filled(&["consumerGroupRebalanceStrategy"]);
@@ -229,6 +268,35 @@ mod tests {
             app_id: "app".to_owned(),
         };
         Settings::read(&setup, true)
+    }
+
+    #[test]
+    fn timeouts_bound_publishing() {
+        let times = |settings: &Settings| {
+            let all = [
+                settings.dial,
+                settings.request,
+                settings.metadata,
+                settings.delivery,
+            ];
+            all.map(|time| time.as_secs())
+        };
+        let settings = read(&[]).unwrap();
+        assert_eq!((times(&settings), settings.acks), ([5, 10, 10, 15], Acks::All));
+        let settings = read(&[
+            ("dialTimeout", "1s"),
+            ("readTimeout", "2s"),
+            ("writeTimeout", "3s"),
+            ("metadataTimeout", "4s"),
+            ("producerRetryMax", "0"),
+            ("producerRequiredAcks", "Local"),
+        ]);
+        let settings = settings.unwrap();
+        assert_eq!((times(&settings), settings.acks), ([1, 3, 4, 3], Acks::Leader));
+        let zero = read(&[("metadataTimeout", "0"), ("producerRequiredAcks", "none")]).unwrap();
+        assert_eq!((zero.metadata.as_secs(), zero.acks), (10, Acks::None));
+        let wrong = read(&[("producerRequiredAcks", "some")]).err().unwrap();
+        assert!(wrong.to_string().contains("use all, local or none"), "{wrong}");
     }
 
     #[test]
