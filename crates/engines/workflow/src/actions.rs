@@ -146,8 +146,8 @@ impl Step {
             Some(WorkflowActionType::CompleteWorkflow(complete)) => {
                 let continues = complete.workflow_status() == OrchestrationStatus::ContinuedAsNew;
                 if continues {
-                    // SDKs answer a termination with both actions, in either order.
-                    if self.facts.completed.is_some() {
+                    // SDKs answer a termination with both actions, in either order. The termination wins.
+                    if self.facts.completed.is_some() || self.terminated.is_some() {
                         return Ok(None);
                     }
                     return Ok(Some(self.continue_as_new(instance, complete, of_action, outside)));
@@ -310,7 +310,7 @@ impl Step {
         started.map_or("", |started| &started.event.name)
     }
 
-    fn complete(
+    pub(crate) fn complete(
         &mut self,
         id: i32,
         action: CompleteWorkflowAction,
@@ -393,7 +393,10 @@ impl Step {
                 execution_id: Some((outside.new_id)()),
             }),
             parent_instance: last.and_then(|last| last.parent_instance.clone()),
-            parent_trace_context: last.and_then(|last| last.parent_trace_context.clone()),
+            // One trace over all executions of an endless workflow would grow without limit.
+            parent_trace_context: last
+                .and_then(|last| last.parent_trace_context.as_ref())
+                .map(|_| (outside.new_trace)()),
             ..ExecutionStartedEvent::default()
         };
         let mut next = self.restarted();
@@ -406,10 +409,6 @@ impl Step {
             if !next.facts.is_repeated(&event) {
                 next.take(event);
             }
-        }
-        if let Some(terminated) = &self.terminated {
-            let terminated = EventType::ExecutionTerminated(terminated.clone());
-            next.take(event(NO_ID, outside.at, terminated));
         }
         next
     }

@@ -4,6 +4,8 @@ use crate::payload::Limit;
 
 /// The text that clients expect for a missing instance.
 pub const NO_INSTANCE: &str = "no such instance exists";
+/// The text that clients expect for an instance that has not ended.
+pub const NOT_COMPLETED: &str = "orchestration has not yet completed";
 
 /// Why an instance was not created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +56,7 @@ pub enum PurgeError {
     #[error("workflow is stalled")]
     Stalled,
     /// The instance has not completed.
-    #[error("orchestration has not yet completed")]
+    #[error("{NOT_COMPLETED}")]
     NotCompleted,
 }
 
@@ -171,12 +173,19 @@ pub enum StoredError {
         /// The decoder's message.
         why: String,
     },
-    /// An entry counted by the metadata is missing.
-    #[error("workflow '{instance}': the stored key '{key}' is missing; {BROKEN}")]
+    /// An entry counted by the metadata is missing: it may have changed since the metadata were read.
+    #[error(
+        "workflow '{instance}': {table} key '{key}' declared in metadata ({table}Length={length}) but missing from state \
+         store ({BROKEN})"
+    )]
     Missing {
         /// Id of the workflow instance.
         instance: String,
+        /// `history` or `inbox`.
+        table: &'static str,
         /// The key within its state.
         key: String,
+        /// Number of entries by the metadata.
+        length: usize,
     },
 }

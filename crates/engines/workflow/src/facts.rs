@@ -1,12 +1,11 @@
 //! Summary of a history, updated event by event, so that the cost of a step does not grow with the history.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
-    ExecutionCompletedEvent, ExecutionStalledEvent, ExecutionStartedEvent, HistoryEvent, OrchestrationStatus,
-    TimerCreatedEvent, timer_created_event,
+    ExecutionCompletedEvent, ExecutionStalledEvent, ExecutionStartedEvent, ExecutionTerminatedEvent,
+    HistoryEvent, OrchestrationStatus, TimerCreatedEvent, timer_created_event,
 };
 use prost_types::Timestamp;
 
@@ -72,9 +71,6 @@ pub struct Open {
     execution: String,
 }
 
-/// Maximum raised events remembered for dedup: as many as one batch holds, which may be sent twice.
-const MAX_RAISED: usize = 128;
-
 /// Summary of a history.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -96,8 +92,10 @@ pub struct Facts {
     pub version: Option<String>,
     /// Number of events.
     pub len: usize,
-    /// The last raised events, for dedup.
-    raised: VecDeque<Raised>,
+    /// The first termination, made recursive if any of them is.
+    pub(crate) terminated: Option<Arc<ExecutionTerminatedEvent>>,
+    /// The raised events, for dedup.
+    raised: Layered<Raised, ()>,
     children: Layered<usize, Child>,
     ended: Layered<(Awaited, i32), ()>,
     open: Layered<(Awaited, i32), Open>,
@@ -197,13 +195,15 @@ impl Facts {
             }
             EventType::EventRaised(e) => {
                 if let Some(raised) = raised(event) {
-                    if self.raised.len() >= MAX_RAISED {
-                        self.raised.pop_front();
-                    }
-                    self.raised.push_back(raised);
+                    self.raised.insert(raised, ());
                 }
                 return self.end_wait(&e.name.to_lowercase());
             }
+            EventType::ExecutionTerminated(e) => match &mut self.terminated {
+                Some(first) if e.recurse => Arc::make_mut(first).recurse = true,
+                Some(_) => {}
+                first => *first = Some(Arc::new(e.clone())),
+            },
             EventType::ExecutionSuspended(_) => self.is_suspended = true,
             EventType::ExecutionResumed(_) => self.is_suspended = false,
             EventType::ExecutionStalled(e) => self.stalled = Some(e.clone()),
@@ -233,6 +233,7 @@ impl Facts {
 
     /// Makes later updates cheap again; see [`Layered::settle`].
     pub(crate) fn settle(&mut self) {
+        self.raised.settle();
         self.children.settle();
         self.ended.settle();
         self.open.settle();

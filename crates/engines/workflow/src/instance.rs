@@ -10,7 +10,7 @@ use prost::Message as _;
 use prost_types::Timestamp;
 
 use crate::error::{AddError, PurgeError};
-use crate::event::{Awaited, end_key, ends, is_sent_again, is_timer, raised_at};
+use crate::event::{Awaited, end_key, ends, execution_of_result, is_sent_again, is_timer, raised_at};
 use crate::facts::Facts;
 use crate::history::History;
 use crate::names::{activity_id, event_reminder};
@@ -59,7 +59,7 @@ pub enum Added {
 pub struct Additions {
     /// The outcome of each event.
     pub added: Vec<Result<Added, AddError>>,
-    /// The run that handles the events: ensure it before the change is stored. `None` if no run is needed.
+    /// The run that handles the events: ensure it once the change is stored. `None` if no run is needed.
     pub run: Option<Run>,
     /// The change to store.
     pub change: Change,
@@ -264,7 +264,8 @@ impl Instance {
         if self.facts.is_repeated(event) || self.facts.was_raised(event) {
             return Ok(Added::Repeated);
         }
-        if self.facts.is_foreign(event) || self.is_for_another(event, origin) {
+        let is_foreign = self.facts.is_foreign(event) || self.is_for_another(event, origin);
+        if is_foreign || self.is_left_behind(event, origin) {
             return Ok(Added::Foreign);
         }
         if waits(event) {
@@ -291,6 +292,17 @@ impl Instance {
             }
             _ => false,
         }
+    }
+
+    /// Whether a result that names no execution is of an earlier one: nothing awaits it. If the step that
+    /// started the task was only interrupted, its repetition starts the task again. Sidecars of Dapr then run
+    /// it again.
+    fn is_left_behind(&self, event: &HistoryEvent, origin: &Origin) -> bool {
+        let is_unnamed = origin.execution.is_empty() && execution_of_result(event).is_empty();
+        is_unnamed
+            && self.generation > FIRST_GENERATION
+            && !self.execution().is_empty()
+            && self.facts.ends_nothing(event)
     }
 
     /// Adds the events that are acceptable; raised events only while there is room. If the run cannot be

@@ -3,6 +3,7 @@
 //! no I/O; time and random ids are arguments.
 
 mod actions;
+mod cascade;
 mod commit;
 pub mod create;
 pub mod error;

@@ -107,8 +107,9 @@ pub enum Purpose {
     Run,
     /// A timer fired; the data are a `DurableTimer`.
     Timer,
-    /// An activity result; the data are a `HistoryEvent`.
-    ActivityResult,
+    /// An activity result, the failure of a child that could not be created, or the termination of the parent;
+    /// the data are a `HistoryEvent`.
+    Event,
     /// Start a rerun; the data are the `BackendWorkflowStateMetadata` as it was created.
     Rerun,
 }
@@ -120,8 +121,8 @@ pub fn purpose(reminder: &str) -> Option<Purpose> {
         Some(Purpose::Timer)
     } else if reminder.starts_with("start") || reminder.starts_with("new-event") {
         Some(Purpose::Run)
-    } else if reminder.starts_with(ACTIVITY_RESULT) {
-        Some(Purpose::ActivityResult)
+    } else if reminder.starts_with(ACTIVITY_RESULT) || reminder.starts_with(CASCADE_TERMINATE) {
+        Some(Purpose::Event)
     } else if reminder.starts_with(RERUN) {
         Some(Purpose::Rerun)
     } else {
@@ -135,7 +136,7 @@ pub fn start_reminder(random: [u8; 6]) -> String {
     format!("{START}{}", URL_SAFE_NO_PAD.encode(random))
 }
 
-/// The reminder that carries an activity result to a workflow actor.
+/// The reminder that carries an event to a workflow actor.
 #[must_use]
 pub fn result_reminder(random: [u8; 6]) -> String {
     format!("{ACTIVITY_RESULT}{}", URL_SAFE_NO_PAD.encode(random))
@@ -159,7 +160,7 @@ pub fn later_reminder(purpose: Purpose, random: [u8; 6]) -> String {
     match purpose {
         Purpose::Run => start_reminder(random),
         Purpose::Timer => format!("{TIMER}later-{}", URL_SAFE_NO_PAD.encode(random)),
-        Purpose::ActivityResult => result_reminder(random),
+        Purpose::Event => result_reminder(random),
         Purpose::Rerun => rerun_reminder(random),
     }
 }
@@ -249,15 +250,11 @@ mod tests {
         assert_eq!(start, "start-AAEC_f7_");
         assert_eq!(purpose(&start), Some(Purpose::Run));
         assert_eq!(purpose(&timer_reminder(3)), Some(Purpose::Timer));
-        assert_eq!(purpose(&result_reminder([0; 6])), Some(Purpose::ActivityResult));
+        assert_eq!(purpose(&result_reminder([0; 6])), Some(Purpose::Event));
+        assert_eq!(purpose(CASCADE_TERMINATE), Some(Purpose::Event));
         assert_eq!(purpose(&rerun_reminder([0; 6])), Some(Purpose::Rerun));
         assert_eq!(purpose("other"), None);
-        for of in [
-            Purpose::Run,
-            Purpose::Timer,
-            Purpose::ActivityResult,
-            Purpose::Rerun,
-        ] {
+        for of in [Purpose::Run, Purpose::Timer, Purpose::Event, Purpose::Rerun] {
             let names = [[1; 6], [2; 6]].map(|random| later_reminder(of, random));
             assert_eq!(
                 names.each_ref().map(|name| purpose(name)),

@@ -45,6 +45,8 @@ pub struct StepContext<'a> {
     pub trace: Option<TraceContext>,
     /// Generates unique execution ids.
     pub new_id: &'a mut dyn FnMut() -> String,
+    /// Generates the root of a new trace.
+    pub new_trace: fn() -> TraceContext,
     /// The largest body that can be sent.
     pub limit: Limit,
 }
@@ -61,7 +63,7 @@ pub struct Step {
     /// Results that arrived before a stored step started their task; they stay in the inbox.
     pub(crate) early: Vec<HistoryEvent>,
     superseded: Vec<i32>,
-    /// The first termination, made recursive if any of them is.
+    /// The first termination of this step.
     pub(crate) terminated: Option<ExecutionTerminatedEvent>,
     pub(crate) restarts: u32,
     stalled_before: Option<ExecutionStalledEvent>,
@@ -167,8 +169,7 @@ impl Step {
     pub(crate) fn take(&mut self, event: HistoryEvent) {
         self.superseded.extend(self.facts.add(&event));
         if let Some(EventType::ExecutionTerminated(terminated)) = &event.event_type {
-            let first = self.terminated.get_or_insert_with(|| terminated.clone());
-            first.recurse |= terminated.recurse;
+            self.terminated.get_or_insert_with(|| terminated.clone());
         }
         self.fresh.push(event);
     }

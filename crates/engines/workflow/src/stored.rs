@@ -128,6 +128,8 @@ pub struct Counts {
     pub generation: u64,
     /// How far uncounted entries may reach after an interrupted multi-transaction change.
     pub reach: Reach,
+    /// Its end terminates children; see [`Instance::cascade`].
+    pub cascades: bool,
 }
 
 /// Upper bounds of entries, counted or not.
@@ -148,11 +150,13 @@ impl Reach {
 
 /// Our fields in the value of [`METADATA`]; Dapr's sidecars skip them.
 #[derive(Clone, PartialEq, prost::Message)]
-struct ReachFields {
+struct OwnFields {
     #[prost(uint64, tag = "1001")]
     inbox: u64,
     #[prost(uint64, tag = "1002")]
     history: u64,
+    #[prost(bool, tag = "1003")]
+    cascades: bool,
 }
 
 /// The format before protobuf.
@@ -176,7 +180,7 @@ impl Counts {
             key: METADATA.to_owned(),
             why,
         };
-        let mut reach = ReachFields::default();
+        let mut own = OwnFields::default();
         let (inbox, history, generation) = if value.first() == Some(&b'{') {
             let old: OldMetadata =
                 serde_json::from_slice(value).map_err(|error| malformed(error.to_string()))?;
@@ -184,7 +188,7 @@ impl Counts {
         } else {
             let unread = |error: prost::DecodeError| malformed(error.to_string());
             let new = BackendWorkflowStateMetadata::decode(value).map_err(unread)?;
-            reach = ReachFields::decode(value).map_err(unread)?;
+            own = OwnFields::decode(value).map_err(unread)?;
             (new.inbox_length, new.history_length, new.generation)
         };
         let count = |length: u64| match usize::try_from(length) {
@@ -196,9 +200,10 @@ impl Counts {
             history: count(history)?,
             generation,
             reach: Reach {
-                inbox: count(reach.inbox)?,
-                history: count(reach.history)?,
+                inbox: count(own.inbox)?,
+                history: count(own.history)?,
             },
+            cascades: own.cascades,
         })
     }
 
@@ -226,13 +231,14 @@ impl Counts {
             signature_length: 0,
             signing_certificate_length: 0,
         };
-        let reach = ReachFields {
+        let own = OwnFields {
             inbox: length(self.reach.inbox),
             history: length(self.reach.history),
+            cascades: self.cascades,
         };
         // Concatenated protobuf messages are merged.
         let mut encoded = metadata.encode_to_vec();
-        encoded.extend(reach.encode_to_vec());
+        encoded.extend(own.encode_to_vec());
         encoded.into()
     }
 
@@ -269,10 +275,12 @@ impl Instance {
         value: impl FnMut(&str) -> Option<Bytes>,
     ) -> Result<Self, StoredError> {
         let mut values = Values::new(value);
-        let mut entry = |key: String| {
+        let mut entry = |table: &'static str, length: usize, key: String| {
             let encoded = values.get(&key).ok_or_else(|| StoredError::Missing {
                 instance: id.to_owned(),
+                table,
                 key: key.clone(),
+                length,
             })?;
             let event = HistoryEvent::decode(encoded.clone()).map_err(|error| StoredError::Malformed {
                 instance: id.to_owned(),
@@ -284,12 +292,14 @@ impl Instance {
         let mut instance = Self::new(id);
         instance.generation = counts.generation;
         for index in 0..counts.history {
-            let (event, encoded) = entry(history_key(index))?;
+            let (event, encoded) = entry("history", counts.history, history_key(index))?;
             instance.facts.add(&event);
             instance.history.push(&encoded);
         }
         for index in 0..counts.inbox {
-            instance.inbox.push(entry(inbox_key(index))?.0);
+            instance
+                .inbox
+                .push(entry("inbox", counts.inbox, inbox_key(index))?.0);
         }
         instance.custom_status = values
             .get(CUSTOM_STATUS)
@@ -398,6 +408,7 @@ impl Instance {
             history: self.history.len(),
             generation: self.generation,
             reach: Reach::default(),
+            cascades: self.cascades(),
         };
         change.after = counts;
         change.upserts.push((METADATA.to_owned(), counts.encoded()));

@@ -62,6 +62,7 @@ fn step(instance: &mut Instance, id: i32) -> (Change, usize) {
         at: AT,
         trace: None,
         new_id: &mut String::new,
+        new_trace: Default::default,
         limit: Limit(0),
     };
     let Ok(Answered::Done(outcome)) = step.answer(instance, response, outside) else {

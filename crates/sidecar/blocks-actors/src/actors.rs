@@ -47,7 +47,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use call::ActorCall;
 pub use error::ActorError;
-pub use internal::{InternalActors, QueuedCall, Watched};
+pub use internal::{InternalActors, QueuedCall, Update, Watched};
 pub use placement::Placement;
 pub use reminders::{KnownReminder, ReminderCause, ReminderError, ReminderRequest};
 pub use serve::Served;

@@ -5,17 +5,16 @@ use std::collections::HashSet;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::workflow_action::WorkflowActionType;
 use outrigger_wire::durabletask::{
-    ExecutionStalledEvent, ExecutionTerminatedEvent, HistoryPropagationScope, StalledReason, WorkflowAction,
+    CompleteWorkflowAction, ExecutionStalledEvent, OrchestrationStatus, StalledReason, WorkflowAction,
     WorkflowResponse, WorkflowVersion,
 };
 use prost_types::Timestamp;
 
-use super::{Message, Outcome, Step, StepContext};
+use super::{Outcome, Step, StepContext};
 use crate::actions::Effects;
 use crate::error::StepError;
-use crate::event::{Awaited, NO_ID, ends, event};
+use crate::event::{NO_ID, ends};
 use crate::instance::Instance;
-use crate::origin::Origin;
 use crate::payload::too_long;
 use crate::propagation::scope;
 
@@ -55,7 +54,7 @@ impl Step {
         let version = version.filter(|version| !version.patches.is_empty() || version.name.is_some());
         let mismatch = patch_mismatch(&self.facts.patches, version.as_ref());
         let before = self.clone();
-        self.record(version);
+        self.record(version.clone());
         let mut effects = Effects::default();
         for action in actions {
             if let Some(next) = self.apply(instance, action, outside, &mut effects)? {
@@ -72,6 +71,11 @@ impl Step {
                 outcome.runs_again = true;
                 return Ok(Answered::Done(Box::new(outcome)));
             }
+        }
+        if self.facts.completed.is_none() && self.terminated.is_some() {
+            let version = version.filter(|_| mismatch.is_none());
+            let outcome = before.terminate(instance, version, custom_status, outside.at);
+            return Ok(Answered::Done(Box::new(outcome)));
         }
         let propagation = self.propagation(instance);
         let oversized = effects.tasks.iter().find_map(|task| {
@@ -118,31 +122,38 @@ impl Step {
             instance,
             effects,
             custom_status,
-            outside.at,
         ))))
     }
 
-    fn finish(
+    /// Ends the execution as its termination says, without the effects of the worker's answer.
+    fn terminate(
         mut self,
         instance: &Instance,
-        effects: Effects,
+        version: Option<WorkflowVersion>,
         custom_status: Option<String>,
         at: Timestamp,
     ) -> Outcome {
+        self.record(version);
+        let result = self.terminated.clone().and_then(|terminated| terminated.input);
+        let complete = CompleteWorkflowAction {
+            workflow_status: OrchestrationStatus::Terminated.into(),
+            result,
+            ..CompleteWorkflowAction::default()
+        };
+        let mut effects = Effects::default();
+        self.complete(NO_ID, complete, None, at, &mut effects);
+        self.finish(instance, effects, custom_status)
+    }
+
+    fn finish(self, instance: &Instance, effects: Effects, custom_status: Option<String>) -> Outcome {
         let Effects {
             tasks,
             mut timers,
-            mut messages,
+            messages,
             ..
         } = effects;
         if self.facts.completed.is_some() {
             timers.clear();
-            let recursive = self.terminated.take().filter(|terminated| terminated.recurse);
-            messages.extend(
-                recursive
-                    .iter()
-                    .flat_map(|terminated| self.terminate_children(terminated, at)),
-            );
         }
         let mut early = self.early;
         if self.facts.completed.is_some() {
@@ -169,21 +180,6 @@ impl Step {
             custom_status,
             inbox: early,
         }
-    }
-
-    fn terminate_children(&self, terminated: &ExecutionTerminatedEvent, at: Timestamp) -> Vec<Message> {
-        let open = |event: i32| self.facts.is_open(Awaited::Child, event);
-        let children = self.facts.children().filter(|child| open(child.event));
-        children
-            .map(|child| Message {
-                target: child.id.clone(),
-                app: child.app.clone(),
-                event: event(NO_ID, at, EventType::ExecutionTerminated(terminated.clone())),
-                origin: Origin::default(),
-                cause: None,
-                propagates: HistoryPropagationScope::None,
-            })
-            .collect()
     }
 
     /// The state to store if the worker disconnects after the workflow continued as new: the next execution,

@@ -62,6 +62,13 @@ fn begin(instance: &mut Instance) -> Step {
     }
 }
 
+fn new_trace() -> TraceContext {
+    TraceContext {
+        trace_parent: "new".to_owned(),
+        ..TraceContext::default()
+    }
+}
+
 fn answer(instance: &Instance, step: Step, response: WorkflowResponse) -> Result<Answered, StepError> {
     answer_within(0, instance, step, response)
 }
@@ -77,6 +84,7 @@ fn answer_within(
         at: AT,
         trace: None,
         new_id: &mut new_id,
+        new_trace,
         limit: Limit(limit),
     };
     step.answer(instance, response, outside)
@@ -281,38 +289,74 @@ fn terminated(recurse: bool) -> HistoryEvent {
 }
 
 #[test]
-fn termination_survives_continue_as_new() {
-    let (ends, continues) = (
-        complete(0, OrchestrationStatus::Terminated),
-        complete(1, OrchestrationStatus::ContinuedAsNew),
-    );
+fn termination_wins_over_any_answer() {
+    let ends = |status| complete(0, status);
+    let continues = complete(1, OrchestrationStatus::ContinuedAsNew);
+    let unknown = Act::WorkflowVersionNotAvailable(WorkflowVersionNotAvailableAction {});
+    let child = Act::CreateChildWorkflow(CreateChildWorkflowAction::default());
+    let timer = Act::CreateTimer(CreateTimerAction::default());
+    let others = vec![task(7), action(8, child), action(9, timer)];
+    for (actions, id) in [
+        // Go's SDK answers with both actions, in any order.
+        (vec![ends(OrchestrationStatus::Terminated), continues.clone()], 0),
+        (vec![continues.clone(), ends(OrchestrationStatus::Terminated)], 0),
+        (vec![continues], NO_ID),
+        (others, NO_ID),
+        (vec![action(0, unknown)], NO_ID),
+        (Vec::new(), NO_ID),
+    ] {
+        let mut instance = after(acts(vec![task(5)]));
+        let mut ends_it = terminated(false);
+        if let Some(EventType::ExecutionTerminated(terminated)) = &mut ends_it.event_type {
+            terminated.input = Some("why".to_owned());
+        }
+        instance.push(raised("x"));
+        instance.push(ends_it);
+        instance.push(raised("y"));
+        let step = begin(&mut instance);
+        let outcome = done(answer(&instance, step, acts(actions.clone())));
+        let completed = outcome.facts().completed.clone().unwrap();
+        assert_eq!(completed.status(), OrchestrationStatus::Terminated, "{actions:?}");
+        let effects = outcome.tasks.len() + outcome.timers.len() + outcome.messages.len();
+        assert_eq!((effects, outcome.stalled.is_none()), (0, true), "{actions:?}");
+        instance.commit(outcome);
+        assert_eq!(instance.history().last().unwrap().event_id, id);
+        if id == NO_ID {
+            assert_eq!(completed.event.result.as_deref(), Some("why"));
+        }
+    }
+    // A worker that completes first is right.
     let mut instance = after(acts(vec![task(5)]));
     instance.push(terminated(false));
-    // Go's SDK answers with both actions, in any order.
     let step = begin(&mut instance);
-    let outcome = done(answer(
-        &instance,
-        step,
-        acts(vec![ends.clone(), continues.clone()]),
-    ));
-    let completed = outcome.facts().completed.as_ref().unwrap();
-    assert_eq!(completed.status(), OrchestrationStatus::Terminated);
-    let step = begin(&mut instance);
-    let Ok(Answered::ContinuedAsNew(next)) = answer(&instance, step, acts(vec![continues, ends])) else {
-        panic!()
-    };
-    let is_end = |event: &HistoryEvent| matches!(event.event_type, Some(EventType::ExecutionTerminated(_)));
-    assert!(next.events().last().is_some_and(is_end));
-    // The worker disconnects: the termination waits together with the continued execution.
-    let outcome = next.clone().abandoned(&instance).unwrap();
-    assert!(outcome.inbox.last().is_some_and(is_end));
-    let outcome = done(answer(
-        &instance,
-        *next,
-        acts(vec![complete(0, OrchestrationStatus::Terminated)]),
-    ));
-    let completed = outcome.facts().completed.as_ref().unwrap();
-    assert_eq!(completed.status(), OrchestrationStatus::Terminated);
+    let both = [OrchestrationStatus::Failed, OrchestrationStatus::Terminated].map(ends);
+    let outcome = done(answer(&instance, step, acts(both.to_vec())));
+    let completed = outcome.facts().completed.clone().unwrap();
+    assert_eq!(completed.status(), OrchestrationStatus::Failed);
+}
+
+#[test]
+fn continue_as_new_begins_new_trace() {
+    for trace in [None, Some("old")] {
+        let mut start = started();
+        if let Some(EventType::ExecutionStarted(started)) = &mut start.event_type {
+            started.parent_trace_context = trace.map(|trace| TraceContext {
+                trace_parent: trace.to_owned(),
+                ..TraceContext::default()
+            });
+        }
+        let mut instance = Instance::new("a");
+        instance.start(start);
+        let step = begin(&mut instance);
+        let continues = acts(vec![complete(0, OrchestrationStatus::ContinuedAsNew)]);
+        let Ok(Answered::ContinuedAsNew(next)) = answer(&instance, step, continues) else {
+            panic!()
+        };
+        let started = &next.facts().started.as_ref().unwrap().event;
+        let root = started.parent_trace_context.as_ref();
+        let root = root.map(|root| root.trace_parent.as_str());
+        assert_eq!(root, trace.map(|_| "new"));
+    }
 }
 
 #[test]

@@ -249,7 +249,8 @@ fn unreadable_values_are_named() {
     };
     let missing = Instance::read("a", counts, |_| None).unwrap_err();
     let missing = missing.to_string();
-    let named = "workflow 'a': the stored key 'history-000000' is missing; restore it";
+    let named = "workflow 'a': history key 'history-000000' declared in metadata (historyLength=1) but missing from \
+                 state store (restore it";
     assert!(
         missing.starts_with(named) && missing.contains("by force"),
         "{missing}"

@@ -16,7 +16,7 @@ use outrigger_wire::durabletask::{
     TaskCompletedEvent, TaskFailedEvent, TaskFailureDetails, WorkflowInstance, WorkflowRequest,
 };
 use outrigger_workflow::event::event;
-use outrigger_workflow::names::{METADATA, timer_reminder};
+use outrigger_workflow::names::{CASCADE_TERMINATE, METADATA, timer_reminder};
 use outrigger_workflow::{
     Additions, Answered, Arrival, Change, Counts, Creation, Instance, Limit, Message, Origin, Outcome,
     StepContext, StepStart, Timer,
@@ -66,6 +66,8 @@ enum Due {
     /// With the execution it is for.
     Activity(HistoryEvent, Origin),
     Rerun(Counts),
+    /// The termination of a parent.
+    Terminate(HistoryEvent),
 }
 
 /// The end of an instance: status, output and failure.
@@ -238,6 +240,10 @@ impl World {
                 return Ok(true);
             }
             Due::Rerun(made) => self.begin_rerun(&key.1, made)?,
+            Due::Terminate(terminated) => {
+                self.add(&key.1, vec![terminated.into()])?;
+                true
+            }
         };
         if handled {
             self.may_crash()?;
@@ -434,14 +440,35 @@ impl World {
         let mut instance = self.load(id).expect("the instance exists");
         let Additions { added, run, change } = instance.add(events, Limit::default());
         assert!(added.iter().all(Result::is_ok), "not stalled: {added:?}");
-        if let Some(run) = run {
-            self.remind(self.now, id, &run.reminder, Due::Run);
-            self.may_crash()?;
-        }
         if change.is_empty() {
             self.memory.insert(id.to_owned(), instance);
-            return Ok(());
+        } else {
+            self.save(instance, change)?;
         }
-        self.save(instance, change)
+        // If it crashes here, the sender repeats the event.
+        self.may_crash()?;
+        if let Some(run) = run {
+            self.remind(self.now, id, &run.reminder, Due::Run);
+        }
+        Ok(())
+    }
+
+    /// Terminates the children of an instance that ended.
+    fn terminate(&mut self, id: &str, terminations: Vec<Message>) -> Result<(), Crash> {
+        for message in terminations {
+            self.may_crash()?;
+            let app = message.app.as_ref().unwrap_or_else(|| &self.apps[id]);
+            assert_eq!(self.apps[&message.target], *app, "{message:?} finds its way");
+            match message.app {
+                None => self.remind(
+                    self.now,
+                    &message.target,
+                    CASCADE_TERMINATE,
+                    Due::Terminate(message.event),
+                ),
+                Some(_) => self.add(&message.target, vec![message.event.into()])?,
+            }
+        }
+        Ok(())
     }
 }

@@ -27,7 +27,22 @@ pub const RESERVED: &str = "dapr.internal.";
 pub const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
 
 /// Updates of an internal actor for a watcher.
-pub type Watched = BoxStream<'static, Result<Any, Status>>;
+pub type Watched = BoxStream<'static, Result<Update, Status>>;
+
+/// An update of an internal actor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// A status code of HTTP, or 0, which also means success.
+    pub code: i32,
+    /// The content.
+    pub data: Any,
+}
+
+impl From<Any> for Update {
+    fn from(data: Any) -> Self {
+        Self { code: 200, data }
+    }
+}
 
 /// The actors of one internal type. A call holds the turn of its actor, and is cancelled (dropped) if the
 /// actor moves or the type is unregistered.

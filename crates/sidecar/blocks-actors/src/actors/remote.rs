@@ -30,7 +30,7 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(super) const HANDED: HeaderName = HeaderName::from_static("outrigger-handed-over");
 
 /// Names that Dapr matches case-sensitively.
-const CASE_SENSITIVE: [(&str, &str); 7] = [
+const CASE_SENSITIVE: [(&str, &str); 9] = [
     ("dapr-reentrancy-id", "Dapr-Reentrancy-Id"),
     ("dapr-api-call", "Dapr-API-Call"),
     ("x-dapr-remote", "X-Dapr-Remote"),
@@ -38,6 +38,8 @@ const CASE_SENSITIVE: [(&str, &str); 7] = [
     ("x-daprremindercancel", "X-Daprremindercancel"),
     ("duetime", "dueTime"),
     ("purgeretentioncall", "PurgeRetentionCall"),
+    ("purgeforce", "PurgeForce"),
+    ("checksubtreeterminal", "CheckSubtreeTerminal"),
 ];
 
 /// Spells metadata names as Dapr expects.

@@ -16,12 +16,12 @@ use outrigger_transport::peer::{Failed, PeerError};
 use outrigger_wire::internals::v1::{InternalInvokeRequest, InternalInvokeResponse, Status as CallStatus};
 use outrigger_wire::invoke::FrameReader;
 use prost::Message as _;
-use prost_types::Any;
 use tonic::{Code, Status};
 
 use super::call::{no_address, outcome};
 use super::gate::InFlight;
 use super::host::TurnRequest;
+use super::internal::Update;
 use super::remote::{failed, request};
 use super::serve::{Served, status, unread};
 use super::{ActorCall, ActorError, Actors, check};
@@ -29,7 +29,7 @@ use super::{ActorCall, ActorError, Actors, check};
 const CALL_ACTOR_STREAM: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorStream";
 
 /// Updates of an actor; the last one may be the error that ended them.
-pub type ActorStream = BoxStream<'static, Result<Any, ActorError>>;
+pub type ActorStream = BoxStream<'static, Result<Update, ActorError>>;
 
 impl Actors {
     /// Watches an internal actor. If the actor moves, the updates end with a routing error: watch again.
@@ -157,7 +157,7 @@ impl Actors {
         let updates = stream::unfold(Some(messages), |state| async move {
             let mut messages = state?;
             match messages.next().await {
-                Ok(any) => Some((Ok(any?), Some(messages))),
+                Ok(update) => Some((Ok(update?), Some(messages))),
                 Err(error) => Some((Err(error), None)),
             }
         });
@@ -192,7 +192,7 @@ impl Actors {
         };
         let updates = watched.await.map_err(|error| status(&error))?;
         let updates = updates.map(|next| match next {
-            Ok(any) => Ok(response(any)),
+            Ok(update) => Ok(response(update)),
             Err(ActorError::Internal(status)) if status.code() == Code::Aborted => Ok(refusal(&status)),
             Err(error) => Err(status(&error)),
         });
@@ -200,15 +200,15 @@ impl Actors {
     }
 }
 
-fn response(any: Any) -> InternalInvokeResponse {
+fn response(update: Update) -> InternalInvokeResponse {
     use outrigger_wire::common::v1::InvokeResponse;
     InternalInvokeResponse {
         status: Some(CallStatus {
-            code: 200,
+            code: update.code,
             ..CallStatus::default()
         }),
         message: Some(InvokeResponse {
-            data: Some(any),
+            data: Some(update.data),
             ..InvokeResponse::default()
         }),
         ..InternalInvokeResponse::default()
@@ -228,10 +228,13 @@ fn refusal(status: &Status) -> InternalInvokeResponse {
 }
 
 /// The payload of a peer's update. Codes below those of HTTP are gRPC's.
-fn payload(response: InternalInvokeResponse) -> Result<Any, ActorError> {
+fn payload(response: InternalInvokeResponse) -> Result<Update, ActorError> {
     let status = response.status.unwrap_or_default();
     match status.code {
-        0 | 100.. => Ok(response.message.unwrap_or_default().data.unwrap_or_default()),
+        code @ (0 | 100..) => Ok(Update {
+            code,
+            data: response.message.unwrap_or_default().data.unwrap_or_default(),
+        }),
         code => Err(ActorError::Internal(Status::new(code.into(), status.message))),
     }
 }
@@ -244,7 +247,7 @@ struct Messages {
 
 impl Messages {
     /// The next message; `None` at the regular end.
-    async fn next(&mut self) -> Result<Option<Any>, ActorError> {
+    async fn next(&mut self) -> Result<Option<Update>, ActorError> {
         let malformed = |error: &dyn std::fmt::Display| {
             ActorError::Peer(Status::internal(format!("malformed answer of the peer: {error}")))
         };
@@ -277,6 +280,8 @@ impl Messages {
 
 #[cfg(test)]
 mod tests {
+    use prost_types::Any;
+
     use super::*;
 
     #[test]
@@ -291,10 +296,13 @@ mod tests {
             type_url: String::new(),
             value: vec![1],
         };
-        assert_eq!(payload(response(any.clone())).unwrap(), any);
-        // Dapr's executors send 0, its workflows 200.
-        let mut ok = response(any.clone());
-        ok.status.as_mut().unwrap().code = 0;
-        assert_eq!(payload(ok).unwrap(), any);
+        // Dapr's executors send 0, its workflows 200, or 404 and 409 about their children.
+        for code in [0, 200, 404, 409] {
+            let update = Update {
+                code,
+                data: any.clone(),
+            };
+            assert_eq!(payload(response(update.clone())).unwrap(), update);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Calls of workflow clients to an instance's actor: start, add an event, wait for a status.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::PoisonError;
+use std::time::{Duration, SystemTime};
 
 use futures::StreamExt as _;
 use http::HeaderValue;
@@ -66,7 +67,11 @@ impl Workflows {
             propagated_history: None,
         };
         let call = self.request(methods::CREATE, &start.id, request.encode_to_vec());
-        let created = self.counted(Operation::Create, self.create(&call)).await;
+        let created = self
+            .engine
+            .metrics
+            .counted(Operation::Create, self.create(&call))
+            .await;
         if let Err(error) = &created {
             span.set_status(SpanStatus::Error(error.to_string()));
         }
@@ -103,13 +108,29 @@ impl Workflows {
     /// # Errors
     /// [`ActorError`]; for an unknown instance with [`outrigger_workflow::error::NO_INSTANCE`].
     pub async fn add(&self, id: &str, event: EventType) -> Result<(), ActorError> {
-        let event = now(event).encode_to_vec();
+        let mut event = now(event);
+        if let Some(EventType::EventRaised(_)) = event.event_type {
+            event.timestamp = Some(self.event_time());
+        }
+        let event = event.encode_to_vec();
         let call = ActorCall {
             content_type: Some(OCTETS),
             ..self.request(methods::ADD_EVENT, id, event)
         };
         let added = async { self.actors.invoke_plain(&call).await.map(|_| ()) };
-        self.counted(Operation::AddEvent, added).await
+        self.engine.metrics.counted(Operation::AddEvent, added).await
+    }
+
+    /// The current time, unique for each raised event: instances recognize a repeated delivery by it.
+    fn event_time(&self) -> Timestamp {
+        let now = jiff::Timestamp::now();
+        let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = last.saturating_add(jiff::SignedDuration::from_nanos(1));
+        *last = now.max(after.unwrap_or(now));
+        Timestamp {
+            seconds: last.as_second(),
+            nanos: last.subsec_nanosecond(),
+        }
     }
 
     /// Waits until `until` accepts the status of an instance; `None` if it ends first.
@@ -140,7 +161,8 @@ impl Workflows {
                         break;
                     }
                     Some(Err(error)) => return Err(error),
-                    Some(Ok(any)) => WorkflowMetadata::decode(any.value.as_slice()).map_err(|error| {
+                    // Its name is `OrchestrationMetadata` from sidecars before the contract's v1.18.
+                    Some(Ok(update)) => WorkflowMetadata::decode(&*update.data.value).map_err(|error| {
                         let text = format!("cannot decode the status of workflow '{id}': {error}");
                         ActorError::Internal(Status::internal(text))
                     })?,
@@ -156,19 +178,6 @@ impl Workflows {
     /// A call to the actor of an instance.
     pub(crate) fn request(&self, method: &str, id: &str, body: Vec<u8>) -> ActorCall {
         request(&self.engine.types.workflow, id, method, body)
-    }
-
-    pub(crate) async fn counted<T>(
-        &self,
-        operation: Operation,
-        done: impl Future<Output = Result<T, ActorError>>,
-    ) -> Result<T, ActorError> {
-        let began = Instant::now();
-        let done = done.await;
-        self.engine
-            .metrics
-            .operation(operation, done.is_ok(), began.elapsed());
-        done
     }
 }
 

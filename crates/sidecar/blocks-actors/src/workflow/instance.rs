@@ -4,6 +4,7 @@
 //! - [`run`]: a run, step by step; [`measure`]: its metrics; [`group_commit`]: steps stored with their
 //!   results.
 //! - [`events`], [`lifecycle`], [`fork`]: incoming events, creation and purge, reruns.
+//! - [`family`], [`subtree`]: an instance with its children: purged together, asked whether they have ended.
 //! - [`state`]: the instances on this sidecar, and one held in its turn; [`retention`]: purges after the
 //!   retention time.
 //! - [`dispatch`]: sends a step's effects; [`propagate`]: histories passed on with them; [`inbox`]: waiting events; [`cache`], [`store`]: instances in
@@ -15,6 +16,7 @@ pub(crate) mod cache;
 pub(crate) mod dispatch;
 pub(crate) mod events;
 pub(crate) mod failures;
+pub(crate) mod family;
 pub(crate) mod fork;
 pub(crate) mod group_commit;
 pub(crate) mod inbox;
@@ -26,4 +28,5 @@ pub(crate) mod retention;
 pub(crate) mod run;
 pub(crate) mod state;
 pub(crate) mod store;
+pub(crate) mod subtree;
 pub(crate) mod watchers;

@@ -1,6 +1,6 @@
 //! Metrics of workflows, `dapr_runtime_workflow_*`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outrigger_telemetry::metrics::{Counter, Family, Gauge, Histogram, Millis, Ratio, Registry};
 
@@ -34,6 +34,8 @@ pub enum Ended {
     Failed,
     /// Failed, to be retried.
     Recoverable,
+    /// Terminated.
+    Terminated,
 }
 
 impl Ended {
@@ -42,6 +44,7 @@ impl Ended {
             Self::Success => "success",
             Self::Failed => "failed",
             Self::Recoverable => "recoverable",
+            Self::Terminated => "terminated",
         }
     }
 }
@@ -170,6 +173,18 @@ impl WorkflowMetrics {
     pub fn operation(&self, operation: Operation, success: bool, elapsed: Duration) {
         let ended = if success { Ended::Success } else { Ended::Failed };
         self.operations.record([operation.name(), ended.name()], elapsed);
+    }
+
+    /// As [`WorkflowMetrics::operation`], with the result and duration of `done`.
+    pub(super) async fn counted<T, E>(
+        &self,
+        operation: Operation,
+        done: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let began = Instant::now();
+        let done = done.await;
+        self.operation(operation, done.is_ok(), began.elapsed());
+        done
     }
 
     /// An execution ended, `elapsed` after its creation, or is retried.

@@ -7,6 +7,8 @@ use outrigger_workflow::{Arrival, Origin};
 use prost_types::{Any, Timestamp};
 use tonic::Status;
 
+use crate::actors::ActorCall;
+
 /// Target of the log lines of workflows.
 pub(crate) const LOG: &str = "dapr.wfengine";
 
@@ -18,6 +20,8 @@ pub(crate) mod methods {
     pub(crate) const ADD_EVENT: &str = "AddWorkflowEvent";
     /// Removes the state of an ended instance.
     pub(crate) const PURGE: &str = "PurgeWorkflowState";
+    /// Removes an instance and everything below it; the answer is a `PurgeInstancesResponse`.
+    pub(crate) const PURGE_TREE: &str = "RecursivePurgeWorkflowState";
     /// Watches the status of an instance: a stream of `WorkflowMetadata`.
     pub(crate) const WATCH: &str = "WaitForRuntimeStatus";
     /// Reruns from an event of this instance: `RerunWorkflowFromEventRequest`.
@@ -36,6 +40,10 @@ pub(crate) mod methods {
 
 /// Marks a purge by the retention reminder, which ends by itself.
 pub(crate) const RETENTION_CALL: &str = "purgeretentioncall";
+/// Marks a purge of instances that may not have ended.
+pub(crate) const FORCE: &str = "purgeforce";
+/// Marks a watch that asks once whether an instance and everything below it have ended.
+pub(crate) const CHECK_SUBTREE: &str = "checksubtreeterminal";
 /// Due time of an activity, milliseconds since 1970.
 pub(crate) const DUE_TIME: &str = "duetime";
 /// Pause before watching a moved actor again.
@@ -48,6 +56,11 @@ pub(crate) fn metadata(name: &'static str, value: &str) -> HeaderMap {
         metadata.insert(name, value);
     }
     metadata
+}
+
+/// Whether a call is marked.
+pub(crate) fn is_marked(call: &ActorCall, name: &str) -> bool {
+    call.metadata.get(name).is_some_and(|value| value == "true")
 }
 
 pub(crate) fn now() -> Timestamp {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use outrigger_backoff::Backoff;
+use outrigger_runtime::scheduler::SchedulerError;
 use outrigger_wire::common::v1::job_failure_policy::Policy;
 use outrigger_wire::common::v1::{JobFailurePolicy, JobFailurePolicyConstant};
 use outrigger_wire::scheduler::v1::Job;
@@ -57,6 +58,33 @@ impl Engine {
         due: Option<Timestamp>,
         data: Option<Any>,
     ) -> Result<(), Status> {
+        let end = Instant::now() + SCHEDULER_TIMEOUT;
+        let passes = |error: &SchedulerError| {
+            let passes = matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded);
+            passes && Instant::now() < end
+        };
+        self.remind_while(passes, (kind, id, name), due, data).await
+    }
+
+    /// As [`Engine::remind`], for an instance with stored events: retried until the caller gives up, unless
+    /// that cannot help.
+    pub(crate) async fn remind_until_stored(
+        &self,
+        id: &str,
+        name: &str,
+        due: Option<Timestamp>,
+    ) -> Result<(), Status> {
+        let kind = &self.types.workflow;
+        self.remind_while(may_pass, (kind, id, name), due, None).await
+    }
+
+    async fn remind_while(
+        &self,
+        passes: impl Fn(&SchedulerError) -> bool,
+        (kind, id, name): (&str, &str, &str),
+        due: Option<Timestamp>,
+        data: Option<Any>,
+    ) -> Result<(), Status> {
         let job = Job {
             due_time: Some(format_due(due)),
             data,
@@ -70,18 +98,15 @@ impl Engine {
         };
         let actors = self.actors().map_err(retry_later)?;
         let mut pauses = BACKOFF;
-        let end = Instant::now() + SCHEDULER_TIMEOUT;
         loop {
             let Err(error) = actors.set_reminder(kind, id, name, job.clone()).await else {
                 return Ok(());
             };
-            let pause = pauses.pause();
-            let passes = matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded);
-            if !passes || Instant::now() + pause > end {
+            if !passes(&error) {
                 let text = format!("reminder {name} of actor {kind}||{id} was not stored: {error}");
                 return Err(retry_later(text));
             }
-            sleep(pause).await;
+            sleep(pauses.pause()).await;
         }
     }
 
@@ -144,6 +169,22 @@ impl Engine {
                 "reminders of actor {kind}||{id} were not deleted: {error}"
             ))
         })
+    }
+}
+
+/// Whether a retry may help.
+fn may_pass(error: &SchedulerError) -> bool {
+    match error {
+        SchedulerError::Disabled => false,
+        SchedulerError::Status(status) => !matches!(
+            status.code(),
+            Code::InvalidArgument
+                | Code::PermissionDenied
+                | Code::Unauthenticated
+                | Code::FailedPrecondition
+                | Code::Unimplemented
+                | Code::NotFound
+        ),
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Workflows {
     ended: CancellationToken,
     /// The instances hosted here while workers are connected.
     instances: Mutex<Weak<Instances>>,
+    /// The time of the last raised event.
+    pub(crate) last_event: Mutex<jiff::Timestamp>,
 }
 
 impl Workflows {
@@ -57,6 +59,7 @@ impl Workflows {
             streams: tokio::sync::Mutex::new(0),
             ended: CancellationToken::new(),
             instances: Mutex::default(),
+            last_event: Mutex::new(jiff::Timestamp::UNIX_EPOCH),
             engine,
         })
     }

@@ -65,6 +65,17 @@ pub(crate) fn trace_context(span: &Span) -> Option<TraceContext> {
     })
 }
 
+/// The root of a new trace, sampled.
+pub(crate) fn new_trace() -> TraceContext {
+    let (trace, span): (u128, u64) = rand::random();
+    let span_id = format!("{:016x}", span.max(1));
+    TraceContext {
+        trace_parent: format!("00-{:032x}-{span_id}-01", trace.max(1)),
+        span_id,
+        trace_state: None,
+    }
+}
+
 /// The parent named by a trace context.
 pub fn parent_of(context: Option<&TraceContext>) -> Parent {
     context.map_or_else(Parent::default, |context| {
@@ -279,5 +290,7 @@ mod tests {
         assert!(whole.is_some_and(|context| context.is_sampled()));
         assert_eq!(of(trace.to_owned(), span), whole);
         assert_eq!(of(String::new(), ""), None);
+        let new = parent_of(Some(&new_trace())).context;
+        assert!(new.is_some_and(|context| context.is_sampled()));
     }
 }

@@ -18,15 +18,17 @@ fn terminates_running_children_with_parent() {
         step,
         acts(vec![complete(2, OrchestrationStatus::Terminated)]),
     ));
-    let names: Vec<_> = outcome
-        .messages
-        .iter()
-        .map(|message| message.target.as_str())
-        .collect();
+    assert!(
+        outcome.messages.is_empty() && instance.cascade(AT).is_empty(),
+        "not stored yet"
+    );
+    instance.commit(outcome);
+    let messages = instance.cascade(AT);
+    let names: Vec<_> = messages.iter().map(|message| message.target.as_str()).collect();
     assert_eq!(names, ["a:0000", "named"]);
     let ends =
         |message: &Message| matches!(message.event.event_type, Some(EventType::ExecutionTerminated(_)));
-    assert!(outcome.messages.iter().all(ends));
+    assert!(messages.iter().all(ends));
 }
 
 #[test]
@@ -64,7 +66,8 @@ fn any_recursive_termination_ends_children() {
         let step = begin(&mut instance);
         let ended = acts(vec![complete(1, OrchestrationStatus::Terminated)]);
         let outcome = done(answer(&instance, step, ended));
-        assert_eq!(outcome.messages.len(), expected, "{first} {second}");
+        instance.commit(outcome);
+        assert_eq!(instance.cascade(AT).len(), expected, "{first} {second}");
     }
 }
 

@@ -93,7 +93,9 @@ impl World {
         let app = self.apps[id].clone();
         let mut step = match instance.begin(&app, fired, self.at(), LIMIT) {
             StepStart::Idle => {
+                let terminations = instance.cascade(self.at());
                 self.memory.insert(id.to_owned(), instance);
+                self.terminate(id, terminations)?;
                 return Ok(Ran::Over);
             }
             StepStart::Dropped(change) => {
@@ -139,6 +141,7 @@ impl World {
                 at,
                 trace: None,
                 new_id: &mut new_id,
+                new_trace: Default::default,
                 limit: LIMIT,
             };
             match step.answer(&instance, answer, outside).unwrap() {
@@ -202,7 +205,9 @@ impl World {
         }
         let ended = outcome.is_completed();
         let change = instance.commit(outcome);
+        let terminations = instance.cascade(self.at());
         self.save(instance, change)?;
+        self.terminate(&id, terminations)?;
         if ended {
             self.reminders
                 .retain(|(_, actor, name), _| *actor != id || !name.starts_with("timer-"));

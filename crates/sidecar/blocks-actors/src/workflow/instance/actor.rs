@@ -5,28 +5,27 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use futures::stream::{self, StreamExt as _};
 use outrigger_wire::durabletask::backend::v1::DurableTimer;
+use outrigger_workflow::event::is_timer;
 use outrigger_workflow::names::{self, Purpose};
 use outrigger_workflow::{Counts, Origin};
 use prost_types::Any;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::events::QueuedEvent;
 use super::run::RunOutcome;
 use super::state::Instances;
 use crate::actors::{ActorCall, InternalActors, QueuedCall, Watched};
 use crate::workflow::error::{is_broken, repeat_on_change, retry_later};
-use crate::workflow::protocol::{RETENTION_CALL, decode, methods};
+use crate::workflow::protocol::{CHECK_SUBTREE, FORCE, LOG, RETENTION_CALL, decode, is_marked, methods};
 
 /// Idle time after which an instance leaves memory; later it is read again.
 const IDLE: Duration = Duration::from_secs(30);
 
 impl InternalActors for Instances {
     fn invoke<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
-        Box::pin(async move {
-            repeat_on_change(&call.id, || self.invoked(call)).await?;
-            Ok(Bytes::new())
-        })
+        Box::pin(async move { repeat_on_change(&call.id, || self.invoked(call)).await })
     }
 
     fn arrive<'a>(&'a self, call: &'a ActorCall) -> Option<Box<dyn QueuedCall + 'a>> {
@@ -61,6 +60,10 @@ impl InternalActors for Instances {
                 )));
             }
             let mut held = self.hold(&call.id);
+            if is_marked(call, CHECK_SUBTREE) {
+                let answer = held.check_subtree().await;
+                return Ok(stream::once(std::future::ready(Ok(answer))).boxed());
+            }
             let loaded = held.take().await?;
             let known = loaded.as_ref().filter(|loaded| !loaded.instance.is_left_over());
             let now = known.map(|loaded| loaded.instance.metadata());
@@ -104,20 +107,20 @@ impl InternalActors for Instances {
 
 impl Instances {
     /// Handles a method call.
-    async fn invoked(&self, call: &ActorCall) -> Result<(), Status> {
+    async fn invoked(&self, call: &ActorCall) -> Result<Bytes, Status> {
         let mut held = self.hold(&call.id);
         match call.method.as_str() {
-            methods::CREATE => held.create(&call.body).await,
+            methods::CREATE => held.create(&call.body).await?,
             methods::PURGE => {
                 held.check_stalled()?;
-                let of_retention = call.metadata.get(RETENTION_CALL);
-                held.purge(of_retention.is_some_and(|value| value == "true"))
-                    .await
+                held.purge(is_marked(call, RETENTION_CALL)).await?;
             }
-            methods::FORK => held.fork(&call.body).await,
-            methods::RERUN => held.rerun(&call.body).await,
-            other => Err(Status::unimplemented(format!("no such method: {other}"))),
+            methods::PURGE_TREE => return held.purge_tree(is_marked(call, FORCE)).await,
+            methods::FORK => held.fork(&call.body).await?,
+            methods::RERUN => held.rerun(&call.body).await?,
+            other => return Err(Status::unimplemented(format!("no such method: {other}"))),
         }
+        Ok(Bytes::new())
     }
 
     /// Handles a due reminder.
@@ -129,11 +132,23 @@ impl Instances {
             Some(Purpose::Run) => None,
             Some(Purpose::Timer) => {
                 let data = data.map_or(&[][..], |data| &data.value);
-                Some(decode::<DurableTimer>("the data of the timer", data)?)
+                let timer: DurableTimer = decode("the data of the timer", data)?;
+                if !timer.timer_event.as_ref().is_some_and(is_timer) {
+                    return Err(Status::invalid_argument(format!(
+                        "reminder '{name}' of workflow '{id}' carries another event than a fired timer"
+                    )));
+                }
+                Some(timer)
             }
-            Some(Purpose::ActivityResult) => {
+            Some(Purpose::Event) => {
                 let added = held.add_event(data.map_or(&[][..], |data| &data.value)).await;
-                return added.inspect_err(|error| self.note_broken(id, error));
+                return match added {
+                    Err(error) if error.code() == Code::NotFound => {
+                        tracing::warn!(target: LOG, "workflow '{id}' no longer exists: reminder '{name}' is dropped");
+                        Ok(())
+                    }
+                    added => added.inspect_err(|error| self.note_broken(id, error)),
+                };
             }
             Some(Purpose::Rerun) => {
                 let data = data.map_or(&[][..], |data| &data.value);

@@ -3,25 +3,29 @@
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
-use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_wire::durabletask::backend::v1::{
     ActivityInvocation, CreateWorkflowInstanceRequest, DurableTimer,
 };
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_workflow::event::{nanos, other_app};
-use outrigger_workflow::{Message, Origin, Outcome, Propagation, Timer, names, scope};
+use outrigger_wire::durabletask::{
+    ChildWorkflowInstanceFailedEvent, HistoryEvent, TaskFailedEvent, TaskFailureDetails,
+};
+use outrigger_workflow::event::{NO_ID, event, nanos, other_app};
+use outrigger_workflow::{Message, Origin, Outcome, Propagation, Timer, create, names, scope};
 use prost::Message as _;
 use prost_types::Timestamp;
 use tokio::time::timeout;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::actors::ActorError;
 use crate::workflow::engine::{Engine, MAX_CONCURRENT};
-use crate::workflow::error::{is_stalled, is_unknown};
-use crate::workflow::protocol::{DUE_TIME, LOG, any_for, metadata, methods, now};
+use crate::workflow::error::{is_stalled, is_unknown, retry_later};
+use crate::workflow::protocol::{DUE_TIME, LOG, any, any_for, metadata, methods, now, random};
 
 /// Time limit for sending an event to another instance.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for terminating a child in another app.
+const TERMINATE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for creating a child. Two instances may create each other at the same time and would deadlock;
 /// a retry for the same task finds the child existing.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -88,6 +92,13 @@ impl Engine {
                 origin.append_to(&mut body);
                 let called = self.call(&kind, &id, methods::EXECUTE, metadata(DUE_TIME, due), body.into());
                 let error = called.await.err()?;
+                let error = match refusal(&error).filter(|(kind, _)| *kind == DENIED) {
+                    None => error,
+                    Some(refused) => {
+                        let failed = task_failed(task, refused);
+                        self.fail_later(instance, failed, origin).await.err()?
+                    }
+                };
                 let why = format!(
                     "failed to invoke activity actor '{id}' to execute '{}'",
                     name(task)
@@ -143,20 +154,9 @@ impl Engine {
                 self.add_event(app, &message.target, &message.event, &message.origin),
             )
             .await;
-            let sent = sent.unwrap_or(Err(ActorError::Timeout));
-            return match sent {
-                // A purged parent awaits nothing, and a child that does not exist has ended.
+            return match sent.unwrap_or(Err(ActorError::Timeout)) {
+                // A purged parent awaits nothing.
                 Err(error) if is_unknown(&error) => Ok(()),
-                // A stalled child accepts nothing; its parent can end anyway.
-                Err(error) if is_end(&message.event) && is_stalled(&error) => {
-                    tracing::warn!(
-                        target: LOG,
-                        "workflow '{from}' ends without its stalled child '{}': purge the child by force, or terminate it when \
-                         its code fits",
-                        message.target
-                    );
-                    Ok(())
-                }
                 sent => sent,
             };
         }
@@ -177,7 +177,66 @@ impl Engine {
             body,
         );
         let created = timeout(CREATE_TIMEOUT, created).await;
-        created.unwrap_or(Err(ActorError::Timeout))
+        let error = match created.unwrap_or(Err(ActorError::Timeout)) {
+            Err(error) => error,
+            Ok(()) => return Ok(()),
+        };
+        match refusal(&error) {
+            Some(refused) => {
+                let (failed, origin) = child_failed(message, refused);
+                self.fail_later(from, failed, &origin).await
+            }
+            None => Err(error),
+        }
+    }
+
+    /// Lets a task of an instance fail in a later step: the step that started it is stored first.
+    async fn fail_later(&self, instance: &str, failed: EventType, origin: &Origin) -> Result<(), ActorError> {
+        let event = event(NO_ID, now(), failed);
+        let name = names::result_reminder(random());
+        let data = any_for("HistoryEvent", &event, origin);
+        let kind = &self.types.workflow;
+        let set = self.remind(kind, instance, &name, None, Some(data)).await;
+        set.map_err(ActorError::Internal)
+    }
+
+    /// Terminates the children of an ended instance: those of this app by reminders, which outlast this
+    /// sidecar.
+    pub(crate) async fn terminate(&self, from: &str, terminations: &[Message]) -> Result<(), Status> {
+        let sent = terminations.iter().map(|message| async move {
+            let Some(app) = message.app.as_deref() else {
+                let data = any("HistoryEvent", &message.event);
+                let (kind, target) = (&self.types.workflow, &message.target);
+                return self
+                    .remind(kind, target, names::CASCADE_TERMINATE, None, Some(data))
+                    .await;
+            };
+            let added = self.add_event(Some(app), &message.target, &message.event, &message.origin);
+            match timeout(TERMINATE_TIMEOUT, added).await.unwrap_or(Err(ActorError::Timeout)) {
+                // A child that does not exist has ended.
+                Err(error) if is_unknown(&error) => Ok(()),
+                Err(error) if is_stalled(&error) => {
+                    tracing::warn!(
+                        target: LOG,
+                        "workflow '{from}' ends without its stalled child '{}' of app '{app}': purge the child by force, or \
+                         terminate it when its code fits",
+                        message.target
+                    );
+                    Ok(())
+                }
+                Err(error) => Err(retry_later(format!(
+                    "workflow '{from}' has ended, but its child '{}' of app '{app}' is not terminated: {error}",
+                    message.target
+                ))),
+                Ok(()) => Ok(()),
+            }
+        });
+        let sent: Vec<_> = sent.collect();
+        let results: Vec<_> = stream::iter(sent)
+            .buffer_unordered(MAX_CONCURRENT)
+            .collect()
+            .await;
+        results.into_iter().collect()
     }
 
     /// Deletes the timers that a step made superfluous, and sets its new ones.
@@ -220,8 +279,59 @@ async fn all(calls: Vec<impl Future<Output = Option<(Option<i32>, bool, String)>
     SendFailures::of(calls.filter_map(std::future::ready).collect().await)
 }
 
-fn is_end(event: &HistoryEvent) -> bool {
-    matches!(event.event_type, Some(EventType::ExecutionTerminated(_)))
+/// The error type of a task that an access policy denies.
+const DENIED: &str = "WorkflowAccessPolicyDenied";
+/// The error type of a child whose instance id is in use.
+const IN_USE: &str = "WorkflowInstanceAlreadyExists";
+
+/// Type and text of a failure that ends a task. Any other error repeats the step.
+fn refusal(error: &ActorError) -> Option<(&'static str, String)> {
+    let (code, text) = error.status()?;
+    // Sidecars before the contract's v1.18 give no code.
+    let is_in_use = code == Code::AlreadyExists || text.contains("an active workflow with ID '");
+    match code {
+        Code::PermissionDenied => Some((DENIED, "access denied by workflow access policy".to_owned())),
+        _ => is_in_use.then(|| (IN_USE, text.to_owned())),
+    }
+}
+
+fn details((error_type, error_message): (&str, String)) -> Option<TaskFailureDetails> {
+    Some(TaskFailureDetails {
+        error_type: error_type.to_owned(),
+        error_message,
+        ..TaskFailureDetails::default()
+    })
+}
+
+fn task_failed(task: &HistoryEvent, refused: (&str, String)) -> EventType {
+    let task_execution_id = match &task.event_type {
+        Some(EventType::TaskScheduled(task)) => task.task_execution_id.clone(),
+        _ => String::new(),
+    };
+    EventType::TaskFailed(TaskFailedEvent {
+        task_scheduled_id: task.event_id,
+        failure_details: details(refused),
+        task_execution_id,
+        ..TaskFailedEvent::default()
+    })
+}
+
+/// The failure of a child that was not created, and the execution that awaits it.
+fn child_failed(message: &Message, refused: (&str, String)) -> (EventType, Origin) {
+    let parent = create::execution(&message.event).and_then(|start| start.parent_instance.as_ref());
+    let execution = parent
+        .and_then(|parent| parent.workflow_instance.as_ref()?.execution_id.clone())
+        .unwrap_or_default();
+    let failed = ChildWorkflowInstanceFailedEvent {
+        task_scheduled_id: message.cause.unwrap_or(NO_ID),
+        failure_details: details(refused),
+        ..ChildWorkflowInstanceFailedEvent::default()
+    };
+    let instance = message.target.clone();
+    (
+        EventType::ChildWorkflowInstanceFailed(failed),
+        Origin { execution, instance },
+    )
 }
 
 fn name(task: &HistoryEvent) -> &str {
@@ -235,5 +345,23 @@ fn failure_text(what: &str, app: Option<&str>, error: &ActorError) -> String {
     match app {
         Some(app) => format!("{what} on remote app '{app}' (the app may not be available): {error}"),
         None => format!("{what}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_tasks_fail() {
+        let internal = |status: Status| refusal(&ActorError::Internal(status)).map(|(kind, _)| kind);
+        assert_eq!(internal(Status::permission_denied("no")), Some(DENIED));
+        assert_eq!(internal(Status::already_exists("in use")), Some(IN_USE));
+        let of_old = "error invoke actor method: an active workflow with ID 'a' already exists";
+        let of_old = refusal(&ActorError::Peer(Status::internal(of_old)));
+        let text = "an active workflow with ID 'a' already exists".to_owned();
+        assert_eq!(of_old, Some((IN_USE, text)));
+        assert_eq!(internal(Status::unavailable("later")), None);
+        assert_eq!(refusal(&ActorError::Timeout), None);
     }
 }

@@ -15,10 +15,11 @@ use super::inbox::{Batch, Decoded};
 use super::state::{Held, Instances};
 use crate::actors::{ActorCall, QueuedCall};
 use crate::workflow::error::{is_state_changed, repeat_on_change};
-use crate::workflow::protocol::arrival;
+use crate::workflow::protocol::{LOG, arrival};
 
 impl Held<'_> {
-    /// Adds events; returns the outcome of each. One reminder runs the instance for all of them.
+    /// Adds events; returns the outcome of each. One reminder runs the instance for all of them, set once they
+    /// are stored.
     ///
     /// # Errors
     /// The store rejected the change: one of the events may be the cause.
@@ -35,23 +36,26 @@ impl Held<'_> {
         };
         self.note_arrivals(loaded.instance.facts(), &events);
         let Additions { added, run, change } = loaded.instance.add(events, self.all.engine.limit);
-        if let Some(run) = run {
-            let engine = Arc::clone(&self.all.engine);
-            let kind = &engine.types.workflow;
-            // On failure the instance is read again: nothing was added.
-            if let Err(error) = engine.remind(kind, self.id, &run.reminder, run.due, None).await {
-                return all(error);
-            }
-            if let Err(error) = self.save(loaded, change).await {
-                // It was purged by force and existed only in memory: the sender must not retry.
-                if matches!(engine.find(self.id).await, Ok(None)) {
-                    self.entry = CacheEntry::default();
-                    return all(Status::not_found(AddError::Unknown.to_string()));
-                }
-                return Err(error);
-            }
-        } else {
+        let engine = Arc::clone(&self.all.engine);
+        if change.is_empty() {
             self.keep(loaded);
+        } else if let Err(error) = self.save(loaded, change).await {
+            // It was purged by force and existed only in memory: the sender must not retry.
+            if matches!(engine.find(self.id).await, Ok(None)) {
+                self.entry = CacheEntry::default();
+                return all(Status::not_found(AddError::Unknown.to_string()));
+            }
+            return Err(error);
+        }
+        // Whichever sidecar gets the reminder finds the events. A sender that gets an error sends its event
+        // again, which ensures the reminder.
+        if let Some(run) = run
+            && let Err(error) = engine.remind_until_stored(self.id, &run.reminder, run.due).await
+        {
+            return all(error);
+        }
+        if added.contains(&Ok(Added::Foreign)) {
+            tracing::warn!(target: LOG, "workflow '{}': dropped a result that it does not await", self.id);
         }
         Ok(added.into_iter().map(answer).collect())
     }

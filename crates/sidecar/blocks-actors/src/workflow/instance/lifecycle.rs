@@ -3,15 +3,20 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use outrigger_wire::durabletask::PurgeInstancesResponse;
 use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_workflow::error::{CreateError, PurgeError};
 use outrigger_workflow::{Creation, create};
+use prost::Message as _;
 use tonic::{Code, Status};
 
 use super::cache::CacheEntry;
+use super::family::Progress;
 use super::state::Held;
 use super::store::Loaded;
+use super::subtree;
+use crate::actors::{ActorError, Update};
 use crate::workflow::error::plain;
 use crate::workflow::protocol::{decode, now};
 
@@ -31,6 +36,13 @@ impl Held<'_> {
                 });
             }
         };
+        if creation == Creation::Begin
+            && loaded.instance.is_completed()
+            && let Err(error) = self.all.engine.check_subtree(&loaded.instance).await
+        {
+            self.keep(loaded);
+            return Err(error.refused(self.id));
+        }
         let Some(start) = request
             .start_event
             .take()
@@ -62,6 +74,54 @@ impl Held<'_> {
         self.entry.awaited.clear();
         self.entry.is_stalled = false;
         Ok(())
+    }
+
+    /// Whether the instance and everything below it have ended.
+    pub(crate) async fn check_subtree(&mut self) -> Update {
+        let loaded = match self.take().await {
+            Ok(loaded) => loaded.filter(|loaded| !loaded.instance.is_left_over()),
+            Err(error) => return subtree::answer(Some(Err(error.message().to_owned()))),
+        };
+        let Some(loaded) = loaded else {
+            return subtree::answer(None);
+        };
+        let checked = self.all.engine.check_subtree(&loaded.instance).await;
+        let answer = subtree::answer(Some(match checked {
+            Ok(()) => Ok(&loaded.instance),
+            Err(error) => Err(error.to_string()),
+        }));
+        self.keep(loaded);
+        answer
+    }
+
+    /// Removes the instance and everything below it; returns the number of instances. `force`: ended or not.
+    pub(crate) async fn purge_tree(&mut self, force: bool) -> Result<Bytes, Status> {
+        let (engine, failures) = (Arc::clone(&self.all.engine), Arc::clone(&self.all.failures));
+        if !force {
+            self.check_stalled()?;
+        }
+        let mut progress = Progress::new();
+        let purged = async {
+            engine
+                .purge_below(self.id, force, &failures, &mut progress)
+                .await?;
+            match force {
+                true => {
+                    self.entry = CacheEntry::default();
+                    engine.purge_stored(self.id, &failures).await
+                }
+                false => self.purge(false).await.map_err(ActorError::Internal),
+            }
+        };
+        purged.await.map_err(|error| match error.status() {
+            Some((code, text)) => Status::new(code, text),
+            None => plain(error),
+        })?;
+        let purged = PurgeInstancesResponse {
+            deleted_instance_count: i32::try_from(progress.count + 1).unwrap_or(i32::MAX),
+            ..PurgeInstancesResponse::default()
+        };
+        Ok(purged.encode_to_vec().into())
     }
 
     pub(crate) async fn purge(&mut self, by_retention: bool) -> Result<(), Status> {

@@ -27,6 +27,7 @@ impl Engine {
         let Some(status) = ended else { return };
         let ended = match status {
             OrchestrationStatus::Completed => Execution::Success,
+            OrchestrationStatus::Terminated => Execution::Terminated,
             _ => Execution::Failed,
         };
         let since = since.and_then(|since| SystemTime::try_from(since).ok());

@@ -16,7 +16,7 @@ use tonic::Status;
 use super::group_commit::RunBudget;
 use super::state::Held;
 use super::store::Loaded;
-use crate::workflow::error::{retry_later, stalled_status};
+use crate::workflow::error::{is_broken, retry_later, stalled_status};
 use crate::workflow::metrics::Ended as Execution;
 use crate::workflow::protocol::{LOG, new_id, now};
 use crate::workflow::spans;
@@ -113,7 +113,12 @@ impl Held<'_> {
                     false => RunOutcome::Nothing,
                 });
             }
-            StepStart::Dropped(change) => self.save(loaded, change).await?,
+            StepStart::Dropped(change) => {
+                self.save(loaded, change).await?;
+                if let Some(loaded) = self.take().await? {
+                    self.idle(loaded).await?;
+                }
+            }
             StepStart::Stalled(outcome) => {
                 let started = loaded.instance.start_event();
                 engine.count_size(
@@ -138,8 +143,8 @@ impl Held<'_> {
         if timer.is_some_and(|timer| timer.generation < found.counts.generation) {
             return Ok(true);
         }
-        // Without events there is nothing to run, ended or not.
-        if timer.is_none() && found.counts.inbox == 0 {
+        // Without events there is nothing to run, ended or not. Children may be left to terminate.
+        if timer.is_none() && found.counts.inbox == 0 && !found.counts.cascades {
             if engine.retention.is_none() {
                 return Ok(true);
             }
@@ -152,29 +157,29 @@ impl Held<'_> {
                 return Ok(true);
             }
         }
-        let loaded = engine.read(self.id, found).await?;
-        self.keep(loaded);
+        match engine.read(self.id, found).await {
+            Ok(loaded) => self.keep(loaded),
+            // It is read again.
+            Err(error) if is_broken(error.code()) => {}
+            Err(error) => return Err(error),
+        }
         Ok(false)
     }
 
-    /// Nothing to run: schedules the purge of an ended instance if that is still missing.
+    /// Nothing to run: finishes the end of an ended instance if that was interrupted.
     async fn idle(&mut self, loaded: Loaded) -> Result<(), Status> {
-        let status = loaded
-            .instance
-            .facts()
-            .completed
-            .as_ref()
-            .map(|completed| completed.status());
-        let at = loaded
-            .instance
-            .facts()
-            .completed
-            .as_ref()
-            .and_then(|completed| completed.at);
+        let ended = ended(&loaded.instance);
+        let terminations = loaded.instance.cascade(now());
         self.keep(loaded);
-        match status {
-            Some(status) => self.all.engine.retain(self.id, status, at).await,
+        match ended {
             None => Ok(()),
+            Some(ended) if terminations.is_empty() => {
+                self.all.engine.retain(self.id, ended.status, ended.at).await
+            }
+            Some(ended) => {
+                self.all.engine.terminate(self.id, &terminations).await?;
+                self.complete(ended).await
+            }
         }
     }
 
@@ -223,6 +228,7 @@ impl Held<'_> {
                     at: now(),
                     trace: spans::trace_context(&span),
                     new_id: &mut new_id,
+                    new_trace: spans::new_trace,
                     limit: engine.limit,
                 };
                 step.answer(&loaded.instance, response, outside)
@@ -365,8 +371,11 @@ impl Held<'_> {
         }
         let change = loaded.instance.commit(outcome);
         let ended = ended(&loaded.instance);
+        let terminations = loaded.instance.cascade(now());
         self.save(loaded, change).await?;
         self.entry.stores_alone = false;
+        // On failure the reminder is redelivered, and finds an ended instance with children to terminate.
+        engine.terminate(self.id, &terminations).await?;
         if let Some(ended) = ended {
             self.complete(ended).await?;
         }

@@ -1,16 +1,23 @@
 //! Instances in the actor state store.
 
+use std::time::Duration;
+
 use outrigger_component::Pairs;
 use outrigger_component::state::Value;
 use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_workflow::names::{METADATA, history_key};
 use outrigger_workflow::{Change, Counts, Instance};
+use tokio::time::sleep;
 use tonic::Status;
 
 use crate::actors::{ActorError, StateOperation, StateStep};
 use crate::workflow::engine::Engine;
 use crate::workflow::error::{broken, is_broken, retry_later, state_changed};
 use crate::workflow::protocol::decode;
+
+/// Attempts to read an instance that changes during the read, and the pause between them.
+const READ_ATTEMPTS: usize = 5;
+const READ_PAUSE: Duration = Duration::from_millis(15);
 
 /// An instance in memory.
 pub(crate) struct Loaded {
@@ -82,12 +89,25 @@ impl Engine {
         })
     }
 
-    /// Reads an instance; `None` if there is none.
+    /// Reads an instance; `None` if there is none. It may change between its metadata and its entries: then
+    /// both are read again.
     pub(crate) async fn load(&self, id: &str) -> Result<Option<Loaded>, Status> {
-        match self.find(id).await? {
-            Some(found) => self.read(id, found).await.map(Some),
-            None => Ok(None),
+        let mut torn: Option<(Option<String>, Status)> = None;
+        for _ in 0..READ_ATTEMPTS {
+            let Some(found) = self.find(id).await? else {
+                return Ok(None);
+            };
+            if let Some((_, error)) = torn.take_if(|(etag, _)| *etag == found.etag) {
+                return Err(error);
+            }
+            let etag = found.etag.clone();
+            match self.read(id, found).await {
+                Err(error) if is_broken(error.code()) => torn = Some((etag, error)),
+                read => return read.map(Some),
+            }
+            sleep(READ_PAUSE).await;
         }
+        torn.map_or(Ok(None), |(_, error)| Err(error))
     }
 
     /// The last event of the instance, if any.

@@ -60,7 +60,7 @@ impl Watchers {
                 let Some(metadata) = metadata else { continue };
                 let ended = is_terminal(metadata.runtime_status());
                 let metadata = any("durabletask.protos.backend.v1.WorkflowMetadata", &metadata);
-                return Some((Ok(metadata), (watcher, ended)));
+                return Some((Ok(metadata.into()), (watcher, ended)));
             }
         })
         .boxed()
@@ -124,7 +124,7 @@ mod tests {
             return None;
         };
         Some(
-            WorkflowMetadata::decode(&*metadata.value)
+            WorkflowMetadata::decode(&*metadata.data.value)
                 .unwrap()
                 .runtime_status(),
         )

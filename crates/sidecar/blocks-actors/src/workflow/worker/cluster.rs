@@ -63,7 +63,7 @@ impl Engine {
 
     async fn next_answer(&self, call: &ActorCall) -> Result<Option<Vec<u8>>, ActorError> {
         let mut updates = self.actors()?.watch_once(call).await?;
-        Ok(updates.next().await.transpose()?.map(|any| any.value))
+        Ok(updates.next().await.transpose()?.map(|update| update.data.value))
     }
 
     /// Cancels the wait of the sidecar that waits for a step's answer.

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::actors::{ActorCall, InternalActors, Watched};
+use crate::actors::{ActorCall, InternalActors, Update, Watched};
 use crate::workflow::protocol::methods;
 
 /// Maximum work items awaited at the executors of one sidecar.
@@ -100,7 +100,8 @@ impl Waiting {
         Ok(stream::once(async move {
             let result = receiver.await;
             drop(watcher);
-            result.unwrap_or_else(|_| Err(Status::unavailable("the executor is no longer on this sidecar")))
+            let gone = |_| Err(Status::unavailable("the executor is no longer on this sidecar"));
+            result.unwrap_or_else(gone).map(Update::from)
         })
         .boxed())
     }
@@ -249,7 +250,7 @@ mod tests {
         let mut other = watch(&executors, "a/1").await;
         assert_eq!(complete(&executors, "a", b"1").await, None);
         for watcher in [&mut one, &mut two] {
-            assert_eq!(watcher.next().await.unwrap().unwrap().value, b"1");
+            assert_eq!(watcher.next().await.unwrap().unwrap().data.value, b"1");
             assert!(watcher.next().await.is_none(), "each is notified once");
         }
         assert!(other.next().now_or_never().is_none());
