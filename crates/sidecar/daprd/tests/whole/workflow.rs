@@ -7,6 +7,7 @@ mod family;
 mod kills;
 mod limits;
 mod propagation;
+mod reuse;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
