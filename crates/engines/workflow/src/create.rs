@@ -1,5 +1,7 @@
 //! Decides whether to create an instance, and starts it.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
@@ -82,6 +84,14 @@ impl Instance {
     #[must_use]
     pub fn execution(&self) -> &str {
         self.start_event().map_or("", execution_id)
+    }
+
+    /// Identifies the execution, whose history only grows.
+    #[must_use]
+    pub fn execution_key(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.generation, self.execution()).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// The scheduled start, if it is after `now` and only the start event has arrived. Reminders of a

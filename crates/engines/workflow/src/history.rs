@@ -62,10 +62,31 @@ impl History {
         (0..self.len()).filter_map(|index| self.get(index))
     }
 
-    /// All events as fields of an `WorkflowRequest`.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = Bytes> {
-        let last = (!self.last.is_empty()).then(|| Bytes::copy_from_slice(&self.last));
-        self.pieces.iter().cloned().chain(last)
+    /// The events from an index on as fields of a `WorkflowRequest`.
+    pub(crate) fn fields(&self, from: usize) -> impl Iterator<Item = Bytes> {
+        let (first, skipped) = self.place(from);
+        let last = (self.pieces.len(), &self.last[..]);
+        let last = match last {
+            (piece, last) if piece == first => &last[skipped..],
+            (_, last) => last,
+        };
+        let last = (!last.is_empty()).then(|| Bytes::copy_from_slice(last));
+        let pieces = self.pieces.iter().enumerate().skip(first);
+        let pieces = pieces.map(move |(index, piece)| match index == first {
+            true => piece.slice(skipped..),
+            false => piece.clone(),
+        });
+        pieces.chain(last)
+    }
+
+    /// Piece and first byte of the field of an event, or of the next one.
+    fn place(&self, index: usize) -> (usize, usize) {
+        let before = index.checked_sub(1).and_then(|before| self.events.get(before));
+        let (piece, end) = before.map_or((0, 0), |(piece, _, end)| (*piece as usize, *end as usize));
+        match self.pieces.get(piece) {
+            Some(complete) if complete.len() == end => (piece + 1, 0),
+            _ => (piece, end),
+        }
     }
 }
 
@@ -98,13 +119,18 @@ mod tests {
         );
         assert!(history.iter().eq((0..40_000).map(event)));
         assert_eq!(history.get(40_000), None);
-        let request: Vec<u8> = history.fields().flatten().collect();
-        let request = WorkflowRequest::decode(request.as_slice()).unwrap();
-        let ids = request.past_events.iter().map(|event| event.event_id);
-        assert!(ids.eq(0..40_000));
+        let first_of_second = history.events.iter().position(|(piece, ..)| *piece == 1).unwrap();
+        let boundary = i32::try_from(first_of_second).unwrap();
+        for from in [0, 1, boundary - 1, boundary, boundary + 1, 39_999, 40_000] {
+            let fields = history.fields(usize::try_from(from).unwrap());
+            let request: Vec<u8> = fields.flatten().collect();
+            let request = WorkflowRequest::decode(request.as_slice()).unwrap();
+            let ids = request.past_events.iter().map(|event| event.event_id);
+            assert!(ids.eq(from..40_000), "{from}");
+        }
         history.clear();
         assert_eq!(
-            (history.len(), history.size(), history.fields().count()),
+            (history.len(), history.size(), history.fields(0).count()),
             (0, 0, 0)
         );
     }

@@ -7,7 +7,7 @@ mod outcome;
 use bytes::{BufMut, Bytes, BytesMut};
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
-    ExecutionStalledEvent, ExecutionTerminatedEvent, HistoryEvent, TaskRouter, TraceContext,
+    CachedHistory, ExecutionStalledEvent, ExecutionTerminatedEvent, HistoryEvent, TaskRouter, TraceContext,
     WorkflowStartedEvent,
 };
 use prost::Message as _;
@@ -236,9 +236,24 @@ impl Step {
     /// the history.
     #[must_use]
     pub fn request(&self, instance: &Instance) -> Vec<Bytes> {
+        let past = (!self.is_restart()).then(|| instance.history.fields(0));
+        self.pieces(past.into_iter().flatten(), None)
+    }
+
+    /// As [`Step::request`], for a worker that has the first `known` events of the history; `None` if none of
+    /// them are sent with the step.
+    #[must_use]
+    pub fn rest_of_request(&self, instance: &Instance, known: usize) -> Option<Vec<Bytes>> {
+        let has_them = !self.is_restart() && (1..=instance.history.len()).contains(&known);
+        let cached = has_them.then(|| i32::try_from(known).ok()).flatten()?;
+        Some(self.pieces(instance.history.fields(known), Some(cached)))
+    }
+
+    fn pieces(&self, past: impl Iterator<Item = Bytes>, cached: Option<i32>) -> Vec<Bytes> {
         const INSTANCE_ID: u32 = 1;
         const NEW_EVENTS: u32 = 4;
         const PROPAGATED_HISTORY: u32 = 8;
+        const CACHED_HISTORY: u32 = 9;
         let field = |tag: u32, value: &[u8], request: &mut BytesMut| {
             encode_key(tag, WireType::LengthDelimited, request);
             encode_varint(value.len() as u64, request);
@@ -249,15 +264,17 @@ impl Step {
         for event in &self.fresh {
             field(NEW_EVENTS, &event.encode_to_vec(), &mut fresh);
         }
+        if let Some(event_count) = cached {
+            let cached = CachedHistory { event_count };
+            field(CACHED_HISTORY, &cached.encode_to_vec(), &mut fresh);
+        }
         if let Some(received) = &self.received {
             encode_key(PROPAGATED_HISTORY, WireType::LengthDelimited, &mut head);
             encode_varint(received.len() as u64, &mut head);
         }
         let mut request = vec![head.freeze()];
         request.extend(self.received.clone());
-        if !self.is_restart() {
-            request.extend(instance.history.fields());
-        }
+        request.extend(past);
         request.push(fresh.freeze());
         request
     }

@@ -346,7 +346,7 @@ fn continue_as_new_begins_new_trace() {
             });
         }
         let mut instance = Instance::new("a");
-        instance.start(start);
+        instance.start(start, None);
         let step = begin(&mut instance);
         let continues = acts(vec![complete(0, OrchestrationStatus::ContinuedAsNew)]);
         let Ok(Answered::ContinuedAsNew(next)) = answer(&instance, step, continues) else {

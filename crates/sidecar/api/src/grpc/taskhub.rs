@@ -16,7 +16,7 @@ use outrigger_wire::durabletask::{
     ListInstanceIDsRequest, ListInstanceIDsResponse, OrchestrationStatus, PurgeInstancesRequest,
     PurgeInstancesResponse, RaiseEventRequest, RaiseEventResponse, RerunWorkflowFromEventRequest,
     RerunWorkflowFromEventResponse, ResumeRequest, ResumeResponse, SuspendRequest, SuspendResponse,
-    TerminateRequest, TerminateResponse, WorkItem, WorkflowResponse, WorkflowState,
+    TerminateRequest, TerminateResponse, WorkItem, WorkerCapability, WorkflowResponse, WorkflowState,
 };
 use tonic::body::Body as TonicBody;
 use tonic::codegen::BoxStream;
@@ -55,7 +55,9 @@ impl TaskHub {
                 if let Some(agent) = request.metadata().get("user-agent") {
                     tracing::info!(target: "dapr.wfengine", "worker connected for work items, user agent {agent:?}");
                 }
-                let mut items = workflows.open_worker().await?;
+                let stateful = i32::from(WorkerCapability::StatefulHistory);
+                let is_stateful = request.get_ref().capabilities.contains(&stateful);
+                let mut items = workflows.open_worker(is_stateful).await?;
                 Ok(Response::new(futures::stream::poll_fn(move |cx| {
                     items.poll_recv(cx)
                 })))

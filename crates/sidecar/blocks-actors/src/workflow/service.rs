@@ -135,11 +135,12 @@ impl Workflows {
         actors
     }
 
-    /// Opens a worker stream. The first one registers the workflow actor types.
+    /// Opens a worker stream. The first one registers the workflow actor types. `is_stateful`: the worker keeps
+    /// histories.
     ///
     /// # Errors
     /// `Unavailable` if workflows are unavailable, `ResourceExhausted` if there are too many streams.
-    pub async fn open_worker(self: &Arc<Self>) -> Result<WorkItems, Status> {
+    pub async fn open_worker(self: &Arc<Self>, is_stateful: bool) -> Result<WorkItems, Status> {
         if self.ended.is_cancelled() {
             return Err(Status::unavailable("the sidecar is shutting down"));
         }
@@ -148,7 +149,10 @@ impl Workflows {
         let (items, received) = mpsc::channel(1);
         let workflows = Arc::clone(self);
         self.engine.tasks.spawn(async move {
-            workflows.workers.serve(items, &workflows.ended).await;
+            workflows
+                .workers
+                .serve(items, is_stateful, &workflows.ended)
+                .await;
             workflows.disconnect().await;
         });
         Ok(received)

@@ -3,6 +3,7 @@
 pub(crate) mod cluster;
 pub(crate) mod error;
 pub(crate) mod executor;
+pub(crate) mod histories;
 pub(crate) mod item;
 pub(crate) mod oversized;
 pub(crate) mod queue;

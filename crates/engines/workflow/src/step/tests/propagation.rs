@@ -231,7 +231,7 @@ fn received_history_counts_to_limits() {
         let task = outcome
             .tasks
             .first()
-            .or(outcome.messages.first().map(|child| &child.event));
+            .or_else(|| outcome.messages.first().map(|child| &child.event));
         (
             task.unwrap().encoded_len(),
             passed(&outcome, &instance)[0].clone(),

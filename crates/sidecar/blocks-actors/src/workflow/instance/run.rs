@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use outrigger_wire::durabletask::backend::v1::DurableTimer;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
@@ -21,6 +20,7 @@ use crate::workflow::metrics::Ended as Execution;
 use crate::workflow::protocol::{LOG, new_id, now};
 use crate::workflow::spans;
 use crate::workflow::worker::error::Cancelled;
+use crate::workflow::worker::histories::{KnownHistory, StepRequest};
 
 /// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Held<'_> {
                 );
                 return self.finish(loaded, *outcome, budget).await;
             }
-            StepStart::Step(step) => return self.step(loaded, *step, budget).await,
+            StepStart::Step(step) => return Box::pin(self.step(loaded, *step, budget)).await,
         }
         Ok(RunOutcome::Completed)
     }
@@ -198,7 +198,8 @@ impl Held<'_> {
         }
         engine.count_size(&workflow, &loaded.instance);
         loop {
-            let request = step.request(&loaded.instance);
+            let known = self.all.workers.queue.known(self.id);
+            let request = step_request(&step, &loaded.instance, known);
             let response = match self.ask_worker(request).await {
                 Ok(response) => response,
                 Err(cancelled) => {
@@ -266,7 +267,7 @@ impl Held<'_> {
     }
 
     /// Sends the step to a worker. After losses the step is isolated from other suspects, as activities are.
-    async fn ask_worker(&self, request: Vec<Bytes>) -> Result<WorkflowResponse, Cancelled> {
+    async fn ask_worker(&self, request: StepRequest) -> Result<WorkflowResponse, Cancelled> {
         let losses = self.all.failures.losses_of(self.id);
         let _isolated = self.all.activity_failures.isolate_after(losses).await;
         self.all.workers.run_step(self.id, request, losses).await
@@ -412,6 +413,19 @@ fn ended(instance: &Instance) -> Option<Ended> {
         has_timers: facts.open(Awaited::Timer).next().is_some(),
         activities: instance.activities(),
     })
+}
+
+/// The request of a step, for any worker and for the one that has this part of a history.
+fn step_request(step: &Step, instance: &Instance, known: Option<KnownHistory>) -> StepRequest {
+    let (execution, events) = (instance.execution_key(), instance.facts().len);
+    let rest = known
+        .filter(|known| known.execution == execution)
+        .and_then(|known| Some((step.rest_of_request(instance, known.events)?, known)));
+    StepRequest {
+        whole: step.request(instance),
+        history: (!step.is_restart()).then_some(KnownHistory { execution, events }),
+        rest,
+    }
 }
 
 /// The workflow name of a step.

@@ -13,6 +13,7 @@ use outrigger_wire::durabletask::{ActivityResponse, WorkflowResponse};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 
 use super::error::{Cancelled, MAX_WORK};
+use super::histories::{KnownHistory, StatefulStream, StatefulStreams, StepRequest};
 use super::item::{Item, Task};
 
 /// Divisor: the share of the memory budget for steps, and for activities.
@@ -42,13 +43,13 @@ pub(crate) enum Progress {
 
 /// Matches a worker's answer, as in the contract: the instance and the activity's number (`None`: the step).
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Key {
-    instance: Arc<str>,
+pub(super) struct Key {
+    pub(super) instance: Arc<str>,
     task: Option<i32>,
 }
 
 impl Key {
-    fn new(instance: &str, task: Option<i32>) -> Self {
+    pub(super) fn new(instance: &str, task: Option<i32>) -> Self {
         let instance = Arc::from(instance);
         Self { instance, task }
     }
@@ -60,11 +61,37 @@ enum WorkerResponse {
     Activity(ActivityResponse),
 }
 
+/// Work with its token.
+struct Queued {
+    work: Work,
+    token: String,
+}
+
+/// Work to send.
+enum Work {
+    Step(StepRequest),
+    /// An encoded `ActivityRequest`.
+    Activity(Bytes),
+}
+
+impl Queued {
+    /// The item for a stream.
+    fn item(self, instance: &Arc<str>, stream: Option<&mut StatefulStream>) -> Item {
+        let task = match (self.work, stream) {
+            (Work::Step(step), Some(stream)) => Task::Step(stream.request(instance, step)),
+            (Work::Step(step), None) => Task::Step(step.whole),
+            (Work::Activity(activity), _) => Task::Activity(activity),
+        };
+        let token = self.token;
+        Item { task, token }
+    }
+}
+
 enum Stage {
     /// Held back by the limit.
     Limited,
     /// Queued for a stream.
-    Queued(Item),
+    Queued(Queued),
     /// Sent on this stream at this time.
     Sent(u64, SystemTime),
 }
@@ -108,6 +135,8 @@ struct State {
     wanted: usize,
     /// Queue order, including some withdrawn items.
     order: VecDeque<(u64, Key)>,
+    /// The queues of streams that keep histories.
+    stateful: StatefulStreams,
     /// Number of queued items.
     queued: usize,
     ended: bool,
@@ -124,15 +153,21 @@ impl State {
         items.iter_mut().find(|item| item.number == number)
     }
 
-    fn enqueue(&mut self, key: &Key, number: u64, item: Item) {
+    /// Returns whether the item is for any stream.
+    fn enqueue(&mut self, key: &Key, number: u64, queued: Queued) -> bool {
         for earlier in self.items.get_mut(key).into_iter().flatten() {
             earlier.is_superseded |= !matches!(earlier.stage, Stage::Limited);
         }
+        let is_step = matches!(queued.work, Work::Step(_));
         if let Some(limited) = self.find(key, number) {
-            limited.stage = Stage::Queued(item);
+            limited.stage = Stage::Queued(queued);
         }
-        self.order.push_back((number, key.clone()));
         self.queued += 1;
+        let is_owned = is_step && self.stateful.enqueue(number, key);
+        if !is_owned {
+            self.order.push_back((number, key.clone()));
+        }
+        !is_owned
     }
 
     /// Removes an item in any state.
@@ -145,6 +180,7 @@ impl State {
         }
         if matches!(item.stage, Stage::Queued(_)) {
             self.queued -= 1;
+            self.stateful.withdraw(number);
             // Amortized: each compaction removes as many withdrawn items as it visits.
             if self.order.len() > 2 * self.queued + SLACK {
                 let items = &self.items;
@@ -161,14 +197,17 @@ impl State {
     /// Takes the next item for a stream.
     fn send(&mut self, stream: u64) -> Option<Item> {
         loop {
-            let (number, key) = self.order.pop_front()?;
+            let own = self.stateful.0.get_mut(&stream);
+            let own = own.and_then(|own| own.queued.pop_front());
+            let (number, key) = own.or_else(|| self.order.pop_front())?;
             let sent = Stage::Sent(stream, SystemTime::now());
             let stage = self
                 .find(&key, number)
                 .map(|item| std::mem::replace(&mut item.stage, sent));
-            if let Some(Stage::Queued(item)) = stage {
+            if let Some(Stage::Queued(queued)) = stage {
                 self.queued -= 1;
-                return Some(item);
+                let stream = self.stateful.0.get_mut(&stream);
+                return Some(queued.item(&key.instance, stream));
             }
         }
     }
@@ -210,8 +249,12 @@ impl WorkQueue {
         })
     }
 
-    /// Sends a step to a worker and waits for the answer: an encoded `WorkflowRequest`, in pieces.
-    /// `losses`: the instance's losses in a row. Dropping the future withdraws the work. `remote` runs
+    /// The history of an instance that the worker has which will get its next step.
+    pub(crate) fn known(&self, instance: &str) -> Option<KnownHistory> {
+        self.locked().stateful.known(instance)
+    }
+
+    /// Sends a step to a worker and waits for the answer. `losses`: the instance's losses in a row. Dropping the future withdraws the work. `remote` runs
     /// concurrently, and may return the answer or give up.
     ///
     /// # Errors
@@ -219,14 +262,14 @@ impl WorkQueue {
     pub(crate) async fn run_step(
         &self,
         instance: &str,
-        request: Vec<Bytes>,
+        request: StepRequest,
         losses: u32,
         remote: impl Future<Output = Cancelled>,
     ) -> Result<WorkflowResponse, Cancelled> {
-        let _memory = hold(&self.step_memory, request.iter().map(Bytes::len).sum())?;
-        let (key, task) = (Key::new(instance, None), Task::Step(request));
+        let _memory = hold(&self.step_memory, request.size())?;
+        let (key, work) = (Key::new(instance, None), Work::Step(request));
         match self
-            .run(key, task, losses, self.step_permits.as_ref(), remote)
+            .run(key, work, losses, self.step_permits.as_ref(), remote)
             .await?
         {
             WorkerResponse::Step(response) => Ok(response),
@@ -247,9 +290,9 @@ impl WorkQueue {
         remote: impl Future<Output = Cancelled>,
     ) -> Result<ActivityResponse, Cancelled> {
         let _memory = hold(&self.activity_memory, request.len())?;
-        let (key, task) = (Key::new(instance, Some(task)), Task::Activity(request));
+        let (key, work) = (Key::new(instance, Some(task)), Work::Activity(request));
         match self
-            .run(key, task, 0, self.activity_permits.as_ref(), remote)
+            .run(key, work, 0, self.activity_permits.as_ref(), remote)
             .await?
         {
             WorkerResponse::Activity(response) => Ok(response),
@@ -270,7 +313,7 @@ impl WorkQueue {
     async fn run(
         &self,
         key: Key,
-        task: Task,
+        work: Work,
         step_losses: u32,
         permits: Option<&Semaphore>,
         remote: impl Future<Output = Cancelled>,
@@ -306,16 +349,18 @@ impl WorkQueue {
             let permit = permits.acquire().await.map_err(|_| Cancelled::Ended)?;
             ticket._permit = Some(permit);
         }
-        {
+        let is_shared = {
             let mut state = self.locked();
             if state.ended {
                 return Err(Cancelled::Ended);
             }
             // An answer with this token is for this item, not for a later one of the key.
             let token = format!("{}{number}", self.origin);
-            state.enqueue(&ticket.key, number, Item { task, token });
+            state.enqueue(&ticket.key, number, Queued { work, token })
+        };
+        if is_shared {
+            self.arrived.notify_one();
         }
-        self.arrived.notify_one();
         tokio::select! {
             biased;
             answer = answered => answer.unwrap_or(Err(Cancelled::Disconnected)),
@@ -404,10 +449,15 @@ impl WorkQueue {
             .count()
     }
 
-    /// Opens a stream; returns its number.
-    pub(super) fn open_stream(&self) -> u64 {
+    /// Opens a stream; returns its number. `is_stateful`: its worker keeps histories.
+    pub(super) fn open_stream(&self, is_stateful: bool) -> u64 {
         self.streams.fetch_add(1, Ordering::AcqRel);
-        self.locked().number()
+        let mut state = self.locked();
+        let number = state.number();
+        if is_stateful {
+            state.stateful.0.insert(number, StatefulStream::default());
+        }
+        number
     }
 
     /// Number of open streams.
@@ -417,11 +467,17 @@ impl WorkQueue {
 
     /// Waits for the next item of a stream.
     pub(super) async fn next(&self, stream: u64) -> Item {
+        let own = self
+            .locked()
+            .stateful
+            .0
+            .get(&stream)
+            .map(|own| Arc::clone(&own.arrived));
         loop {
             let arrived = self.arrived.notified();
             let (item, has_more) = {
                 let mut state = self.locked();
-                (state.send(stream), state.queued > 0)
+                (state.send(stream), !state.order.is_empty())
             };
             if has_more {
                 // Notifications of several items may have been merged.
@@ -429,7 +485,13 @@ impl WorkQueue {
             }
             match item {
                 Some(item) => return item,
-                None => arrived.await,
+                None => match &own {
+                    Some(own) => tokio::select! {
+                        () = arrived => {}
+                        () = own.notified() => {}
+                    },
+                    None => arrived.await,
+                },
             }
         }
     }
@@ -440,6 +502,11 @@ impl WorkQueue {
         let mut lost = Vec::new();
         {
             let mut state = self.locked();
+            // Any stream may take the steps that waited for this one.
+            let unsent = state.stateful.0.remove(&stream);
+            state
+                .order
+                .extend(unsent.into_iter().flat_map(|stream| stream.queued));
             let is_lost = |item: &WorkItem| matches!(item.stage, Stage::Sent(sent, _) if sent == stream);
             state.items.retain(|key, items| {
                 let of_key = items.extract_if(.., |item| is_lost(item));
@@ -470,6 +537,7 @@ impl WorkQueue {
             let mut state = self.locked();
             state.ended = true;
             state.order.clear();
+            state.stateful = StatefulStreams::default();
             state.queued = 0;
             std::mem::take(&mut state.items)
         };

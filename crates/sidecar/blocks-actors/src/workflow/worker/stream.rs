@@ -26,9 +26,9 @@ pub(crate) struct WorkStream {
 }
 
 impl WorkStream {
-    pub(crate) fn open(queue: &Arc<WorkQueue>) -> Self {
+    pub(crate) fn open(queue: &Arc<WorkQueue>, is_stateful: bool) -> Self {
         Self {
-            number: queue.open_stream(),
+            number: queue.open_stream(is_stateful),
             queue: Arc::clone(queue),
         }
     }
@@ -47,8 +47,14 @@ impl Drop for WorkStream {
 
 impl Workers {
     /// Sends work until the worker disconnects or is too slow, or until shutdown.
-    pub(crate) async fn serve(&self, items: mpsc::Sender<Result<Item, Status>>, ended: &CancellationToken) {
-        let stream = WorkStream::open(&self.queue);
+    /// `is_stateful`: it keeps histories.
+    pub(crate) async fn serve(
+        &self,
+        items: mpsc::Sender<Result<Item, Status>>,
+        is_stateful: bool,
+        ended: &CancellationToken,
+    ) {
+        let stream = WorkStream::open(&self.queue, is_stateful);
         loop {
             let item = tokio::select! {
                 biased;

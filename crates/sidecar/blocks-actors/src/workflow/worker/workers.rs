@@ -12,6 +12,7 @@ use prost::Message as _;
 use tonic::Status;
 
 use super::error::Cancelled;
+use super::histories::StepRequest;
 use super::queue::{Limits, WorkQueue};
 use crate::workflow::engine::Engine;
 
@@ -34,15 +35,14 @@ impl Workers {
         self.queue.streams()
     }
 
-    /// Sends a step of an instance to a worker: an encoded `WorkflowRequest`, in pieces. `losses`: the
-    /// instance's losses in a row.
+    /// Sends a step of an instance to a worker. `losses`: the instance's losses in a row.
     ///
     /// # Errors
     /// [`Cancelled`].
     pub(crate) async fn run_step(
         &self,
         instance: &str,
-        request: Vec<Bytes>,
+        request: StepRequest,
         losses: u32,
     ) -> Result<WorkflowResponse, Cancelled> {
         let remote = self.engine.remote_answer(instance.to_owned(), |answer| {

@@ -6,6 +6,13 @@ use super::*;
 use crate::workflow::worker::stream::WorkStream;
 use futures::FutureExt;
 
+fn of_bytes(bytes: usize) -> StepRequest {
+    StepRequest {
+        whole: vec![vec![0; bytes].into()],
+        ..StepRequest::default()
+    }
+}
+
 fn stepped(instance: &str, token: &str) -> WorkflowResponse {
     WorkflowResponse {
         instance_id: instance.to_owned(),
@@ -25,9 +32,9 @@ fn acted(instance: &str, task: i32) -> ActivityResponse {
 #[tokio::test]
 async fn routes_work_and_answer() {
     let queue = WorkQueue::new(Limits::default());
-    let (one, two) = (WorkStream::open(&queue), WorkStream::open(&queue));
+    let (one, two) = (WorkStream::open(&queue, false), WorkStream::open(&queue, false));
     assert_eq!(queue.streams(), 2);
-    let mut first = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
+    let mut first = std::pin::pin!(queue.run_step("a", StepRequest::default(), 0, pending()));
     let mut second = std::pin::pin!(queue.run_activity("a", 3, Bytes::new(), pending()));
     assert!(first.as_mut().now_or_never().is_none());
     assert!(second.as_mut().now_or_never().is_none());
@@ -48,16 +55,16 @@ async fn routes_work_and_answer() {
 #[tokio::test]
 async fn closed_stream_cancels_sent_items_only() {
     let queue = WorkQueue::new(Limits::default());
-    let stream = WorkStream::open(&queue);
-    let mut sent = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
+    let stream = WorkStream::open(&queue, false);
+    let mut sent = std::pin::pin!(queue.run_step("a", StepRequest::default(), 0, pending()));
     assert!(sent.as_mut().now_or_never().is_none());
     stream.next().await;
-    let mut unsent = std::pin::pin!(queue.run_step("b", Vec::new(), 0, pending()));
+    let mut unsent = std::pin::pin!(queue.run_step("b", StepRequest::default(), 0, pending()));
     assert!(unsent.as_mut().now_or_never().is_none());
     drop(stream);
     assert_eq!(sent.await.unwrap_err(), Cancelled::Disconnected);
     assert!(unsent.as_mut().now_or_never().is_none());
-    let stream = WorkStream::open(&queue);
+    let stream = WorkStream::open(&queue, false);
     stream.next().await;
     assert!(queue.step_done(stepped("b", "")).is_none());
     assert!(unsent.await.is_ok());
@@ -67,8 +74,8 @@ async fn closed_stream_cancels_sent_items_only() {
 async fn blames_suspect_step_not_activity() {
     let queue = WorkQueue::new(Limits::default());
     for losses in [0, 2] {
-        let stream = WorkStream::open(&queue);
-        let mut step = std::pin::pin!(queue.run_step("a", Vec::new(), losses, pending()));
+        let stream = WorkStream::open(&queue, false);
+        let mut step = std::pin::pin!(queue.run_step("a", StepRequest::default(), losses, pending()));
         let mut activity = std::pin::pin!(queue.run_activity("b", 1, Bytes::new(), pending()));
         assert!(step.as_mut().now_or_never().is_none());
         assert!(activity.as_mut().now_or_never().is_none());
@@ -88,12 +95,12 @@ async fn blames_suspect_step_not_activity() {
 #[tokio::test]
 async fn old_answer_does_not_match_new_item() {
     let queue = WorkQueue::new(Limits::default());
-    let stream = WorkStream::open(&queue);
-    let mut earlier = Box::pin(queue.run_step("a", Vec::new(), 0, pending()));
+    let stream = WorkStream::open(&queue, false);
+    let mut earlier = Box::pin(queue.run_step("a", StepRequest::default(), 0, pending()));
     assert!(earlier.as_mut().now_or_never().is_none());
     let old = stream.next().await;
     drop(earlier);
-    let mut later = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
+    let mut later = std::pin::pin!(queue.run_step("a", StepRequest::default(), 0, pending()));
     assert!(later.as_mut().now_or_never().is_none());
     let new = stream.next().await;
     assert!(queue.step_done(stepped("a", &old.token)).is_some());
@@ -105,11 +112,11 @@ async fn old_answer_does_not_match_new_item() {
 #[tokio::test]
 async fn items_of_one_key_get_own_answers() {
     let queue = WorkQueue::new(Limits::default());
-    let stream = WorkStream::open(&queue);
-    let mut first = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
+    let stream = WorkStream::open(&queue, false);
+    let mut first = std::pin::pin!(queue.run_step("a", StepRequest::default(), 0, pending()));
     assert!(first.as_mut().now_or_never().is_none());
     let first_item = stream.next().await;
-    let mut second = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
+    let mut second = std::pin::pin!(queue.run_step("a", StepRequest::default(), 0, pending()));
     assert!(second.as_mut().now_or_never().is_none());
     let second_item = stream.next().await;
     assert!(queue.step_done(stepped("a", &first_item.token)).is_none());
@@ -123,9 +130,9 @@ async fn items_of_one_key_get_own_answers() {
 #[tokio::test]
 async fn answer_without_token_matches_latest_item() {
     let queue = WorkQueue::new(Limits::default());
-    let stream = WorkStream::open(&queue);
-    let mut earlier = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
-    let mut latest = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
+    let stream = WorkStream::open(&queue, false);
+    let mut earlier = std::pin::pin!(queue.run_step("a", StepRequest::default(), 0, pending()));
+    let mut latest = std::pin::pin!(queue.run_step("a", StepRequest::default(), 0, pending()));
     for wanted in [&mut earlier, &mut latest] {
         assert!(wanted.as_mut().now_or_never().is_none());
         stream.next().await;
@@ -142,9 +149,9 @@ async fn tokens_belong_to_one_queue() {
         WorkQueue::new(Limits::default()),
         WorkQueue::new(Limits::default()),
     );
-    let (one, two) = (WorkStream::open(&here), WorkStream::open(&there));
-    let mut wanted = std::pin::pin!(here.run_step("a", Vec::new(), 0, pending()));
-    let mut other = std::pin::pin!(there.run_step("a", Vec::new(), 0, pending()));
+    let (one, two) = (WorkStream::open(&here, false), WorkStream::open(&there, false));
+    let mut wanted = std::pin::pin!(here.run_step("a", StepRequest::default(), 0, pending()));
+    let mut other = std::pin::pin!(there.run_step("a", StepRequest::default(), 0, pending()));
     assert!(wanted.as_mut().now_or_never().is_none());
     assert!(other.as_mut().now_or_never().is_none());
     let (item, foreign) = (one.next().await, two.next().await);
@@ -161,22 +168,24 @@ async fn remote_answer_completes_item() {
         steps: Some(1),
         activities: None,
     });
-    let stream = WorkStream::open(&queue);
+    let stream = WorkStream::open(&queue, false);
     let brought = {
         let remote = async {
             let item = stream.next().await;
             assert!(queue.step_done(stepped("a", &item.token)).is_none());
             pending().await
         };
-        queue.run_step("a", Vec::new(), 0, remote).await
+        queue.run_step("a", StepRequest::default(), 0, remote).await
     };
     assert!(brought.is_ok());
-    let lost = queue.run_step("a", Vec::new(), 0, ready(Cancelled::Lost)).await;
+    let lost = queue
+        .run_step("a", StepRequest::default(), 0, ready(Cancelled::Lost))
+        .await;
     assert_eq!(lost.unwrap_err(), Cancelled::Lost);
     assert!(queue.locked().items.is_empty());
-    let mut held = std::pin::pin!(queue.run_step("b", Vec::new(), 0, pending()));
+    let mut held = std::pin::pin!(queue.run_step("b", StepRequest::default(), 0, pending()));
     assert!(held.as_mut().now_or_never().is_none());
-    let waiting = queue.run_step("a", Vec::new(), 0, ready(Cancelled::Lost));
+    let waiting = queue.run_step("a", StepRequest::default(), 0, ready(Cancelled::Lost));
     assert!(waiting.now_or_never().is_none(), "it is not with a worker yet");
 }
 
@@ -184,8 +193,8 @@ async fn remote_answer_completes_item() {
 async fn rejected_answer_ends_wait() {
     let queue = WorkQueue::new(Limits::default());
     let why = Cancelled::TooLarge { size: 9, limit: 8 };
-    let stream = WorkStream::open(&queue);
-    let mut wanted = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
+    let stream = WorkStream::open(&queue, false);
+    let mut wanted = std::pin::pin!(queue.run_step("a", StepRequest::default(), 0, pending()));
     assert!(wanted.as_mut().now_or_never().is_none());
     assert!(!queue.reject_step("a", "", why), "it was not sent yet");
     let item = stream.next().await;
@@ -201,7 +210,7 @@ async fn limits_hold_back_work() {
         steps: None,
         activities: Some(1),
     });
-    let stream = WorkStream::open(&queue);
+    let stream = WorkStream::open(&queue, false);
     let mut one = std::pin::pin!(queue.run_activity("a", 1, Bytes::new(), pending()));
     let mut two = std::pin::pin!(queue.run_activity("a", 2, Bytes::new(), pending()));
     assert!(one.as_mut().now_or_never().is_none());
@@ -260,7 +269,7 @@ async fn held_back_work_counts_as_waiting() {
 async fn rejects_work_beyond_memory_limit() {
     let queue = WorkQueue::within(Limits::default(), || Payloads::up_to(100));
     let step = |bytes| {
-        let mut wanted = Box::pin(queue.run_step("a", vec![vec![0; bytes].into()], 0, pending()));
+        let mut wanted = Box::pin(queue.run_step("a", of_bytes(bytes), 0, pending()));
         match wanted.as_mut().now_or_never() {
             None => Ok(wanted),
             Some(ended) => Err(ended.unwrap_err()),
@@ -273,7 +282,7 @@ async fn rejects_work_beyond_memory_limit() {
     assert_eq!(beyond.unwrap().unwrap_err(), Cancelled::TooLargeTogether(100));
     let (small, large) = (step(25).unwrap(), step(500).unwrap());
     assert!(
-        WorkStream::open(&queue).next().now_or_never().is_some(),
+        WorkStream::open(&queue, false).next().now_or_never().is_some(),
         "a worker has it"
     );
     assert_eq!(step(1).err(), Some(Cancelled::TooLargeTogether(100)));
@@ -286,12 +295,12 @@ async fn rejects_work_beyond_memory_limit() {
 #[tokio::test]
 async fn withdrawn_work_is_not_sent() {
     let queue = WorkQueue::new(Limits::default());
-    let mut dropped = Box::pin(queue.run_step("a", Vec::new(), 0, pending()));
+    let mut dropped = Box::pin(queue.run_step("a", StepRequest::default(), 0, pending()));
     assert!(dropped.as_mut().now_or_never().is_none());
     assert_eq!(queue.waiting(), 1);
     drop(dropped);
     assert_eq!(queue.waiting(), 0);
-    let stream = WorkStream::open(&queue);
+    let stream = WorkStream::open(&queue, false);
     assert!(stream.next().now_or_never().is_none());
 }
 
@@ -314,7 +323,7 @@ async fn withdrawn_items_do_not_accumulate() {
         assert!(queue.locked().order.len() <= 2 * 10 + SLACK);
     }
     assert_eq!(queue.waiting(), 9);
-    let stream = WorkStream::open(&queue);
+    let stream = WorkStream::open(&queue, false);
     for task in 1..10 {
         let item = stream.next().now_or_never().unwrap();
         assert!(matches!(item.task, Task::Activity(sent) if sent == task.to_string()));
@@ -333,12 +342,15 @@ async fn withdrawn_items_do_not_accumulate() {
 #[tokio::test]
 async fn end_cancels_all_work() {
     let queue = WorkQueue::new(Limits::default());
-    let mut waiting = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
+    let mut waiting = std::pin::pin!(queue.run_step("a", StepRequest::default(), 0, pending()));
     assert!(waiting.as_mut().now_or_never().is_none());
     queue.end();
     assert_eq!(waiting.await.unwrap_err(), Cancelled::Ended);
     assert_eq!(
-        queue.run_step("a", Vec::new(), 0, pending()).await.unwrap_err(),
+        queue
+            .run_step("a", StepRequest::default(), 0, pending())
+            .await
+            .unwrap_err(),
         Cancelled::Ended
     );
 }
