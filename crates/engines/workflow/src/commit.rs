@@ -24,7 +24,7 @@ impl Instance {
         limit: Limit,
     ) -> Additions {
         let (history, inbox) = self.absorb(outcome);
-        let (mut additions, replaced) = self.take_in(events, limit);
+        let (mut additions, replaced) = self.take_in(events, limit, None);
         additions.change = self.change_with(history, inbox, &replaced);
         additions
     }

@@ -123,6 +123,9 @@ pub enum RerunError {
     /// The source has not completed.
     #[error("'{0}' is not in a terminal state")]
     NotTerminal(String),
+    /// The source was tampered with. Its id.
+    #[error("'{0}': cannot rerun a workflow whose history was tampered with")]
+    Tampered(String),
     /// The source is a child workflow: rerun its parent. Its id.
     #[error("'{0}': cannot rerun from child-workflows")]
     IsChild(String),

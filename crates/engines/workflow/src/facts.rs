@@ -69,6 +69,8 @@ pub struct Open {
     pub instance: Option<String>,
     /// Activity: its execution id; may be empty.
     execution: String,
+    /// Index of its start in the history.
+    pub(crate) entry: usize,
 }
 
 /// Summary of a history.
@@ -216,7 +218,8 @@ impl Facts {
     /// storing.
     fn begin(&mut self, awaited: Awaited, id: i32, open: impl FnOnce() -> Open) {
         if !self.ended.contains(&(awaited, id)) {
-            self.open.insert((awaited, id), open());
+            let entry = self.len - 1;
+            self.open.insert((awaited, id), Open { entry, ..open() });
         }
     }
 

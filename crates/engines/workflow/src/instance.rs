@@ -16,6 +16,8 @@ use crate::history::History;
 use crate::names::{activity_id, event_reminder};
 use crate::origin::{Arrival, Origin};
 use crate::payload::Limit;
+use crate::signing::attestation::{kind, strip};
+use crate::signing::{AttestationError, Attested, Kind, Tables};
 use crate::stored::{Change, Counts, MAX_ENTRIES};
 
 /// Generation of a new instance.
@@ -37,6 +39,8 @@ pub struct Instance {
     pub(crate) received: Option<Bytes>,
     /// The received history differs from the stored one.
     pub(crate) received_anew: bool,
+    /// The rows of a signed instance.
+    pub(crate) signing: Tables,
     /// The stored entries, if any.
     pub(crate) stored: Option<Counts>,
     /// Keys of [`Counts::keys`] absent from the store when the instance was read: they need no deletion.
@@ -63,7 +67,13 @@ pub struct Additions {
     pub run: Option<Run>,
     /// The change to store.
     pub change: Change,
+    /// Why a result was not accepted by its verification, which ended the addition. The instance must be
+    /// read again.
+    pub rejected: Option<String>,
 }
+
+/// Verifies the result of a task of the instance.
+pub type VerifyResult<'a> = &'a mut dyn FnMut(&Instance, &HistoryEvent) -> Result<Attested, AttestationError>;
 
 /// A run to ensure.
 #[derive(Clone, Debug, PartialEq)]
@@ -153,7 +163,7 @@ impl Instance {
         const INSTANCE: usize = 2048;
         let events = self.history.len() + self.inbox.len();
         let start = self.start_event().map_or(0, prost::Message::encoded_len);
-        self.size() + start + events * EVENT + INSTANCE
+        self.size() + start + self.signing.bytes() + events * EVENT + INSTANCE
     }
 
     /// The start event, from history or inbox.
@@ -255,7 +265,9 @@ impl Instance {
         origin: &Origin,
         waits: impl FnOnce(&HistoryEvent) -> bool,
     ) -> Result<Added, AddError> {
-        if self.start_event().is_none() {
+        // Senders of results stop if the instance is unknown.
+        let is_unwanted = self.is_tombstone() && kind(event).is_some();
+        if self.start_event().is_none() || is_unwanted {
             return Err(AddError::Unknown);
         }
         if self.facts.stalled.is_some() && matches!(event.event_type, Some(EventType::EventRaised(_))) {
@@ -308,8 +320,27 @@ impl Instance {
     /// Adds the events that are acceptable; raised events only while there is room. If the run cannot be
     /// ensured or the change cannot be stored, the instance must be read again.
     pub fn add(&mut self, events: impl IntoIterator<Item = impl Into<Arrival>>, limit: Limit) -> Additions {
+        self.add_checked(events, limit, None)
+    }
+
+    /// As [`Instance::add`], with results verified before they are accepted.
+    pub fn add_verified(
+        &mut self,
+        events: impl IntoIterator<Item = impl Into<Arrival>>,
+        limit: Limit,
+        verify: VerifyResult<'_>,
+    ) -> Additions {
+        self.add_checked(events, limit, Some(verify))
+    }
+
+    fn add_checked(
+        &mut self,
+        events: impl IntoIterator<Item = impl Into<Arrival>>,
+        limit: Limit,
+        verify: Option<VerifyResult<'_>>,
+    ) -> Additions {
         let before = self.inbox.len();
-        let (mut additions, replaced) = self.take_in(events, limit);
+        let (mut additions, replaced) = self.take_in(events, limit, verify);
         if self.inbox.len() > before || !replaced.is_empty() {
             let Counts { history, inbox, .. } = self.stored();
             additions.change = self.change_with(
@@ -326,16 +357,18 @@ impl Instance {
         &mut self,
         events: impl IntoIterator<Item = impl Into<Arrival>>,
         limit: Limit,
+        mut verify: Option<VerifyResult<'_>>,
     ) -> (Additions, BTreeSet<usize>) {
         let mut additions = Additions {
             added: Vec::new(),
             run: None,
             change: Change::default(),
+            rejected: None,
         };
         let mut waiting = Waiting::of(&self.inbox);
         let mut size = self.size();
         for arrival in events {
-            let Arrival { event, origin } = arrival.into();
+            let Arrival { mut event, origin } = arrival.into();
             let is_waiting = |event: &HistoryEvent| waiting.has(event, &self.inbox);
             let mut checked = self.check_against(&event, &origin, is_waiting);
             let grown = size + event.encoded_len();
@@ -346,6 +379,14 @@ impl Instance {
             }
             // Completed instances ignore events.
             let is_idle = self.is_completed() || checked == Ok(Added::Foreign);
+            if !is_idle
+                && checked == Ok(Added::New)
+                && let Some(verify) = verify.as_deref_mut()
+                && let Err(why) = self.admit(&mut event, verify)
+            {
+                additions.rejected = Some(why);
+                break;
+            }
             if !is_idle && checked.is_ok() {
                 additions.run.get_or_insert_with(|| Run {
                     reminder: event_reminder(&event),
@@ -362,6 +403,23 @@ impl Instance {
             additions.added.push(checked);
         }
         (additions, waiting.replaced)
+    }
+
+    /// Verifies an event if it is a result, and keeps the certificates of its signer.
+    fn admit(&mut self, event: &mut HistoryEvent, verify: VerifyResult<'_>) -> Result<(), String> {
+        let (Some(kind), Some((_, task))) = (kind(event), ends(event)) else {
+            return Ok(());
+        };
+        let attested = verify(self, event).map_err(|error| {
+            let kind = match kind {
+                Kind::Activity => "activity",
+                Kind::Child => "child",
+            };
+            format!("attestation verification failed for the {kind} completion of task {task}: {error}")
+        })?;
+        strip(event);
+        self.signing.add_external(attested.chain);
+        Ok(())
     }
 
     /// Puts an event into the inbox and returns the bytes it frees. A result whose start is not stored
@@ -398,6 +456,7 @@ impl Instance {
         self.facts = Facts::default();
         self.history.clear();
         self.inbox.clear();
+        self.signing = Tables::default();
         self.receive(None);
     }
 

@@ -204,6 +204,24 @@ pub fn history_key(index: usize) -> String {
     format!("history-{index:06}")
 }
 
+/// State key of a signature of the history.
+#[must_use]
+pub fn signature_key(index: usize) -> String {
+    format!("signature-{index:06}")
+}
+
+/// State key of the certificates of a signer of the history.
+#[must_use]
+pub fn signing_certificate_key(index: usize) -> String {
+    format!("sigcert-{index:06}")
+}
+
+/// State key of the certificates of the signer of a result.
+#[must_use]
+pub fn external_certificate_key(index: usize) -> String {
+    format!("ext-sigcert-{index:06}")
+}
+
 /// State key of an inbox entry.
 #[must_use]
 pub fn inbox_key(index: usize) -> String {

@@ -74,6 +74,10 @@ impl Instance {
         if !is_terminal(self.status()) {
             return Err(RerunError::NotTerminal(self.id.clone()));
         }
+        // The new instance would sign what it takes over.
+        if self.is_tombstone() {
+            return Err(RerunError::Tampered(self.id.clone()));
+        }
         if start.parent_instance.is_some() {
             return Err(RerunError::IsChild(self.id.clone()));
         }

@@ -30,7 +30,7 @@ pub enum StepStart {
     /// The inbox is empty.
     Idle,
     /// The instance has ended: the inbox is dropped, and this change must be stored.
-    Dropped(Change),
+    Dropped(Box<Change>),
     /// The instance is stalled; see [`Instance::commit`].
     Stalled(Box<Outcome>),
     /// The worker must be asked.
@@ -81,11 +81,11 @@ impl Instance {
         limit: Limit,
     ) -> StepStart {
         if self.is_completed() {
-            return if self.inbox.is_empty() {
+            return if self.inbox.is_empty() || self.is_tombstone() {
                 StepStart::Idle
             } else {
                 self.inbox.clear();
-                StepStart::Dropped(self.change())
+                StepStart::Dropped(Box::new(self.change()))
             };
         }
         if self.inbox.is_empty() && fired.is_none() {
@@ -144,7 +144,8 @@ impl Instance {
                 return StepStart::Idle;
             }
             self.inbox = step.early;
-            return StepStart::Dropped(self.change_from(self.stored().history, 0));
+            let change = self.change_from(self.stored().history, 0);
+            return StepStart::Dropped(Box::new(change));
         }
         StepStart::Step(Box::new(step))
     }

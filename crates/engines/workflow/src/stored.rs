@@ -11,6 +11,7 @@ use serde::Deserialize;
 use crate::error::StoredError;
 use crate::instance::Instance;
 use crate::names::{CUSTOM_STATUS, METADATA, PROPAGATED_HISTORY, history_key, inbox_key};
+use crate::signing::{MAX_ROWS, RowCounts, Tables};
 
 /// Maximum entries of a history and of an inbox: keys have six digits.
 pub(crate) const MAX_ENTRIES: usize = 999_999;
@@ -126,6 +127,10 @@ pub struct Counts {
     pub history: usize,
     /// Number of the execution.
     pub generation: u64,
+    /// Rows of a signed instance.
+    pub rows: RowCounts,
+    /// What the metadata of a signed instance declare more of than there can be, and how many.
+    pub flaw: Option<(&'static str, u64)>,
     /// How far uncounted entries may reach after an interrupted multi-transaction change.
     pub reach: Reach,
     /// Its end terminates children; see [`Instance::cascade`].
@@ -137,6 +142,7 @@ pub struct Counts {
 pub struct Reach {
     inbox: usize,
     history: usize,
+    rows: RowCounts,
 }
 
 impl Reach {
@@ -144,6 +150,7 @@ impl Reach {
         Self {
             inbox: self.inbox.max(other.inbox),
             history: self.history.max(other.history),
+            rows: self.rows.max(other.rows),
         }
     }
 }
@@ -157,6 +164,12 @@ struct OwnFields {
     history: u64,
     #[prost(bool, tag = "1003")]
     cascades: bool,
+    #[prost(uint64, tag = "1004")]
+    signatures: u64,
+    #[prost(uint64, tag = "1005")]
+    certificates: u64,
+    #[prost(uint64, tag = "1006")]
+    external: u64,
 }
 
 /// The format before protobuf.
@@ -181,29 +194,55 @@ impl Counts {
             why,
         };
         let mut own = OwnFields::default();
-        let (inbox, history, generation) = if value.first() == Some(&b'{') {
+        let stored = if value.first() == Some(&b'{') {
             let old: OldMetadata =
                 serde_json::from_slice(value).map_err(|error| malformed(error.to_string()))?;
-            (old.inbox_length, old.history_length, old.generation)
+            BackendWorkflowStateMetadata {
+                inbox_length: old.inbox_length,
+                history_length: old.history_length,
+                generation: old.generation,
+                ..BackendWorkflowStateMetadata::default()
+            }
         } else {
             let unread = |error: prost::DecodeError| malformed(error.to_string());
-            let new = BackendWorkflowStateMetadata::decode(value).map_err(unread)?;
             own = OwnFields::decode(value).map_err(unread)?;
-            (new.inbox_length, new.history_length, new.generation)
+            BackendWorkflowStateMetadata::decode(value).map_err(unread)?
         };
         let count = |length: u64| match usize::try_from(length) {
             Ok(length) if length <= MAX_ENTRIES => Ok(length),
             _ => Err(malformed(format!("{length} entries, more than {MAX_ENTRIES}"))),
         };
+        let mut flaw = None;
+        let mut rows = |name: &'static str, length: u64| {
+            let bounded = usize::try_from(length).ok().filter(|length| *length <= MAX_ROWS);
+            bounded.unwrap_or_else(|| {
+                flaw = Some((name, length));
+                0
+            })
+        };
         Ok(Self {
-            inbox: count(inbox)?,
-            history: count(history)?,
-            generation,
+            inbox: count(stored.inbox_length)?,
+            history: count(stored.history_length)?,
+            generation: stored.generation,
+            rows: RowCounts {
+                signatures: rows("signatures", stored.signature_length),
+                certificates: rows("signing certificates", stored.signing_certificate_length),
+                external: rows(
+                    "external signing certificates",
+                    stored.external_signing_certificate_length,
+                ),
+            },
             reach: Reach {
                 inbox: count(own.inbox)?,
                 history: count(own.history)?,
+                rows: RowCounts {
+                    signatures: count(own.signatures)?,
+                    certificates: count(own.certificates)?,
+                    external: count(own.external)?,
+                },
             },
             cascades: own.cascades,
+            flaw,
         })
     }
 
@@ -215,8 +254,17 @@ impl Counts {
                 .and_then(|index| index.parse::<usize>().ok());
             index.map(|index| index < len)
         };
-        let entry = within("history-", self.history).or_else(|| within("inbox-", self.inbox));
-        entry.unwrap_or(true)
+        let tables = [
+            ("history-", self.history),
+            ("inbox-", self.inbox),
+            ("signature-", self.rows.signatures),
+            ("sigcert-", self.rows.certificates),
+            ("ext-sigcert-", self.rows.external),
+        ];
+        let mut tables = tables.into_iter();
+        tables
+            .find_map(|(prefix, len)| within(prefix, len))
+            .unwrap_or(true)
     }
 
     /// Encodes the value of [`METADATA`].
@@ -227,14 +275,17 @@ impl Counts {
             inbox_length: length(self.inbox),
             history_length: length(self.history),
             generation: self.generation,
-            external_signing_certificate_length: 0,
-            signature_length: 0,
-            signing_certificate_length: 0,
+            signature_length: length(self.rows.signatures),
+            signing_certificate_length: length(self.rows.certificates),
+            external_signing_certificate_length: length(self.rows.external),
         };
         let own = OwnFields {
             inbox: length(self.reach.inbox),
             history: length(self.reach.history),
             cascades: self.cascades,
+            signatures: length(self.reach.rows.signatures),
+            certificates: length(self.reach.rows.certificates),
+            external: length(self.reach.rows.external),
         };
         // Concatenated protobuf messages are merged.
         let mut encoded = metadata.encode_to_vec();
@@ -247,6 +298,7 @@ impl Counts {
         let counted = Reach {
             inbox: self.inbox,
             history: self.history,
+            rows: self.rows,
         };
         counted.max(self.reach)
     }
@@ -258,9 +310,11 @@ impl Counts {
 
     /// The possible keys of the instance, history before inbox.
     pub fn keys(&self) -> impl Iterator<Item = String> + use<> {
-        let Reach { inbox, history } = self.reaches();
+        let Reach { inbox, history, rows } = self.reaches();
         let entries = (0..history).map(history_key).chain((0..inbox).map(inbox_key));
-        entries.chain([CUSTOM_STATUS, PROPAGATED_HISTORY].map(str::to_owned))
+        let rows = rows.keys_after(RowCounts::default());
+        let single = [CUSTOM_STATUS, PROPAGATED_HISTORY].map(str::to_owned);
+        entries.chain(single).chain(rows)
     }
 }
 
@@ -315,9 +369,11 @@ impl Instance {
                 why: error.to_string(),
             })?;
         }
-        let Reach { inbox, history } = counts.reaches();
+        instance.signing = Tables::read(counts.rows, |key| values.get(key));
+        let Reach { inbox, history, rows } = counts.reaches();
         let uncounted = (counts.history..history).map(history_key);
         let uncounted = uncounted.chain((counts.inbox..inbox).map(inbox_key));
+        let uncounted = uncounted.chain(rows.keys_after(counts.rows));
         uncounted.for_each(|key| drop(values.get(&key)));
         instance.absent = values.absent;
         instance.stored = Some(counts);
@@ -387,6 +443,7 @@ impl Instance {
         let reach = self.stored().reaches();
         let surplus = (self.history.len()..reach.history).map(history_key);
         let surplus = surplus.chain((self.inbox.len()..reach.inbox).map(inbox_key));
+        let surplus = surplus.chain(reach.rows.keys_after(self.signing.counts()));
         let surplus = surplus.filter(|key| !self.absent.contains(key));
         let received = drops_received.then(|| PROPAGATED_HISTORY.to_owned());
         change.deletes = received.into_iter().chain(surplus).collect();
@@ -407,13 +464,28 @@ impl Instance {
             inbox: self.inbox.len(),
             history: self.history.len(),
             generation: self.generation,
-            reach: Reach::default(),
+            rows: self.signing.counts(),
             cascades: self.cascades(),
+            ..Counts::default()
         };
+        change.upserts.extend(self.signing.take_unstored());
         change.after = counts;
         change.upserts.push((METADATA.to_owned(), counts.encoded()));
         self.stored = Some(counts);
         change
+    }
+
+    /// Adds the rows that the store lacks to a change. The metadata stay last.
+    pub(crate) fn add_rows(&mut self, change: &mut Change) {
+        let rows = self.signing.take_unstored();
+        change.upserts.pop();
+        change
+            .deletes
+            .retain(|key| rows.iter().all(|(row, _)| row != key));
+        change.upserts.extend(rows);
+        change.after.rows = self.signing.counts();
+        change.upserts.push((METADATA.to_owned(), change.after.encoded()));
+        self.stored = Some(change.after);
     }
 
     /// As [`Instance::change_from`], with these inbox entries replaced too.

@@ -18,6 +18,7 @@ pub mod pem;
 mod provider;
 mod renewal;
 mod security;
+mod signing;
 mod svid;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -38,6 +39,7 @@ pub use jwt::{JwtError, JwtSvid};
 pub use leaf::{LeafError, peer_id};
 pub use renewal::{Clock, EventSink, IdentityEvent, Renewal, renew_at};
 pub use security::{AnchorsSource, SecurityConfig, StartError, TRUST_ANCHORS_VARIABLE, refuse_root, start};
+pub use signing::{SignatureError, SignerChain};
 pub use svid::{Svid, SvidError};
 pub use token::{Env, Mode, TokenError};
 pub use verify::{Expect, PeerError};

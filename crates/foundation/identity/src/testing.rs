@@ -177,7 +177,12 @@ impl Authority {
 
     /// An identity with any profile, on a new P-256 key.
     pub fn issue(&self, leaf: Leaf) -> Issued {
-        let key = KeyPair::generate().expect("key generation");
+        self.issue_with(leaf, Algorithm::P256)
+    }
+
+    /// An identity with any profile, on a new key of this kind.
+    pub fn issue_with(&self, leaf: Leaf, algorithm: Algorithm) -> Issued {
+        let key = KeyPair::generate_for(algorithm.rcgen()).expect("key generation");
         let chain = self.sign(leaf, &key);
         Issued {
             chain,

@@ -438,7 +438,9 @@ impl World {
     /// Adds events that arrive together.
     fn add(&mut self, id: &str, events: Vec<Arrival>) -> Result<(), Crash> {
         let mut instance = self.load(id).expect("the instance exists");
-        let Additions { added, run, change } = instance.add(events, Limit::default());
+        let Additions {
+            added, run, change, ..
+        } = instance.add(events, Limit::default());
         assert!(added.iter().all(Result::is_ok), "not stalled: {added:?}");
         if change.is_empty() {
             self.memory.insert(id.to_owned(), instance);

@@ -57,6 +57,43 @@ fn child_result_names_parent_execution() {
 }
 
 #[test]
+fn continued_child_keeps_scheduled_input() {
+    use outrigger_wire::durabletask::ParentInstanceInfo;
+
+    use crate::create::execution;
+    use crate::signing::attestation::scheduled_input;
+    let mut start = started();
+    if let Some(EventType::ExecutionStarted(started)) = &mut start.event_type {
+        started.input = Some("one".to_owned());
+        started.parent_instance = Some(ParentInstanceInfo::default());
+    }
+    let mut instance = Instance::new("a");
+    instance.start(start, None);
+    let mut step = begin(&mut instance);
+    for input in ["two", "three"] {
+        let last = step.facts.started.clone();
+        let again = Act::CompleteWorkflow(CompleteWorkflowAction {
+            workflow_status: OrchestrationStatus::ContinuedAsNew.into(),
+            result: Some(input.to_owned()),
+            ..CompleteWorkflowAction::default()
+        });
+        let Ok(Answered::ContinuedAsNew(next)) = answer(&instance, step, acts(vec![action(0, again)])) else {
+            panic!("it continues");
+        };
+        step = *next;
+        step.keep_scheduled_input(last.as_deref());
+        let known = &step.facts.started.as_ref().unwrap().event;
+        let stored = step.fresh.iter().find_map(execution).unwrap();
+        for started in [known, stored] {
+            assert_eq!(
+                (started.input.as_deref(), scheduled_input(started)),
+                (Some(input), Some("one"))
+            );
+        }
+    }
+}
+
+#[test]
 fn any_recursive_termination_ends_children() {
     for (first, second, expected) in [(true, false, 1), (false, true, 1), (false, false, 0)] {
         let child = Act::CreateChildWorkflow(CreateChildWorkflowAction::default());

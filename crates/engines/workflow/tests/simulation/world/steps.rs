@@ -99,7 +99,7 @@ impl World {
                 return Ok(Ran::Over);
             }
             StepStart::Dropped(change) => {
-                self.save(instance, change)?;
+                self.save(instance, *change)?;
                 return Ok(Ran::Over);
             }
             StepStart::Stalled(stalled) => panic!("{stalled:?}"),

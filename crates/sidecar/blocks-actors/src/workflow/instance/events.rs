@@ -35,7 +35,7 @@ impl Held<'_> {
             Err(error) => return all(error),
         };
         self.note_arrivals(loaded.instance.facts(), &events);
-        let Additions { added, run, change } = loaded.instance.add(events, self.all.engine.limit);
+        let Additions { added, run, change, .. } = loaded.instance.add(events, self.all.engine.limit);
         let engine = Arc::clone(&self.all.engine);
         if change.is_empty() {
             self.keep(loaded);

@@ -114,7 +114,7 @@ impl Held<'_> {
                 });
             }
             StepStart::Dropped(change) => {
-                self.save(loaded, change).await?;
+                self.save(loaded, *change).await?;
                 if let Some(loaded) = self.take().await? {
                     self.idle(loaded).await?;
                 }
