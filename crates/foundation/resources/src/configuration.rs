@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub use access::{AccessControl, AppOperation, AppPolicy};
 pub use expand::expand;
 pub use features::{
-    ACTOR_STATE_TTL, Features, HOT_RELOAD, SUBTLE_CRYPTO, WORKFLOWS_CLUSTERED,
+    ACTOR_STATE_TTL, Features, HOT_RELOAD, SUBTLE_CRYPTO, WORKFLOW_HISTORY_SIGNING, WORKFLOWS_CLUSTERED,
     WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 };
 pub use known::{Check, ValueChecks};

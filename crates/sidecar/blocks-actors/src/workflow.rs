@@ -23,6 +23,7 @@ pub mod metrics;
 mod protocol;
 mod reminders;
 mod service;
+mod signing;
 mod spans;
 mod worker;
 

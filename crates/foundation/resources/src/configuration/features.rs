@@ -10,14 +10,17 @@ pub const HOT_RELOAD: &str = "HotReload";
 pub const SUBTLE_CRYPTO: &str = "SubtleCrypto";
 /// Spreads the workflow workers of one app over several sidecars.
 pub const WORKFLOWS_CLUSTERED: &str = "WorkflowsClusteredDeployment";
+/// Signs the histories of workflows.
+pub const WORKFLOW_HISTORY_SIGNING: &str = "WorkflowHistorySigning";
 /// Returns results of activities of other apps through reminders.
 pub const WORKFLOWS_REMOTE_ACTIVITY_REMINDER: &str = "WorkflowsRemoteActivityReminder";
 
 /// All known features.
-pub(super) const ALL: [&str; 5] = [
+pub(super) const ALL: [&str; 6] = [
     ACTOR_STATE_TTL,
     HOT_RELOAD,
     SUBTLE_CRYPTO,
+    WORKFLOW_HISTORY_SIGNING,
     WORKFLOWS_CLUSTERED,
     WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 ];

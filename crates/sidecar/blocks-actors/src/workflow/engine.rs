@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use http::HeaderMap;
+use outrigger_identity::Identity;
 use outrigger_resources::configuration as settings;
 use outrigger_telemetry::trace::Tracer;
 use outrigger_wire::durabletask::HistoryEvent;
@@ -41,6 +42,8 @@ pub struct Dependencies {
     pub metrics: Arc<WorkflowMetrics>,
     /// Largest message, bytes; `None` = no limit.
     pub max_message: Option<usize>,
+    /// Signs histories; `None` if they are not signed.
+    pub signer: Option<Identity>,
 }
 
 pub(crate) struct Engine {
@@ -61,6 +64,8 @@ pub(crate) struct Engine {
     pub(crate) types: ActorTypes,
     pub(crate) tracer: Tracer,
     pub(crate) metrics: Arc<WorkflowMetrics>,
+    /// Signs histories; `None` if they are not signed.
+    pub(crate) signer: Option<Identity>,
     /// Background tasks that must end before the sidecar does.
     pub(crate) tasks: TaskTracker,
 }
@@ -79,6 +84,7 @@ impl Engine {
             is_clustered: with.is_clustered,
             tracer: with.tracer,
             metrics: with.metrics,
+            signer: with.signer,
             tasks: TaskTracker::new(),
         })
     }

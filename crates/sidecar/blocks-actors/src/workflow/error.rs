@@ -43,7 +43,12 @@ pub(crate) fn broken(error: &StoredError) -> Status {
     Status::data_loss(error.to_string())
 }
 
-/// Whether the code is that of [`broken`].
+/// The stored state is signed and was changed, or does not fit this sidecar's configuration.
+pub(crate) fn unusable(error: impl std::fmt::Display) -> Status {
+    Status::data_loss(error.to_string())
+}
+
+/// Whether the code is that of [`broken`] or [`unusable`].
 pub(crate) fn is_broken(code: Code) -> bool {
     code == Code::DataLoss
 }

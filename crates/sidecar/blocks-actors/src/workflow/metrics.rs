@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use outrigger_telemetry::metrics::{Counter, Family, Gauge, Histogram, Millis, Ratio, Registry};
+use outrigger_workflow::signing::Kind;
 
 /// An external operation on an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,9 @@ pub struct WorkflowMetrics {
     payload: Family<Histogram<Ratio>, 1>,
     activity_payload: Family<Histogram<Ratio>, 2>,
     activity_quarantined: Family<Counter, 1>,
+    attestations_generated: Family<Counter, 2>,
+    attestations_verified: Measured,
+    attestation_certificates: Family<Counter, 1>,
     /// Connected workers.
     pub(super) workers: Gauge,
     /// Stalled instances on this sidecar.
@@ -141,6 +145,28 @@ impl WorkflowMetrics {
                 "Activities parked because their workers disconnected too often.",
                 ["activity_name"],
             ),
+            attestations_generated: registry.counter(
+                "runtime_workflow_attestation_generated_count",
+                "Results of activities and child workflows that this sidecar attested.",
+                ["attestation_kind", "status"],
+            ),
+            attestations_verified: Measured {
+                count: registry.counter(
+                    "runtime_workflow_attestation_verified_count",
+                    "Attestations of results that this sidecar verified.",
+                    ["attestation_kind", "attestation_result"],
+                ),
+                latency: registry.latency(
+                    "runtime_workflow_attestation_verify_latency",
+                    "Time to verify the attestation of a result.",
+                    ["attestation_kind", "attestation_result"],
+                ),
+            },
+            attestation_certificates: registry.counter(
+                "runtime_workflow_attestation_cert_cache_count",
+                "Lookups of a signer's certificates during the verification of an attestation.",
+                ["cert_cache_outcome"],
+            ),
             workers: gauge(
                 registry,
                 "runtime_workflow_workers",
@@ -167,6 +193,26 @@ impl WorkflowMetrics {
     /// An activity was quarantined.
     pub fn activity_quarantined(&self, activity: &str) {
         self.activity_quarantined.with([activity]).inc();
+    }
+
+    /// A result was attested, or could not be.
+    pub fn attestation_generated(&self, kind: Kind, success: bool) {
+        let ended = if success { Ended::Success } else { Ended::Failed };
+        self.attestations_generated
+            .with([kind_name(kind), ended.name()])
+            .inc();
+    }
+
+    /// An attestation was verified. `was_known`: whether its signer's certificates were; `None` if it was
+    /// rejected.
+    pub fn attestation_verified(&self, kind: Kind, was_known: Option<bool>, elapsed: Duration) {
+        let result = if was_known.is_some() { "ok" } else { "reject" };
+        self.attestations_verified
+            .record([kind_name(kind), result], elapsed);
+        if let Some(was_known) = was_known {
+            let outcome = if was_known { "hit" } else { "miss" };
+            self.attestation_certificates.with([outcome]).inc();
+        }
     }
 
     /// An external operation has finished.
@@ -219,6 +265,13 @@ impl WorkflowMetrics {
     /// Share of the maximum body size used by a scheduled activity.
     pub fn activity_payload(&self, workflow: &str, activity: &str, ratio: f64) {
         self.activity_payload.with([workflow, activity]).observe(ratio);
+    }
+}
+
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Activity => "activity",
+        Kind::Child => "child",
     }
 }
 

@@ -9,7 +9,7 @@ use outrigger_blocks::Blocks;
 use outrigger_blocks_actors::actors::Placement;
 use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::resiliency::Resiliency;
-use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
+use outrigger_resources::configuration::{Configuration, HOT_RELOAD, WORKFLOW_HISTORY_SIGNING};
 use outrigger_resources::load::{Kind, Loaded};
 use outrigger_resources::resiliency as spec;
 use outrigger_runtime::app::Health;
@@ -78,6 +78,7 @@ struct Builder {
 impl Builder {
     async fn wire(self) -> Result<Sidecar, SidecarError> {
         let (config, control, with) = (self.config, self.control, self.environment);
+        check_signing(&with)?;
         let operator = with.operator.as_ref();
         let loaded = load(&config, &control, operator).await?;
         let findings = Arc::<Findings>::default();
@@ -104,7 +105,7 @@ impl Builder {
         let discovery = Discovery::new(&config, &context, port);
         let actors = context.actors(&config, port, &blocks, &running.components, &scheduler);
         let cluster = Cluster {
-            workflows: context.workflows(&config, &actors),
+            workflows: context.workflows(&config, &actors, identity.as_ref()),
             actors,
             placement,
             scheduler,
@@ -139,6 +140,19 @@ impl Builder {
             blocks,
             cluster,
         })
+    }
+}
+
+/// The identity signs histories.
+fn check_signing(with: &Environment) -> Result<(), SidecarError> {
+    let signs = with.used.settings.features.enabled(WORKFLOW_HISTORY_SIGNING);
+    match signs && with.secured.identity.is_none() {
+        true => Err(SidecarError::Security(
+            "WorkflowHistorySigning feature flag is enabled but mTLS is not configured; workflow history signing \
+             requires mTLS to be active: start the sidecar with --enable-mtls, or disable the feature"
+                .to_owned(),
+        )),
+        false => Ok(()),
     }
 }
 

@@ -22,7 +22,8 @@ use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::ApiList;
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{
-    ACTOR_STATE_TTL, Configuration, WORKFLOWS_CLUSTERED, WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
+    ACTOR_STATE_TTL, Configuration, WORKFLOW_HISTORY_SIGNING, WORKFLOWS_CLUSTERED,
+    WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 };
 use outrigger_runtime::app::{App, AppProtocol};
 use outrigger_runtime::app::{AppChannel, Health};
@@ -182,8 +183,14 @@ impl SidecarContext {
     }
 
     /// The workflows of the app, whose instances are actors.
-    pub(super) fn workflows(&self, config: &Config, actors: &Arc<Actors>) -> Arc<Workflows> {
+    pub(super) fn workflows(
+        &self,
+        config: &Config,
+        actors: &Arc<Actors>,
+        identity: Option<&Identity>,
+    ) -> Arc<Workflows> {
         let features = &self.settings.features;
+        let signs = features.enabled(WORKFLOW_HISTORY_SIGNING);
         Workflows::new(workflow::Dependencies {
             app_id: Arc::clone(&self.app_id),
             namespace: Arc::clone(&self.namespace),
@@ -194,6 +201,7 @@ impl SidecarContext {
             tracer: self.tracer.clone(),
             metrics: Arc::new(WorkflowMetrics::new(&self.metrics.all().registry)),
             max_message: config.api.max_body_size,
+            signer: identity.filter(|_| signs).cloned(),
         })
     }
 

@@ -222,6 +222,15 @@ impl Executable for Work {
             let source = self.router.as_ref().map(|router| router.source_app_id.as_str());
             let source = source.filter(|app| !app.is_empty());
             let instance = &self.instance;
+            let mut attested;
+            let mut result = result;
+            if engine.signs() {
+                // Anew for each attempt: a parent that was away for long gets a valid certificate.
+                attested = result.clone();
+                let input = self.request.input.as_deref();
+                engine.attest(instance, &self.request.name, input, &mut attested)?;
+                result = &attested;
+            }
             let Err(error) = engine.add_event(source, instance, result, &self.origin).await else {
                 let failed = matches!(result.event_type, Some(EventType::TaskFailed(_)));
                 self.failures.clear(&self.key);

@@ -96,7 +96,9 @@ impl Engine {
                     None => error,
                     Some(refused) => {
                         let failed = task_failed(task, refused);
-                        self.fail_later(instance, failed, origin).await.err()?
+                        self.fail_later(instance, called_with(task), failed, origin)
+                            .await
+                            .err()?
                     }
                 };
                 let why = format!(
@@ -184,15 +186,24 @@ impl Engine {
         match refusal(&error) {
             Some(refused) => {
                 let (failed, origin) = child_failed(message, refused);
-                self.fail_later(from, failed, &origin).await
+                self.fail_later(from, called_with(&message.event), failed, &origin)
+                    .await
             }
             None => Err(error),
         }
     }
 
     /// Lets a task of an instance fail in a later step: the step that started it is stored first.
-    async fn fail_later(&self, instance: &str, failed: EventType, origin: &Origin) -> Result<(), ActorError> {
-        let event = event(NO_ID, now(), failed);
+    async fn fail_later(
+        &self,
+        instance: &str,
+        (name, input): (&str, Option<&str>),
+        failed: EventType,
+        origin: &Origin,
+    ) -> Result<(), ActorError> {
+        let mut event = event(NO_ID, now(), failed);
+        self.attest(instance, name, input, &mut event)
+            .map_err(ActorError::Internal)?;
         let name = names::result_reminder(random());
         let data = any_for("HistoryEvent", &event, origin);
         let kind = &self.types.workflow;
@@ -277,6 +288,15 @@ impl Engine {
 async fn all(calls: Vec<impl Future<Output = Option<(Option<i32>, bool, String)>>>) -> SendFailures {
     let calls = stream::iter(calls).buffer_unordered(MAX_CONCURRENT);
     SendFailures::of(calls.filter_map(std::future::ready).collect().await)
+}
+
+/// Name and input of a task.
+fn called_with(event: &HistoryEvent) -> (&str, Option<&str>) {
+    match &event.event_type {
+        Some(EventType::TaskScheduled(task)) => (&task.name, task.input.as_deref()),
+        Some(EventType::ExecutionStarted(child)) => (&child.name, child.input.as_deref()),
+        _ => ("", None),
+    }
 }
 
 /// The error type of a task that an access policy denies.

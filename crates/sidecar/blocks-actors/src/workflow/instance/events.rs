@@ -35,8 +35,20 @@ impl Held<'_> {
             Err(error) => return all(error),
         };
         self.note_arrivals(loaded.instance.facts(), &events);
-        let Additions { added, run, change, .. } = loaded.instance.add(events, self.all.engine.limit);
         let engine = Arc::clone(&self.all.engine);
+        let again = engine.signs().then(|| events.clone());
+        let Additions {
+            added,
+            run,
+            change,
+            rejected,
+        } = engine.add_to(&mut loaded, events);
+        if let Some(cause) = rejected {
+            return match Box::pin(self.reject(&cause, again.unwrap_or_default())).await {
+                Ok(additions) => Ok(additions.added.into_iter().map(answer).collect()),
+                Err(error) => all(error),
+            };
+        }
         if change.is_empty() {
             self.keep(loaded);
         } else if let Err(error) = self.save(loaded, change).await {

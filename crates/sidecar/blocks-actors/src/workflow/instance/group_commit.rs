@@ -52,6 +52,8 @@ impl Held<'_> {
         let is_news = outcome.facts().status() != loaded.instance.status();
         let waits = outcome.awaits_its_only_activity(&loaded.instance)
             && !self.entry.stores_alone
+            // A result is verified against the stored step.
+            && !self.all.engine.signs()
             && budget.began.elapsed() < MAX_RUN_TIME
             // A client may be waiting to see that it runs.
             && !(is_news && self.all.watchers.has(self.id));

@@ -63,10 +63,10 @@ impl Held<'_> {
         budget: &RunBudget,
     ) -> Result<RunOutcome, Status> {
         let is_cached = self.entry.loaded.is_some();
-        let outcome = self.begin(timer.clone(), of, budget).await?;
+        let outcome = Box::pin(self.begin(timer.clone(), of, budget)).await?;
         let is_idle = matches!(outcome, RunOutcome::Nothing | RunOutcome::OnlyEarly);
         if is_cached && is_idle && self.forget_if_changed().await? {
-            return self.begin(timer, of, budget).await;
+            return Box::pin(self.begin(timer, of, budget)).await;
         }
         Ok(outcome)
     }
@@ -158,7 +158,10 @@ impl Held<'_> {
             }
         }
         match engine.read(self.id, found).await {
-            Ok(loaded) => self.keep(loaded),
+            Ok(loaded) => {
+                let loaded = self.verified(loaded).await?;
+                self.keep(loaded);
+            }
             // It is read again.
             Err(error) if is_broken(error.code()) => {}
             Err(error) => return Err(error),
@@ -223,6 +226,7 @@ impl Held<'_> {
                 }
             };
             spans::patches(&mut span, &response);
+            let last = step.facts().started.clone();
             // Dropped before the next await.
             let answered = {
                 let outside = &mut StepContext {
@@ -237,6 +241,9 @@ impl Held<'_> {
             match answered {
                 Ok(Answered::ContinuedAsNew(next)) => {
                     step = *next;
+                    if engine.signs() {
+                        step.keep_scheduled_input(last.as_deref());
+                    }
                     spans::end_continued(span);
                     span = spans::step_span(&engine.tracer, self.id, &mut step);
                 }
@@ -317,7 +324,7 @@ impl Held<'_> {
     async fn finish(
         &mut self,
         mut loaded: Loaded,
-        outcome: Outcome,
+        mut outcome: Outcome,
         budget: &RunBudget,
     ) -> Result<RunOutcome, Status> {
         if let Some(stalled) = outcome.stalled.clone() {
@@ -341,6 +348,8 @@ impl Held<'_> {
         let engine = Arc::clone(&self.all.engine);
         let set = engine.prepare_timers(self.id, &outcome).await;
         set.map_err(|error| self.all.failures.reject(self.id, error.message()))?;
+        let attested = engine.attest_results(&mut outcome);
+        attested.map_err(|error| self.all.failures.reject(self.id, error.message()))?;
         let due = loaded.instance.first_at().or_else(|| outcome.facts().first_at);
         let execution = (outcome.generation, outcome.facts().execution());
         let propagation = &outcome.propagation(&engine.app_id, &loaded.instance);
@@ -370,10 +379,15 @@ impl Held<'_> {
             self.commit_with_results(loaded, outcome, batch, budget).await?;
             return Ok(RunOutcome::EventsLeft);
         }
+        // Early results are verified against their tasks when the instance is read again.
+        let reads_again = outcome.wakes && engine.signs();
         let change = loaded.instance.commit(outcome);
         let ended = ended(&loaded.instance);
         let terminations = loaded.instance.cascade(now());
         self.save(loaded, change).await?;
+        if reads_again {
+            self.entry.loaded = None;
+        }
         self.entry.stores_alone = false;
         // On failure the reminder is redelivered, and finds an ended instance with children to terminate.
         engine.terminate(self.id, &terminations).await?;

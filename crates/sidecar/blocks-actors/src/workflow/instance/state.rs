@@ -85,9 +85,12 @@ impl Instances {
 impl Held<'_> {
     /// Takes the instance from the cache or the store. Return it with [`Held::keep`].
     pub(crate) async fn take(&mut self) -> Result<Option<Loaded>, Status> {
-        match self.entry.loaded.take() {
-            Some(loaded) => Ok(Some(loaded)),
-            None => self.all.engine.load(self.id).await,
+        if let Some(loaded) = self.entry.loaded.take() {
+            return Ok(Some(loaded));
+        }
+        match self.all.engine.load(self.id).await? {
+            Some(loaded) => self.verified(loaded).await.map(Some),
+            None => Ok(None),
         }
     }
 

@@ -6,13 +6,14 @@ use outrigger_component::Pairs;
 use outrigger_component::state::Value;
 use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_workflow::names::{METADATA, history_key};
+use outrigger_workflow::signing::{HistoryError, TrustedChains};
 use outrigger_workflow::{Change, Counts, Instance};
 use tokio::time::sleep;
 use tonic::Status;
 
 use crate::actors::{ActorError, StateOperation, StateStep};
 use crate::workflow::engine::Engine;
-use crate::workflow::error::{broken, is_broken, retry_later, state_changed};
+use crate::workflow::error::{broken, is_broken, retry_later, state_changed, unusable};
 use crate::workflow::protocol::decode;
 
 /// Attempts to read an instance that changes during the read, and the pause between them.
@@ -26,6 +27,8 @@ pub(crate) struct Loaded {
     etag: Option<String>,
     /// Not stored yet.
     is_new: bool,
+    /// Signers of results that were verified.
+    pub(crate) trusted: TrustedChains,
 }
 
 impl Loaded {
@@ -35,6 +38,7 @@ impl Loaded {
             instance: Instance::new(id),
             etag: None,
             is_new: true,
+            trusted: TrustedChains::default(),
         }
     }
 
@@ -49,6 +53,7 @@ impl Loaded {
             instance,
             etag: None,
             is_new: true,
+            trusted: TrustedChains::default(),
         }
     }
 }
@@ -86,12 +91,22 @@ impl Engine {
             instance,
             etag: found.etag,
             is_new: false,
+            trusted: TrustedChains::default(),
         })
     }
 
     /// Reads an instance; `None` if there is none. It may change between its metadata and its entries: then
     /// both are read again.
     pub(crate) async fn load(&self, id: &str) -> Result<Option<Loaded>, Status> {
+        self.load_whole(id, false).await
+    }
+
+    /// As [`Engine::load`], and fails if signatures do not vouch for the instance.
+    pub(crate) async fn load_verified(&self, id: &str) -> Result<Option<Loaded>, Status> {
+        self.load_whole(id, true).await
+    }
+
+    async fn load_whole(&self, id: &str, verified: bool) -> Result<Option<Loaded>, Status> {
         let mut torn: Option<(Option<String>, Status)> = None;
         for _ in 0..READ_ATTEMPTS {
             let Some(found) = self.find(id).await? else {
@@ -101,7 +116,14 @@ impl Engine {
                 return Err(error);
             }
             let etag = found.etag.clone();
-            match self.read(id, found).await {
+            let mut read = self.read(id, found).await;
+            if let Ok(loaded) = &mut read
+                && verified
+                && let Err(error) = self.verify(&loaded.instance, &mut loaded.trusted)
+            {
+                read = Err(unusable(error));
+            }
+            match read {
                 Err(error) if is_broken(error.code()) => torn = Some((etag, error)),
                 read => return read.map(Some),
             }
@@ -124,7 +146,11 @@ impl Engine {
     }
 
     /// Stores a change. If that fails, the instance must be read again.
-    pub(crate) async fn save(&self, loaded: &mut Loaded, change: Change) -> Result<(), Status> {
+    pub(crate) async fn save(&self, loaded: &mut Loaded, mut change: Change) -> Result<(), Status> {
+        if let Some(svid) = self.svid() {
+            let signed = loaded.instance.sign(&mut change, &svid);
+            signed.map_err(|error| retry_later(format!("failed to sign new history events: {error}")))?;
+        }
         let actors = self.actors().map_err(|error| failed(&error))?;
         let (kind, id) = (&self.types.workflow, loaded.instance.id.as_str());
         let most = actors.max_operations().await.map_err(|error| failed(&error))?;
@@ -164,6 +190,13 @@ impl Engine {
     pub(crate) async fn load_rest(&self, id: &str) -> Result<Option<Loaded>, Status> {
         let error = match self.load(id).await {
             Err(error) if is_broken(error.code()) => error,
+            Ok(Some(mut loaded)) => {
+                // An instance that this sidecar's configuration does not fit may go, evidence may not.
+                return match self.verify(&loaded.instance, &mut loaded.trusted) {
+                    Err(error @ HistoryError::Tampered(_)) => Err(unusable(error)),
+                    _ => Ok(Some(loaded)),
+                };
+            }
             loaded => return loaded,
         };
         let Some(found) = self.find(id).await? else {
@@ -181,6 +214,7 @@ impl Engine {
             instance,
             etag: found.etag,
             is_new: false,
+            trusted: TrustedChains::default(),
         }))
     }
 }

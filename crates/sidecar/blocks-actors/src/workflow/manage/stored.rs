@@ -28,7 +28,11 @@ impl Workflows {
 
     /// A stored instance; `None` if it does not exist.
     pub(crate) async fn load(&self, id: &str) -> Result<Option<Instance>, ActorError> {
-        let stored = self.engine.load(id).await.map_err(ActorError::Internal)?;
+        let stored = self
+            .engine
+            .load_verified(id)
+            .await
+            .map_err(ActorError::Internal)?;
         let stored = stored.map(|loaded| loaded.instance);
         Ok(stored.filter(|instance| !instance.is_left_over()))
     }

@@ -31,6 +31,21 @@ fn configuration(spec: &str) -> String {
 }
 
 #[test]
+fn signing_without_mtls_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = "  features:\n  - name: WorkflowHistorySigning\n    enabled: true\n";
+    std::fs::write(folder.path().join("config.yaml"), configuration(spec)).unwrap();
+    says(
+        &log(folder.path(), &["--config=config.yaml"]),
+        &[
+            "level=fatal",
+            "WorkflowHistorySigning feature flag is enabled but mTLS is not configured",
+            "--enable-mtls",
+        ],
+    );
+}
+
+#[test]
 fn names_flags_of_unavailable_ports() {
     let folder = tempfile::tempdir().unwrap();
     let taken = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
