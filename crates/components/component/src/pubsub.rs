@@ -192,6 +192,12 @@ pub trait PubSub: Send + Sync {
     /// Supported optional features.
     fn features(&self) -> Features;
 
+    /// Whether bulk subscriptions deliver each message at once (`BULK_SUBSCRIBE_IMMEDIATE`): the broker sends the
+    /// next message only after the last one is settled.
+    fn is_bulk_immediate(&self) -> bool {
+        false
+    }
+
     /// Publishes a message. On return, the broker has stored it as safely as its settings require.
     ///
     /// # Errors

@@ -55,6 +55,7 @@ impl BrokerInner {
 struct Broker {
     shared: Arc<BrokerInner>,
     features: Features,
+    is_bulk_immediate: bool,
 }
 
 impl Broker {
@@ -83,7 +84,12 @@ impl Broker {
             wildcards: has("SUBSCRIBE_WILDCARDS"),
             at_least_once: true,
         };
-        Ok(Self { shared, features })
+        let is_bulk_immediate = has("BULK_SUBSCRIBE_IMMEDIATE");
+        Ok(Self {
+            shared,
+            features,
+            is_bulk_immediate,
+        })
     }
 
     fn check_open(&self) -> Result<()> {
@@ -107,6 +113,10 @@ fn outgoing(entry: &BulkEntry) -> BulkMessageEntry {
 impl PubSub for Broker {
     fn features(&self) -> Features {
         self.features
+    }
+
+    fn is_bulk_immediate(&self) -> bool {
+        self.is_bulk_immediate
     }
 
     async fn publish(&self, message: &Publish) -> Result<()> {

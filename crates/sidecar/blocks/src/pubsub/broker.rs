@@ -38,6 +38,11 @@ pub struct Broker {
 }
 
 impl Broker {
+    /// Whether bulk subscriptions deliver each message at once.
+    pub(crate) fn is_bulk_immediate(&self) -> bool {
+        self.component.is_bulk_immediate()
+    }
+
     pub(super) fn new(
         name: &str,
         component: Arc<dyn PubSub>,

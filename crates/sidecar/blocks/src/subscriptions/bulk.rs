@@ -65,6 +65,10 @@ impl OpenBatches {
     fn are_complete(&self) -> bool {
         let members = self.batches.values().map(|batch| batch.members.len());
         let (members, budget) = (members.sum::<usize>(), &self.budget);
+        // Batches of one event wait too: the contract delivers them at the pace of the subscription.
+        if budget.limit.min(budget.window.get()) <= 1 {
+            return false;
+        }
         let is_closed = budget.unsettled >= budget.window.get() && members >= budget.in_flight;
         members >= budget.limit || is_closed
     }
@@ -93,9 +97,14 @@ enum BatchRole {
 }
 
 impl Collector {
-    pub(super) fn new(bulk: Bulk) -> Self {
+    /// With `immediate`, each event is sent by itself, without a wait.
+    pub(super) fn new(bulk: Bulk, immediate: bool) -> Self {
+        let count = match immediate {
+            true => 1,
+            false => bulk.count,
+        };
         Self {
-            bulk,
+            bulk: Bulk { count, ..bulk },
             waiting: Mutex::new(OpenBatches {
                 batches: HashMap::new(),
                 next: 0,
@@ -338,10 +347,12 @@ impl BulkResponse {
     fn of(&self, id: &str) -> (Verdict, Outcome) {
         match &self.statuses {
             Statuses::All(verdict, outcome) => (verdict.clone(), *outcome),
-            Statuses::Each(statuses) => statuses
-                .get(id)
-                .cloned()
-                .unwrap_or_else(|| failed("the app's response has no status for it", None)),
+            Statuses::Each(statuses) => statuses.get(id).cloned().unwrap_or_else(|| {
+                let text = format!(
+                    "response not received, RETRY required while processing bulk subscribe event for entry id: {id}"
+                );
+                failed(text, None)
+            }),
         }
     }
 }

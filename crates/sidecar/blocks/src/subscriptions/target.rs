@@ -57,7 +57,9 @@ impl Target {
     ) -> Self {
         let policies = &subscriptions.dependencies.resilience.policies;
         let collector = match sink {
-            Sink::App(_) => wanted.bulk.map(Collector::new),
+            Sink::App(_) => wanted
+                .bulk
+                .map(|bulk| Collector::new(bulk, broker.is_bulk_immediate())),
             Sink::Stream(_) => None,
         };
         Self {

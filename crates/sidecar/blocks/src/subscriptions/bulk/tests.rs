@@ -20,16 +20,18 @@ fn member(path: &str) -> Member {
     }
 }
 
+fn collector(count: usize, immediate: bool) -> Collector {
+    let wait = Duration::from_secs(1);
+    Collector::new(Bulk { count, wait }, immediate)
+}
+
 fn sizes(batches: &[Batch]) -> Vec<usize> {
     batches.iter().map(|batch| batch.members.len()).collect()
 }
 
 #[test]
 fn batch_completes_by_size() {
-    let collector = Collector::new(Bulk {
-        count: 100,
-        wait: Duration::from_secs(1),
-    });
+    let collector = collector(100, false);
     let large = || {
         let (answer, _) = oneshot::channel();
         let event = Arc::into_inner(event("/a")).unwrap();
@@ -43,10 +45,7 @@ fn batch_completes_by_size() {
 
 #[test]
 fn batch_completes_by_count_per_path() {
-    let collector = Collector::new(Bulk {
-        count: 2,
-        wait: Duration::from_secs(1),
-    });
+    let collector = collector(2, false);
     assert!(matches!(collector.join(member("/a")), BatchRole::Lead(0)));
     assert!(matches!(collector.join(member("/b")), BatchRole::Lead(1)));
     let BatchRole::Call(batches) = collector.join(member("/a")) else {
@@ -62,6 +61,17 @@ fn batch_completes_by_count_per_path() {
         panic!("no other event can arrive")
     };
     assert_eq!(sizes(&batches), [1, 1], "of both paths");
+}
+
+#[test]
+fn lone_events_wait_unless_immediate() {
+    for (immediate, leads) in [(false, true), (true, false)] {
+        let collector = collector(100, immediate);
+        collector.limit(1, Window::default());
+        let role = collector.join(member("/a"));
+        assert_eq!(matches!(role, BatchRole::Lead(0)), leads);
+        assert_eq!(matches!(role, BatchRole::Call(_)), !leads);
+    }
 }
 
 #[tokio::test]

@@ -12,6 +12,9 @@ use crate::subscriptions::hops::{self, MAX_HOPS};
 use crate::subscriptions::incoming::{CONTENT_TYPE, PUBSUB_NAME};
 use crate::subscriptions::metrics::{DROP, Labels, RETRY, labels};
 
+/// How long a dead letter may take to be published.
+const DEAD_LETTER_LIMIT: Duration = Duration::from_secs(30);
+
 impl Target {
     /// Waits for the verdict on a message and settles it.
     pub(super) async fn settle_message(
@@ -126,8 +129,14 @@ impl Target {
         let allowed = self.broker.check_allowed(topic, &self.dependencies().app_id);
         let published = match allowed {
             Ok(()) => {
-                let sent = self.broker.send(&copy, Protocol::Grpc).await;
-                sent.map_err(|cause| cause.to_string())
+                let sending = self.broker.send(&copy, Protocol::Grpc);
+                match tokio::time::timeout(DEAD_LETTER_LIMIT, sending).await {
+                    Ok(sent) => sent.map_err(|cause| cause.to_string()),
+                    Err(_) => Err(format!(
+                        "no answer of the broker within {} s",
+                        DEAD_LETTER_LIMIT.as_secs()
+                    )),
+                }
             }
             Err(forbidden) => Err(forbidden.to_string()),
         };

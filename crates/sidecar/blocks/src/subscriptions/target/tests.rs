@@ -359,10 +359,11 @@ async fn rebalance_revokes_bulk_messages() {
     let mut target = Target::new(subscriptions, Arc::new(wanted()), broker, sink);
     let order = |target: &Target, key| target.order(&message(EVENT, Some(ordering_key(key))));
     assert_eq!(order(&target, None), Some(Order::after(ordering_key(None))));
-    target.collector = Some(Collector::new(super::super::spec::Bulk {
+    let bulk = super::super::spec::Bulk {
         count: 2,
         wait: Duration::from_secs(1),
-    }));
+    };
+    target.collector = Some(Collector::new(bulk, false));
     assert_eq!(order(&target, None), Some(Order::alone(ordering_key(None), 0)));
     assert_eq!(order(&target, None), Some(Order::alone(ordering_key(None), 1)));
     assert_eq!(
