@@ -20,12 +20,13 @@ mod replicas;
 mod serve;
 mod spans;
 mod state;
+mod store;
 mod streams;
 mod timers;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -134,7 +135,6 @@ pub struct Actors {
     is_connected: AtomicBool,
     timers: Timers,
     streams: AppStreams,
-    store: OnceLock<String>,
     ended: CancellationToken,
 }
 
@@ -157,7 +157,6 @@ impl Actors {
             is_connected: AtomicBool::new(false),
             timers: Timers::default(),
             streams: AppStreams::default(),
-            store: OnceLock::new(),
             ended: CancellationToken::new(),
             with,
         }
@@ -238,6 +237,9 @@ impl Actors {
             let _none = self.restream(known);
         });
         self.app_known.send_replace(true);
+        if !settings.types.is_empty() {
+            self.log_dormant();
+        }
     }
 
     /// Deactivates the app's actors and unregisters its types, because the app cannot be called any longer.

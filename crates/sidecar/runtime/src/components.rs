@@ -8,10 +8,11 @@ mod properties;
 mod status;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use futures::future::join_all;
+use arc_swap::ArcSwapOption;
+use futures::future::{BoxFuture, join_all};
 use outrigger_component::Catalog;
 use outrigger_resources::{Component, Configuration};
 use outrigger_telemetry::metrics::Metrics;
@@ -99,7 +100,19 @@ pub struct Components {
     /// Serialises changes.
     changing: tokio::sync::Mutex<()>,
     table: Mutex<ComponentTable>,
+    /// The name of the actor state store.
+    actor_store: ArcSwapOption<String>,
+    actors: OnceLock<Weak<dyn ActorHost>>,
     closing: TaskTracker,
+}
+
+/// Hosts actors while there is an actor state store.
+pub trait ActorHost: Send + Sync {
+    /// There is a store.
+    fn store_runs(&self);
+
+    /// The store is about to end; completes when all actors have ended.
+    fn store_ends(&self) -> BoxFuture<'_, ()>;
 }
 
 #[derive(Default)]
@@ -108,8 +121,6 @@ struct ComponentTable {
     live: Vec<Live>,
     /// Components that wait for their secret store.
     parked: Vec<Component>,
-    /// The name of the actor state store; it does not change while the process runs.
-    actor_store: Option<String>,
     /// The built-in component.
     implicit: Option<Component>,
     /// Components that do not run, by name, with the reason.
@@ -153,8 +164,20 @@ impl Components {
             secrets,
             changing: tokio::sync::Mutex::default(),
             table: Mutex::default(),
+            actor_store: ArcSwapOption::empty(),
+            actors: OnceLock::new(),
             closing: TaskTracker::new(),
         }
+    }
+
+    /// Sets the host of actors, which learns of later changes of the actor state store.
+    pub fn set_actor_host(&self, host: Weak<dyn ActorHost>) {
+        // Set once, at start.
+        let _first = self.actors.set(host);
+    }
+
+    fn actor_host(&self) -> Option<Arc<dyn ActorHost>> {
+        self.actors.get()?.upgrade()
     }
 
     /// Adds a built-in component, which runs while no resource has its name.
@@ -262,12 +285,15 @@ impl Components {
         let implicit = self.implicit_beside(wanted);
         let all = wanted.iter().chain(&implicit);
         let allowed: Vec<_> = all.filter(|c| self.allows(c)).collect();
-        let changes = change::between(&current, &allowed);
+        let actor_store = self.actor_store();
+        let actor_store = actor_store.as_deref().map(String::as_str);
+        let changes = change::between(&current, &allowed, actor_store, self.context.actors);
         self.retain_left_out(wanted);
-        for component in &changes.refused {
-            let why =
-                "the actor state store cannot change while the sidecar runs; restart it to load the change";
-            self.leave_out(component, ComponentState::Skipped, why.to_owned(), None);
+        for (component, first) in &changes.refused {
+            self.skip_actor_store(component, first);
+        }
+        if changes.ends_actors {
+            self.end_actors().await;
         }
         if changes.is_empty() {
             return Ok(());
@@ -276,7 +302,48 @@ impl Components {
             tracing::info!(target: LOG, "Component was removed: {name}");
             self.drop_out(name);
         }
-        self.start_all(changes.put).await
+        let started = self.start_all(changes.put).await;
+        self.settle_actor_store().await;
+        started
+    }
+
+    /// Logs once that a component may not become a second actor state store.
+    fn skip_actor_store(&self, component: &Component, first: &str) {
+        let why = format!(
+            "{first} is already the actor state store; remove {first}, or its actorStateStore, to load this one"
+        );
+        let is_known = self
+            .table()
+            .left_out
+            .get(&component.name)
+            .is_some_and(|known| known.why == why);
+        if !is_known {
+            tracing::error!(target: LOG, "Skipping hot reload of {}: {why}", component.log_name());
+            self.leave_out(component, ComponentState::Skipped, why, None);
+        }
+    }
+
+    /// Ends all actors, and then the role of their state store.
+    async fn end_actors(&self) {
+        if let Some(host) = self.actor_host() {
+            host.store_ends().await;
+        }
+        if let Some(name) = self.actor_store.swap(None) {
+            tracing::info!(target: LOG, "'{name}' is no longer the actor state store");
+        }
+    }
+
+    /// Lets actors be hosted if their store runs. A store that failed in a change has ended.
+    async fn settle_actor_store(&self) {
+        let Some(name) = self.actor_store() else {
+            return;
+        };
+        let runs = self.table().live.iter().any(|live| live.component.name == *name);
+        match self.actor_host() {
+            Some(host) if runs => host.store_runs(),
+            _ if runs => {}
+            _ => self.end_actors().await,
+        }
     }
 
     /// Removes a component. New calls do not find it; it is closed after the calls in flight.
@@ -394,17 +461,13 @@ impl Components {
         if !self.context.actors || !change::asks_for_actors(component) {
             return Ok(opened);
         }
-        let first = {
-            let mut table = self.table();
-            table
-                .actor_store
-                .get_or_insert_with(|| {
-                    tracing::info!(target: LOG, "Using '{}' as actor state store", component.name);
-                    component.name.clone()
-                })
-                .clone()
-        };
-        if first == component.name {
+        let first = self.actor_store().unwrap_or_else(|| {
+            tracing::info!(target: LOG, "Using '{}' as actor state store", component.name);
+            let name = Arc::new(component.name.clone());
+            self.actor_store.store(Some(Arc::clone(&name)));
+            name
+        });
+        if *first == component.name {
             return Ok(opened);
         }
         opened.close().await;
@@ -412,8 +475,8 @@ impl Components {
     }
 
     /// The name of the actor state store.
-    pub fn actor_store(&self) -> Option<String> {
-        self.table().actor_store.clone()
+    pub fn actor_store(&self) -> Option<Arc<String>> {
+        self.actor_store.load_full()
     }
 
     fn put_in(&self, component: &Component, opened: Opened) {

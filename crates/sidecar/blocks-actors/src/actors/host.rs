@@ -44,9 +44,28 @@ pub(super) struct Types {
     pub(super) internal: HashMap<String, Arc<HostedType>>,
     /// Drain time of calls when actors move, of types without an own one.
     pub(super) drain: Duration,
+    /// Without an actor state store the types are known but not hosted.
+    pub(super) is_dormant: bool,
 }
 
 impl Types {
+    /// Stops hosting all types; they stay known, as `again` makes them. Their remaining actors stay known
+    /// until [`Types::forget`].
+    pub(super) fn sleep(&mut self, again: impl Fn(&HostedType) -> HostedType) -> Vec<Arc<HostedType>> {
+        if std::mem::replace(&mut self.is_dormant, true) {
+            return Vec::new();
+        }
+        let of_app = self.app.iter_mut().flatten().chain(&mut self.streamed);
+        let all = of_app.chain(self.internal.values_mut());
+        let going = all.map(|kind| {
+            let next = Arc::new(again(kind));
+            std::mem::replace(kind, next)
+        });
+        let going: Vec<_> = going.collect();
+        self.retire(&going);
+        going
+    }
+
     /// Unregisters these types; their remaining actors stay known until [`Types::forget`].
     pub(super) fn retire(&mut self, kinds: &[Arc<HostedType>]) {
         kinds.iter().for_each(|kind| kind.retire());
@@ -64,7 +83,9 @@ impl Hosted {
     /// The current types.
     pub(super) fn new(known: &Types) -> Self {
         let of_app = known.app.iter().flatten().chain(&known.streamed);
-        let stay = of_app.chain(known.internal.values());
+        let stay = of_app
+            .chain(known.internal.values())
+            .filter(|_| !known.is_dormant);
         let mut names: Vec<_> = stay.clone().map(|kind| kind.name.to_string()).collect();
         names.sort_unstable();
         names.dedup();

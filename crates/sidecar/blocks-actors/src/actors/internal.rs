@@ -124,6 +124,14 @@ pub(super) struct Internal {
 }
 
 impl Internal {
+    /// The same actors, until `ended`.
+    pub(super) fn again(&self, ended: CancellationToken) -> Self {
+        Self {
+            actors: Arc::clone(&self.actors),
+            ended,
+        }
+    }
+
     pub(super) fn settings(&self) -> TypeSettings {
         TypeSettings {
             idle: self.actors.idle_after(),
@@ -326,17 +334,18 @@ pub fn is_reserved(kind: &str) -> bool {
 }
 
 impl Actors {
-    /// Registers internal types, in addition to the app's. Placement and the schedulers are informed
-    /// automatically.
+    /// Registers internal types, in addition to the app's. They are hosted while there is an actor state store.
+    /// Placement and the schedulers are informed automatically.
     ///
     /// # Errors
-    /// [`ActorError`] if there is no placement or no actor state store, or during shutdown.
+    /// [`ActorError`] if there is no placement, or during shutdown.
     pub fn register_internal(
         &self,
         types: impl IntoIterator<Item = (String, Arc<dyn InternalActors>)>,
     ) -> Result<(), ActorError> {
-        self.check_available()?;
+        self.check_possible()?;
         self.host_internal(types);
+        self.log_dormant();
         Ok(())
     }
 

@@ -60,6 +60,7 @@ impl Actors {
     pub async fn state(&self, kind: &str, id: &str, key: &str) -> Result<Option<Item>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
+        self.check_store()?;
         // Running calls may need their state until they end.
         let guard = match hosted.with_actors(kind) {
             Some(kind) if kind.is_active(id) => kind.gate.admit_nested(kind.shard_of(id)),
@@ -133,6 +134,7 @@ impl Actors {
     ) -> Result<Option<String>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
+        self.check_store()?;
         let active = hosted.with_actors(kind).filter(|kind| kind.is_active(id));
         let active = active.ok_or(ActorError::NotActive)?;
         let guard = active.gate.admit_nested(active.shard_of(id));
@@ -174,6 +176,7 @@ impl Actors {
     ) -> Result<HashMap<String, Bytes>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
+        self.check_store()?;
         let guard = match hosted.with_actors(kind) {
             Some(kind) if kind.is_active(id) => kind.gate.admit_nested(kind.shard_of(id)),
             _ => self.admit_call(kind, id).await?,
@@ -344,16 +347,17 @@ impl Actors {
         })
     }
 
+    fn check_store(&self) -> Result<(), ActorError> {
+        match self.with.components.actor_store() {
+            Some(_) => Ok(()),
+            None => Err(ActorError::NoStore),
+        }
+    }
+
     /// The actor state store. `unfit` builds the error if the store is unsuitable.
     pub(super) fn store(&self, unfit: fn(String) -> ActorError) -> Result<Arc<Store>, ActorError> {
-        let name = match self.store.get() {
-            Some(name) => name,
-            None => {
-                let name = self.with.components.actor_store().ok_or(ActorError::NoStore)?;
-                self.store.get_or_init(|| name)
-            }
-        };
-        let store = self.with.state.store(name).map_err(|_| ActorError::NoStore)?;
+        let name = self.with.components.actor_store().ok_or(ActorError::NoStore)?;
+        let store = self.with.state.store(&name).map_err(|_| ActorError::NoStore)?;
         let features = store.features();
         if [Feature::Etag, Feature::Transactional]
             .iter()

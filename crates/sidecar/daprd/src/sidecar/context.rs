@@ -160,7 +160,7 @@ impl SidecarContext {
             true => format!("[{}]", self.host),
             false => self.host.clone(),
         };
-        Arc::new(Actors::new(actors::Dependencies {
+        let actors = Arc::new(Actors::new(actors::Dependencies {
             app_id: Arc::clone(&self.app_id),
             namespace: Arc::clone(&self.namespace),
             address: format!("{host}:{port}"),
@@ -179,7 +179,9 @@ impl SidecarContext {
             tracer: self.tracer.clone(),
             state_ttl: self.settings.features.enabled(ACTOR_STATE_TTL),
             max_message: self.max_message,
-        }))
+        }));
+        actors.follow_store();
+        actors
     }
 
     /// The workflows of the app, whose instances are actors.
