@@ -336,11 +336,15 @@ impl HttpApi {
         let path = context.path;
         let user_agent = request.headers().get(USER_AGENT).cloned();
         let endpoint = matched.as_ref().map(|m| m.endpoint);
+        let route = match endpoint.unwrap_or(&invoke::ROUTE) {
+            endpoint if std::ptr::eq(endpoint, &invoke::ROUTE) => invoke::logged_name(request),
+            endpoint => endpoint.name.to_owned(),
+        };
         let response = self.answer(matched, context).await;
         self.log.http(&HttpCall {
             method: method.as_str(),
             path,
-            route: endpoint.map_or("InvokeService", |e| e.name),
+            route: &route,
             user_agent: user_agent.as_ref().and_then(|v| v.to_str().ok()),
             duration: started.elapsed(),
             code: response.status().as_u16(),

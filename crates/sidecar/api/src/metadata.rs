@@ -10,6 +10,7 @@ use outrigger_blocks_actors::workflow::Workflows;
 use outrigger_resources::value::format_go_duration;
 use outrigger_runtime::app::{App, AppProtocol};
 use outrigger_runtime::components::{Components, Registered};
+use outrigger_runtime::resilience::Resilience;
 use outrigger_runtime::scheduler::Scheduler;
 use outrigger_wire::runtime::v1 as proto;
 
@@ -48,6 +49,8 @@ pub struct Reported {
     pub scheduler: Arc<Scheduler>,
     /// The subscriptions of the app.
     pub subscriptions: Arc<Subscriptions>,
+    /// The policies in use.
+    pub resilience: Arc<Resilience>,
 }
 
 /// Facts fixed at start, and attributes that any client may set.
@@ -168,7 +171,11 @@ impl Metadata {
                     .unwrap_or(i32::MAX),
             }),
             mcp_servers: Vec::new(),
-            resiliencies: Vec::new(),
+            resiliencies: {
+                let policies = self.reported.resilience.policies.load();
+                let names = policies.loaded().iter().map(|resource| resource.name.clone());
+                names.map(|name| proto::MetadataResiliency { name }).collect()
+            },
             workflow_access_policies: Vec::new(),
         }
     }

@@ -32,6 +32,8 @@ pub use tls::unverified_config;
 
 /// Timeout of opening a connection to the app.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for gRPC apps, as in the contract: a restarting app may accept late.
+const GRPC_CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The connection to the app, created once at start.
 pub struct AppChannel {
@@ -137,14 +139,18 @@ impl AppChannel {
         } else {
             format!("{host}:{}", config.port)
         };
+        let connect_timeout = match config.protocol {
+            AppProtocol::Grpc | AppProtocol::Grpcs => GRPC_CONNECT_TIMEOUT,
+            AppProtocol::Http | AppProtocol::Https | AppProtocol::H2c => CONNECT_TIMEOUT,
+        };
         let dialer = |alpn: &[&[u8]]| match config.protocol {
             AppProtocol::Https | AppProtocol::Grpcs => Dialer::tls(
                 address.as_str(),
                 unverified_config(alpn),
                 tls::server_name(host),
-                CONNECT_TIMEOUT,
+                connect_timeout,
             ),
-            _ => Dialer::plain(address.as_str(), CONNECT_TIMEOUT),
+            _ => Dialer::plain(address.as_str(), connect_timeout),
         };
         let transport = match config.protocol {
             AppProtocol::Http | AppProtocol::Https => Transport::H1(H1Pool::new(dialer(&[b"http/1.1"]))),

@@ -1,7 +1,7 @@
 //! `/v1.0/invoke/…`, and every request that names its target in a header.
 
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use outrigger_policy::status::http_from_grpc;
 use outrigger_policy::target::{Invocation, TargetError};
@@ -26,6 +26,17 @@ pub(super) static ROUTE: Endpoint = Endpoint::new(
     "InvokeService",
     |api, context| Box::pin(api.invoke(context)),
 );
+
+/// Name of an invocation in the log if URLs are obfuscated: with the target.
+pub(super) fn logged_name(request: &Request<Body>) -> String {
+    let headers = request.headers();
+    let app_id = headers.get(names::APP_ID).and_then(|v| v.to_str().ok());
+    let authorization = headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok());
+    match Invocation::parse(request.uri().path(), app_id, authorization) {
+        Ok(invocation) => format!("{}/{}", ROUTE.name, invocation.id),
+        Err(_) => ROUTE.name.to_owned(),
+    }
+}
 
 impl HttpApi {
     async fn invoke(&self, context: Context<'_>) -> HandlerResult {

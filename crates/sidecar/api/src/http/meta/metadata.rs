@@ -27,11 +27,10 @@ pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
         let subscriptions = message.subscriptions.into_iter().map(subscription);
         all.insert("subscriptions".into(), subscriptions.collect());
     }
-    if !message.http_endpoints.is_empty() {
-        let endpoints = message.http_endpoints.into_iter();
-        let endpoints = endpoints.map(|endpoint| json!({ "name": endpoint.name }));
-        all.insert("httpEndpoints".into(), endpoints.collect());
-    }
+    let endpoints = message.http_endpoints.into_iter().map(|named| named.name);
+    put_names(&mut all, "httpEndpoints", endpoints);
+    let resiliencies = message.resiliencies.into_iter().map(|named| named.name);
+    put_names(&mut all, "resiliencies", resiliencies);
     if let Some(properties) = message.app_connection_properties {
         all.insert("appConnectionProperties".into(), connection(properties));
     }
@@ -129,6 +128,14 @@ fn connection(properties: proto::AppConnectionProperties) -> Value {
         shown.insert("health".into(), checks.into());
     }
     shown.into()
+}
+
+/// Adds a list of names that is not empty.
+fn put_names(members: &mut Map<String, Value>, member: &str, names: impl Iterator<Item = String>) {
+    let names: Vec<_> = names.map(|name| json!({ "name": name })).collect();
+    if !names.is_empty() {
+        members.insert(member.to_owned(), names.into());
+    }
 }
 
 /// Adds a non-empty text.
