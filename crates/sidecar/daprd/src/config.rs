@@ -198,6 +198,8 @@ pub struct Resources {
     pub paths: Vec<PathBuf>,
     /// `--config`: file paths (standalone) or resource names (Kubernetes, where only the first is used).
     pub configs: Vec<String>,
+    /// `--hot-reload-reconcile-interval`: how often to list resources without reported changes.
+    pub relist: Duration,
     /// `--disable-builtin-k8s-secret-store`.
     pub disable_builtin_kubernetes_secret_store: bool,
     /// `DAPR_COMPONENTS_SOCKETS_FOLDER`, or the injector's `DAPR_COMPONENT_SOCKETS_FOLDER`: folder of the

@@ -8,7 +8,7 @@ use outrigger_runtime::life::Shutdown;
 use outrigger_sidecar::config::{Command, Config, Exit, VERSION};
 use outrigger_sidecar::sidecar::{self, Env, Sidecar, SidecarError};
 use outrigger_telemetry::log;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
@@ -96,32 +96,7 @@ fn run(mut config: Config, env: Env) -> ExitCode {
         option_env!("OUTRIGGER_COMMIT").unwrap_or("unknown")
     );
     tracing::info!(target: LOG, "Log level set to: {}", config.log.level.as_str());
-    let runtimes = data_plane().and_then(|data| Ok((data, control_plane()?)));
-    let (data, control) = match runtimes {
-        Ok(runtimes) => runtimes,
-        Err(error) => {
-            return fatal(&format!(
-                "Fatal error from runtime: cannot start threads: {error}"
-            ));
-        }
-    };
-    let handle = control.handle().clone();
-    let result = data.block_on(async move {
-        let shutdown = Shutdown::default();
-        let signals = shutdown.on_signals();
-        let _until_the_end = signals.map_err(|source| SidecarError::System {
-            what: "cannot handle signals",
-            source,
-        })?;
-        let sidecar = tokio::select! {
-            sidecar = Sidecar::build(config, env, handle, shutdown.clone()) => sidecar?,
-            () = shutdown.requested() => return Ok(()),
-        };
-        sidecar.run().await
-    });
-    // Tasks that outlive the drain have had their time.
-    data.shutdown_background();
-    control.shutdown_background();
+    let result = serve(&config, &env);
     match result {
         Ok(()) => {
             tracing::info!(target: LOG, "Daprd shutdown gracefully");
@@ -129,6 +104,56 @@ fn run(mut config: Config, env: Env) -> ExitCode {
         }
         Err(error) => fatal(&format!("Fatal error from runtime: {error}")),
     }
+}
+
+/// Runs sidecars, one after another, until the process is to end.
+fn serve(config: &Config, env: &Env) -> Result<(), SidecarError> {
+    let threads = |source| SidecarError::System {
+        what: "cannot start threads",
+        source,
+    };
+    let control = control_plane().map_err(threads)?;
+    let mut shutdown = Shutdown::default();
+    let signals = {
+        let _control = control.enter();
+        shutdown.on_signals()
+    };
+    let _until_the_end = signals.map_err(|source| SidecarError::System {
+        what: "cannot handle signals",
+        source,
+    })?;
+    let result = loop {
+        // A new one for each sidecar: tasks that outlive the drain have had their time.
+        let data = data_plane().map_err(threads)?;
+        let (config, env) = (config.clone(), Arc::clone(env));
+        let sidecar = run_sidecar(config, env, control.handle().clone(), shutdown.clone());
+        let result = data.block_on(sidecar);
+        data.shutdown_background();
+        match (result, shutdown.again()) {
+            (Ok(()), Some(again)) => shutdown = again,
+            (Err(SidecarError::GraceExceeded), Some(again)) => {
+                tracing::warn!(target: LOG, "{}; starting again", SidecarError::GraceExceeded);
+                shutdown = again;
+            }
+            (result, _) => break result,
+        }
+    };
+    control.shutdown_background();
+    result
+}
+
+/// Runs a sidecar until it ends or must start again.
+async fn run_sidecar(
+    config: Config,
+    env: Env,
+    control: Handle,
+    shutdown: Shutdown,
+) -> Result<(), SidecarError> {
+    let sidecar = tokio::select! {
+        sidecar = Sidecar::build(config, env, control, shutdown.clone()) => sidecar?,
+        () = shutdown.requested() => return Ok(()),
+    };
+    sidecar.run().await
 }
 
 /// The data plane shares the machine with its app, so it gets half of the cores, at most two. One worker runs

@@ -140,7 +140,9 @@ impl Operator {
             let listed = self.with_retries(&kind.listing(), list).await?;
             Ok(listed.into_iter().map(move |json| (kind.kind, json)))
         });
-        self.read(try_join_all(lists).await?.into_iter().flatten())
+        let loaded = self.read(try_join_all(lists).await?.into_iter().flatten())?;
+        crate::log_problems!(LOG, &loaded.warnings);
+        Ok(loaded)
     }
 
     /// The resources of a kind for the app.
@@ -194,7 +196,6 @@ impl Operator {
     pub(crate) fn read(&self, objects: impl Iterator<Item = (Kind, Bytes)>) -> Result<Loaded, OperatorError> {
         let loaded = load::objects(objects, &self.app_id);
         let mut loaded = loaded.map_err(|problems| OperatorError::Content(problem::summary(&problems)))?;
-        crate::log_problems!(LOG, &loaded.warnings);
         kinds::decode_secrets(&mut loaded);
         Ok(loaded)
     }

@@ -19,7 +19,7 @@ use futures::future::BoxFuture;
 use outrigger_blocks::Blocks;
 use outrigger_blocks::invoke::Endpoints;
 use outrigger_resources::load::{Kind, Resource};
-use outrigger_resources::{Configuration, Loaded};
+use outrigger_resources::{Configuration, Loaded, Problem};
 use outrigger_runtime::components::{Components, StartError};
 use outrigger_runtime::life::{Condition, Readiness};
 use outrigger_runtime::resilience::Resilience;
@@ -38,8 +38,6 @@ pub use folders::FolderSource;
 pub use operator::OperatorSource;
 
 const LOG: &str = "dapr.runtime.hotreload";
-/// Interval of full lists without reported changes.
-const RELIST: Duration = Duration::from_secs(60);
 
 /// A source of the app's resources: a list, and then changes.
 #[async_trait]
@@ -246,6 +244,18 @@ impl<R: Reconcile<Desired = Configuration>> Reconciler for FollowedConfiguration
     }
 }
 
+/// The logged problems of a source's list, which are logged again only if they change.
+#[derive(Default)]
+struct Shown(Vec<Problem>);
+
+impl Shown {
+    fn show(&mut self, problems: &[Problem]) {
+        let new = problems.iter().filter(|problem| !self.0.contains(problem));
+        crate::log_problems!(LOG, new);
+        self.0 = problems.to_vec();
+    }
+}
+
 /// Why a source has no list.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
@@ -272,6 +282,8 @@ pub enum ReloadError {
 pub struct Reloader {
     source: Box<dyn Source>,
     reconcilers: Vec<Box<dyn Reconciler>>,
+    /// Interval of full lists without reported changes.
+    relist: Duration,
     /// Set once the source is watched.
     watched: Vec<Condition>,
     /// Receives the source's findings for the status page, of one kind or of all.
@@ -283,6 +295,7 @@ impl Reloader {
     pub fn new(
         source: Box<dyn Source>,
         reconcilers: Vec<Box<dyn Reconciler>>,
+        relist: Duration,
         readiness: &Readiness,
     ) -> Self {
         let names = reconcilers.iter().filter_map(|one| one.condition());
@@ -290,6 +303,7 @@ impl Reloader {
             source,
             watched: names.map(|name| readiness.condition(name)).collect(),
             reconcilers,
+            relist,
             told: None,
         }
     }
@@ -306,7 +320,7 @@ impl Reloader {
     /// # Errors
     /// [`ReloadError`].
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), ReloadError> {
-        let mut relist = tokio::time::interval_at(Instant::now() + RELIST, RELIST);
+        let mut relist = tokio::time::interval_at(Instant::now() + self.relist, self.relist);
         relist.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let Some(changed) = stop.run_until_cancelled(self.source.begin()).await else {
             return Ok(());
@@ -368,6 +382,8 @@ mod tests {
 
     use super::*;
 
+    const RELIST: Duration = Duration::from_secs(60);
+
     /// A source that starts watching on a signal and reports nothing.
     struct Silent(oneshot::Receiver<()>);
 
@@ -420,7 +436,7 @@ mod tests {
         let reloader = |kind, condition| {
             let (begin, begun) = oneshot::channel();
             let reconcilers: Vec<Box<dyn Reconciler>> = vec![Box::new(Waited(kind, condition))];
-            let reloader = Reloader::new(Box::new(Silent(begun)), reconcilers, &readiness);
+            let reloader = Reloader::new(Box::new(Silent(begun)), reconcilers, RELIST, &readiness);
             (begin, tokio::spawn(reloader.run(stop.clone())))
         };
         let (endpoints, _) = reloader(Kind::HttpEndpoint, None);
@@ -459,10 +475,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lists_silent_source_every_minute() {
+    async fn lists_silent_source_repeatedly() {
         let (stop, lists) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
         let source = Box::new(Unchanging(Arc::clone(&lists)));
-        let reloader = Reloader::new(source, Vec::new(), &Readiness::default());
+        let reloader = Reloader::new(source, Vec::new(), RELIST, &Readiness::default());
         let running = tokio::spawn(reloader.run(stop.clone()));
         tokio::time::sleep(RELIST * 3 + RELIST / 2).await;
         assert_eq!(lists.load(Ordering::Relaxed), 3);

@@ -13,6 +13,7 @@ mod expiry;
 mod ports;
 mod reloading;
 mod resources;
+mod restart;
 mod security;
 mod serve;
 mod settings;
@@ -38,6 +39,7 @@ use crate::sidecar::cluster::Cluster;
 use crate::sidecar::context::SidecarContext;
 use crate::sidecar::discovery::Discovery;
 use crate::sidecar::reloading::Reloading;
+use crate::sidecar::restart::Restarts;
 use crate::sidecar::serve::Servers;
 
 pub use outrigger_runtime::components::Env;
@@ -80,9 +82,6 @@ pub enum SidecarError {
     /// The operator of the cluster failed.
     #[error(transparent)]
     Operator(#[from] OperatorError),
-    /// The setting is not supported in this release.
-    #[error("{0}")]
-    Unsupported(String),
     /// Several independent steps failed.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Several(Vec<SidecarError>),
@@ -105,6 +104,7 @@ pub enum SidecarError {
 /// A sidecar ready to run. Its ports are bound, and only the CA has been contacted.
 pub struct Sidecar {
     config: Config,
+    restarts: Restarts,
     started: Instant,
     control: Handle,
     readiness: Readiness,
@@ -134,13 +134,14 @@ impl Sidecar {
         self.readiness.clone()
     }
 
-    /// Runs until a shutdown is requested, then drains.
+    /// Runs until a shutdown or a restart is requested, then drains.
     ///
     /// # Errors
     /// Why it could not continue, or not end in time.
     pub async fn run(self) -> Result<(), SidecarError> {
         let Self {
             config,
+            restarts,
             started,
             control,
             readiness,
@@ -187,8 +188,10 @@ impl Sidecar {
                 started,
             });
             let mut app_life = Box::pin(app_life);
+            let mut restarting = Box::pin(restarts.follow(&shutdown));
             loop {
                 tokio::select! {
+                    never = &mut restarting => match never {},
                     () = &mut app_life, if !is_initialized => {
                         is_initialized = true;
                         initialized.met();
@@ -200,22 +203,23 @@ impl Sidecar {
             }
         };
         lifecycle.end(Stage::Reading).await;
-        block(&config, &health).await;
+        if shutdown.again().is_none() {
+            block(&config, &health).await;
+        }
         let drained = drain(&config, lifecycle).await;
         result.and(drained)
     }
 }
 
-/// Connections close last, because draining parts may need them.
+/// Connections close last, because draining parts and components may need them.
 fn close_with(
     components: Arc<Components>,
     peers: Arc<Peers>,
     app: Option<Arc<AppChannel>>,
     lifecycle: &mut Lifecycle,
 ) {
-    let closed = async move { components.close().await };
-    lifecycle.add(Stage::Components, "components", || {}, closed);
     let closed = async move {
+        components.close().await;
         peers.close().await;
         if let Some(app) = app {
             app.close().await;
@@ -223,7 +227,7 @@ fn close_with(
     };
     lifecycle.add(
         Stage::Components,
-        "connections and name resolution",
+        "components, connections and name resolution",
         || {},
         closed,
     );
@@ -274,6 +278,8 @@ async fn drain(config: &Config, mut lifecycle: Lifecycle) -> Result<(), SidecarE
             if tokio::time::timeout(grace, all).await.is_err() {
                 let unfinished = lifecycle.unfinished().join(", ");
                 tracing::warn!(target: LOG, "the grace period ended before: {unfinished}");
+                // A sidecar that starts again needs the ports.
+                lifecycle.stop_all();
                 return Err(SidecarError::GraceExceeded);
             }
         }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -103,11 +104,31 @@ impl Readiness {
     }
 }
 
-/// Requests the end of the process.
-#[derive(Clone, Default)]
+/// Requests the end of a sidecar: with its process, or to start again in it.
+#[derive(Clone)]
 pub struct Shutdown {
-    graceful: CancellationToken,
+    /// Ends the process.
+    process: CancellationToken,
+    /// Ends this sidecar; a child of `process`.
+    sidecar: CancellationToken,
     forced: CancellationToken,
+    /// Requests a restart, which may be refused.
+    restart: Arc<Notify>,
+    /// Whether another sidecar of the process has ended.
+    is_restart: bool,
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        let process = CancellationToken::new();
+        Self {
+            sidecar: process.child_token(),
+            process,
+            forced: CancellationToken::new(),
+            restart: Arc::default(),
+            is_restart: false,
+        }
+    }
 }
 
 impl Shutdown {
@@ -122,47 +143,101 @@ impl Shutdown {
             return;
         }
         tracing::info!(target: LOG, "Shutdown requested via API");
-        self.graceful.cancel();
+        self.process.cancel();
     }
 
     /// Like `request`, without a log line: a part of the process cannot continue.
     pub fn begin(&self) {
-        self.graceful.cancel();
+        self.process.cancel();
     }
 
     /// Waits for a request.
     pub async fn requested(&self) {
-        self.graceful.cancelled().await;
+        self.sidecar.cancelled().await;
     }
 
-    /// Handles signals while the returned handle is kept. The first one starts a graceful shutdown; a second
-    /// one or a forced request ends the process at once.
+    /// Asks for a restart: see [`Shutdown::restart_wanted`].
+    pub fn ask_restart(&self) {
+        self.restart.notify_one();
+    }
+
+    /// Waits until a restart is wanted, by a signal or a part of the sidecar. Requests while nothing waits
+    /// are one.
+    pub async fn restart_wanted(&self) {
+        self.restart.notified().await;
+    }
+
+    /// Ends this sidecar, so that the next one of the process starts.
+    pub fn restart(&self) {
+        self.sidecar.cancel();
+    }
+
+    /// For the next sidecar of the process; `None` if the process ends.
+    #[must_use]
+    pub fn again(&self) -> Option<Self> {
+        (!self.process.is_cancelled()).then(|| Self {
+            sidecar: self.process.child_token(),
+            is_restart: true,
+            ..self.clone()
+        })
+    }
+
+    /// Whether another sidecar of the process has ended.
+    pub fn is_restart(&self) -> bool {
+        self.is_restart
+    }
+
+    /// Handles signals while the returned handle is kept. `SIGHUP` asks for a restart. The first `SIGINT` or
+    /// `SIGTERM` starts a graceful shutdown; a second one or a forced request ends the process at once.
     ///
     /// # Errors
     /// The process may not handle signals.
     pub fn on_signals(&self) -> std::io::Result<AbortOnDropHandle<()>> {
+        let mut hangup = signal(SignalKind::hangup())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let shutdown = self.clone();
         let watching = tokio::spawn(async move {
             let mut next = async || {
-                tokio::select! {
-                    _ = interrupt.recv() => "interrupt",
-                    _ = terminate.recv() => "terminated",
-                    () = shutdown.forced.cancelled() => {
-                        tokio::time::sleep(FORCE_DELAY).await;
-                        std::process::exit(1);
+                loop {
+                    tokio::select! {
+                        _ = hangup.recv() => {
+                            tracing::info!(target: LOG, "Received signal 'hangup'; restarting");
+                            shutdown.ask_restart();
+                        }
+                        _ = interrupt.recv() => return "interrupt",
+                        _ = terminate.recv() => return "terminated",
+                        () = shutdown.forced.cancelled() => {
+                            tokio::time::sleep(FORCE_DELAY).await;
+                            std::process::exit(1);
+                        }
                     }
                 }
             };
             let name = next().await;
             tracing::info!(target: LOG, "Received signal '{name}'; beginning shutdown");
-            shutdown.graceful.cancel();
+            shutdown.process.cancel();
             let name = next().await;
             tracing::info!(target: LOG, "Received signal '{name}' during shutdown; exiting immediately");
             outrigger_telemetry::log::flush();
             std::process::exit(1);
         });
         Ok(AbortOnDropHandle::new(watching))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restart_spares_process() {
+        let first = Shutdown::default();
+        first.restart();
+        assert!(first.sidecar.is_cancelled() && !first.is_restart());
+        let second = first.again().unwrap();
+        assert!(!second.sidecar.is_cancelled() && second.is_restart());
+        first.request(false);
+        assert!(second.sidecar.is_cancelled() && second.again().is_none());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// Accepts `ttlInSeconds` on actor state writes.
 pub const ACTOR_STATE_TTL: &str = "ActorStateTTL";
-/// Reloads components and subscriptions when their files change.
+/// Reloads resources when they change.
 pub const HOT_RELOAD: &str = "HotReload";
 /// Lets apps call single operations with keys of cryptography components. In Dapr this is a build option.
 pub const SUBTLE_CRYPTO: &str = "SubtleCrypto";
@@ -26,7 +26,7 @@ pub(super) const ALL: [&str; 6] = [
 ];
 
 /// Features that are enabled unless an entry disables them.
-const ON: [&str; 1] = [WORKFLOWS_REMOTE_ACTIVITY_REMINDER];
+const ON: [&str; 2] = [HOT_RELOAD, WORKFLOWS_REMOTE_ACTIVITY_REMINDER];
 
 /// The enabled features, including unknown names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +59,6 @@ impl Features {
                 on.remove(&name);
             }
         }
-        Features(on)
+        Self(on)
     }
 }

@@ -135,8 +135,16 @@ impl<'a> Document<'a> {
     /// Warns of a kind that is similar to a known one. Directories may contain any other kind.
     pub(super) fn check_kind(&mut self, kind: &str, api_version: &str) {
         let is_ours = api_version.is_empty() || api_version.starts_with("dapr.io/");
-        if kind == configuration::KIND || !is_ours {
+        if !is_ours {
             return;
+        }
+        if kind == configuration::KIND {
+            let metadata = self.node.get("metadata");
+            let name = metadata
+                .and_then(|metadata| metadata.text("name"))
+                .unwrap_or_default();
+            let what = format!("Configuration {name} applies only as a file of --config");
+            return self.warn(what, "name the file there, or leave it if it is named");
         }
         let known = super::Kind::ALL.iter().map(|kind| kind.name());
         if let Some(near) = nearest(kind, known.chain([configuration::KIND])) {

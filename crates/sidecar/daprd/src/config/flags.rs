@@ -147,6 +147,12 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::boolean("enable-metrics", "true", "Serve metrics"),
     Flag::boolean("enable-mtls", "false", "Mutual TLS between sidecars"),
     Flag::boolean("enable-profiling", "false", "Serve profiles"),
+    Flag::new(
+        "hot-reload-reconcile-interval",
+        DURATION,
+        "0",
+        "How often to list resources without reported changes; 0 for 60s",
+    ),
     Flag::boolean("log-as-json", "false", "Log lines as JSON"),
     Flag::text(
         "log-file",

@@ -21,6 +21,8 @@ const DEFAULT_MAX_BODY: i64 = 4 << 20;
 const DEFAULT_READ_BUFFER: i64 = 4 << 10;
 /// Limit of a request head in bytes if the flag disables the limit; heads stay bounded.
 const MAX_READ_BUFFER: usize = 1 << 20;
+/// Default interval of lists of resources.
+const DEFAULT_RELIST: Duration = Duration::from_secs(60);
 /// Default folder of the sockets of pluggable components.
 const DEFAULT_SOCKETS: &str = "/tmp/dapr-components-sockets";
 
@@ -310,7 +312,12 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         if paths.is_empty() && !older.is_empty() {
             paths.push(older.to_owned());
         }
+        let relist = duration(self.given, "hot-reload-reconcile-interval");
         Resources {
+            relist: match relist.is_zero() {
+                true => DEFAULT_RELIST,
+                false => relist,
+            },
             paths: paths.into_iter().map(Into::into).collect(),
             configs: self.given.list("config"),
             disable_builtin_kubernetes_secret_store: self.given.boolean("disable-builtin-k8s-secret-store"),

@@ -1,51 +1,62 @@
-//! Reconciles running parts with the Configuration: applies changes that are possible at run time, and
-//! reports the others.
+//! Reconciles running parts with the Configuration: applies changes of access control, and restarts the
+//! sidecar for the others.
 
 mod source;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use outrigger_api::access::Access;
 use outrigger_policy::access::{AccessControl, AppProtocol};
 use outrigger_resources::configuration::{self, Configuration};
+use outrigger_runtime::life::Shutdown;
+use tokio::time::Instant;
 
 use super::{LOG, Reconcile, ReloadError};
 
 pub use source::{ConfigurationFiles, OperatorConfiguration};
 
-/// Applies access control, and logs other changes that require a restart.
+/// How long a Configuration without access rules must last before they end. A file may be truncated while it
+/// is being written; that must not disable rules.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
+
+/// Applies access control, and asks for a restart if other sections change.
 pub struct ConfigurationReconciler {
     access: Arc<Access>,
     protocol: AppProtocol,
     started: Arc<Configuration>,
     /// The applied access control settings.
     applied: configuration::AccessControl,
-    /// The last desired state, which is not reported again.
+    /// The last desired state, which is not handled again.
     seen: Configuration,
+    /// A Configuration that lost the access rules, and since when.
+    unsettled: Option<(Configuration, Instant)>,
+    shutdown: Shutdown,
 }
 
 impl ConfigurationReconciler {
     /// For a sidecar `started` with a Configuration. `access` decides which callers may use which operation
     /// of the app, and `protocol` how operations are matched.
-    pub fn new(access: Arc<Access>, protocol: AppProtocol, started: Arc<Configuration>) -> Self {
+    pub fn new(
+        access: Arc<Access>,
+        protocol: AppProtocol,
+        started: Arc<Configuration>,
+        shutdown: Shutdown,
+    ) -> Self {
         Self {
             access,
             protocol,
             applied: started.access_control.clone(),
             seen: (*started).clone(),
+            unsettled: None,
+            shutdown,
             started,
         }
     }
 
     fn apply_access(&mut self, spec: &configuration::AccessControl) {
         match AccessControl::build(spec, self.protocol) {
-            // A file may be truncated while it is being written; that must not disable rules.
-            Ok(control) if !has_rules(control.as_ref()) && self.restricts() => tracing::warn!(
-                target: LOG,
-                "the Configuration changed: accessControl was removed or has no rules; access control is unchanged \
-                 until a restart"
-            ),
             Ok(control) => {
                 self.access.replace(control);
                 self.applied = spec.clone();
@@ -58,10 +69,28 @@ impl ConfigurationReconciler {
         }
     }
 
-    /// Whether the current rules can deny a call.
-    fn restricts(&self) -> bool {
-        let applies = AccessControl::build(&self.applied, self.protocol);
-        applies.is_ok_and(|control| has_rules(control.as_ref()))
+    /// Whether a Configuration would end the rules that deny calls, and has not done so for long enough.
+    fn may_be_truncated(&mut self, desired: &Configuration) -> bool {
+        let restricts = |spec: &configuration::AccessControl| {
+            let control = AccessControl::build(spec, self.protocol);
+            control.is_ok_and(|control| control.as_ref().is_some_and(AccessControl::has_rules))
+        };
+        if !restricts(&self.applied) || restricts(&desired.access_control) {
+            self.unsettled = None;
+            return false;
+        }
+        match &self.unsettled {
+            Some((known, since)) if known == desired => since.elapsed() < SETTLED_AFTER,
+            _ => {
+                tracing::warn!(
+                    target: LOG,
+                    "the Configuration changed: accessControl was removed or has no rules; the rules end with the next \
+                     list of resources, unless they are back"
+                );
+                self.unsettled = Some((desired.clone(), Instant::now()));
+                true
+            }
+        }
     }
 }
 
@@ -71,6 +100,10 @@ impl Reconcile for ConfigurationReconciler {
     fn reconcile<'a>(&'a mut self, desired: &'a Configuration) -> BoxFuture<'a, Result<(), ReloadError>> {
         Box::pin(async move {
             if *desired == self.seen {
+                self.unsettled = None;
+                return Ok(());
+            }
+            if self.may_be_truncated(desired) {
                 return Ok(());
             }
             self.seen = desired.clone();
@@ -79,19 +112,16 @@ impl Reconcile for ConfigurationReconciler {
             }
             let later = needs_restart(&self.started, desired);
             if !later.is_empty() {
-                tracing::warn!(
+                tracing::info!(
                     target: LOG,
-                    "the Configuration changed: {}; a restart applies it",
+                    "the Configuration changed: {}; restarting",
                     later.join(", ")
                 );
+                self.shutdown.ask_restart();
             }
             Ok(())
         })
     }
-}
-
-fn has_rules(control: Option<&AccessControl>) -> bool {
-    control.is_some_and(AccessControl::has_rules)
 }
 
 /// The changed sections that are read at start only.
@@ -159,6 +189,7 @@ mod tests {
     struct Reloading {
         source: ConfigurationFiles,
         reconciler: Box<dyn Reconciler>,
+        shutdown: Shutdown,
         access: Arc<Access>,
         files: Vec<PathBuf>,
         _folder: tempfile::TempDir,
@@ -180,12 +211,19 @@ mod tests {
             let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
             let access = Arc::new(Access::new(control, metrics));
             let started = Arc::new(loaded.configuration);
-            let running = ConfigurationReconciler::new(Arc::clone(&access), protocol, Arc::clone(&started));
+            let shutdown = Shutdown::default();
+            let running = ConfigurationReconciler::new(
+                Arc::clone(&access),
+                protocol,
+                Arc::clone(&started),
+                shutdown.clone(),
+            );
             let (env, control): (Env, _) = (Arc::new(|_: &str| None), Handle::current());
             let source = ConfigurationFiles::new(files.clone(), env, control, (started, loaded.empty));
             Self {
-                source: source.unwrap(),
+                source,
                 reconciler: follow_configuration(running),
+                shutdown,
                 access,
                 files,
                 _folder: folder,
@@ -198,6 +236,14 @@ mod tests {
             let listed = self.source.list().await.unwrap();
             self.reconciler.listed(&listed).await.unwrap();
             self.source.wrong().map_or(Ok(()), |wrong| Err(wrong.to_owned()))
+        }
+
+        /// Whether a restart was requested since the last call.
+        async fn restarts(&self) -> bool {
+            let wanted = self.shutdown.restart_wanted();
+            tokio::time::timeout(Duration::from_millis(1), wanted)
+                .await
+                .is_ok()
         }
 
         fn is_open(&self) -> bool {
@@ -250,6 +296,36 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn lasting_removal_ends_rules() {
+        let mut reloading = Reloading::start([BASE, CLOSED]);
+        let removed = "spec:\n  workflow: {maxConcurrentActivityInvocations: 1}\n";
+        reloading.write(1, removed).await.unwrap();
+        assert!(!reloading.is_open() && !reloading.restarts().await);
+        tokio::time::pause();
+        tokio::time::advance(SETTLED_AFTER).await;
+        tokio::time::resume();
+        reloading.write(1, removed).await.unwrap();
+        assert!(reloading.is_open() && reloading.restarts().await);
+    }
+
+    #[tokio::test]
+    async fn restarts_for_other_sections() {
+        let mut reloading = Reloading::start([BASE, CLOSED]);
+        reloading.write(1, OPENED).await.unwrap();
+        assert!(!reloading.restarts().await);
+        for _ in 0..2 {
+            reloading
+                .write(0, "spec:\n  tracing: {samplingRate: \"0.5\"}\n")
+                .await
+                .unwrap();
+        }
+        assert!(reloading.restarts().await);
+        assert!(!reloading.restarts().await, "unchanged");
+        reloading.write(0, BASE).await.unwrap();
+        assert!(!reloading.restarts().await, "as at start");
+    }
+
+    #[tokio::test]
     async fn applies_added_access_control() {
         let mut reloading = Reloading::start([BASE, "kind: Configuration\n"]);
         assert!(reloading.is_open());
@@ -271,10 +347,7 @@ mod tests {
         for _ in 0..2 {
             reloading.write(0, changed).await.unwrap();
         }
-        assert_eq!(
-            said(),
-            ["the Configuration changed: tracing; a restart applies it"]
-        );
+        assert_eq!(said(), ["the Configuration changed: tracing; restarting"]);
         for _ in 0..2 {
             reloading.write(0, "spec: [").await.unwrap_err();
         }

@@ -7,8 +7,8 @@ use outrigger_resources::load::{self, Kind};
 use outrigger_resources::{Loaded, problem};
 use tokio::runtime::Handle;
 
-use super::watch::{Watch, WatchError};
-use super::{Event, LOG, ListError, Source};
+use super::watch::Watch;
+use super::{Event, LOG, ListError, Shown, Source};
 
 /// Folders with resource files, watched for changes.
 pub struct FolderSource {
@@ -16,34 +16,28 @@ pub struct FolderSource {
     namespace: Option<String>,
     app_id: String,
     watch: Watch,
+    shown: Shown,
     /// Runs blocking calls.
     control: Handle,
 }
 
 impl FolderSource {
     /// Starts watching folders for the resources of an app; `namespace` as in [`load::Request`].
-    ///
-    /// # Errors
-    /// [`WatchError`] if the system cannot watch folders.
-    pub fn new(
-        folders: Vec<PathBuf>,
-        namespace: Option<String>,
-        app_id: String,
-        control: Handle,
-    ) -> Result<Self, WatchError> {
+    pub fn new(folders: Vec<PathBuf>, namespace: Option<String>, app_id: String, control: Handle) -> Self {
         let shown: Vec<_> = folders
             .iter()
             .map(|folder| folder.display().to_string())
             .collect();
         tracing::info!(target: LOG, "Watching directories: [{}]", shown.join(", "));
-        let watch = Watch::new(&folders)?;
-        Ok(Self {
+        let watch = Watch::new(&folders);
+        Self {
             folders,
             namespace,
             app_id,
             watch,
+            shown: Shown::default(),
             control,
-        })
+        }
     }
 }
 
@@ -56,9 +50,10 @@ impl Source for FolderSource {
             watch.refresh();
             list(&folders, namespace.as_deref(), &app_id)
         });
-        listing
-            .await
-            .unwrap_or_else(|error| Err(ListError::Unavailable(error.to_string())))
+        let listed = listing.await;
+        let listed = listed.unwrap_or_else(|error| Err(ListError::Unavailable(error.to_string())))?;
+        self.shown.show(&listed.warnings);
+        Ok(listed)
     }
 
     async fn next(&mut self) -> Event {
@@ -83,13 +78,11 @@ fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Lo
         namespace,
         app_id,
     };
-    let loaded = load::folders(&request).map_err(|problems| {
+    load::folders(&request).map_err(|problems| {
         for problem in &problems {
             tracing::error!(target: LOG, "{problem}");
         }
         let summary = problem::summary(&problems);
         ListError::Contradiction(format!("disk: {summary}"))
-    })?;
-    crate::log_problems!(LOG, &loaded.warnings);
-    Ok(loaded)
+    })
 }

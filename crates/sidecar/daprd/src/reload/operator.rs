@@ -6,7 +6,7 @@ use outrigger_resources::load::Kind;
 use outrigger_wire::operator::v1::ResourceEventType;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Event, LOG, ListError, Source};
+use super::{Event, LOG, ListError, Shown, Source};
 use crate::operator::{Change, Operator, OperatorError, OperatorKind, Pauses, Update, Updates};
 
 /// One kind of the operator's resources. Each kind has its own source, so that a slow list delays no other
@@ -18,6 +18,7 @@ pub struct OperatorSource {
     /// Time of the next attempt after a failed list.
     retry_at: Option<Instant>,
     pauses: Pauses,
+    shown: Shown,
 }
 
 impl OperatorSource {
@@ -30,6 +31,7 @@ impl OperatorSource {
             kind,
             retry_at: None,
             pauses: Pauses::new(),
+            shown: Shown::default(),
         }
     }
 
@@ -43,6 +45,7 @@ impl OperatorSource {
                 return None;
             }
         };
+        crate::log_problems!(LOG, &loaded.warnings);
         let (name, log_name) = (self.kind.first)(&loaded)?;
         let kind_name = kind.name().to_ascii_lowercase();
         tracing::debug!(target: LOG, "received {kind_name} update: {log_name} {event:?}");
@@ -72,6 +75,9 @@ impl Source for OperatorSource {
             }
             error => ListError::Unavailable(error.to_string()),
         });
+        if let Ok(listed) = &listed {
+            self.shown.show(&listed.warnings);
+        }
         if matches!(listed, Err(ListError::Unavailable(_))) {
             self.retry_at = Some(Instant::now() + self.pauses.next());
         } else {

@@ -22,13 +22,6 @@ const MAX_DELAY: Duration = Duration::from_secs(1);
 const MAX_LINKS: usize = 1000;
 const MAX_HOPS: usize = 8;
 
-/// Folders cannot be watched.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "folders cannot be watched for changes: {0}; raise the inotify limits, or disable the feature HotReload"
-)]
-pub struct WatchError(#[from] notify::Error);
-
 /// Reports changes of the files in some folders, without subfolders. A folder may be missing, appear and be
 /// replaced.
 #[derive(Clone)]
@@ -56,14 +49,15 @@ struct WatchedPaths {
 }
 
 struct Watching {
-    watcher: RecommendedWatcher,
+    /// `None` if the system cannot watch folders.
+    watcher: Option<RecommendedWatcher>,
     /// Watched folders by device and inode, because a path may come to name another folder.
     known: HashMap<PathBuf, (u64, u64)>,
 }
 
 impl Watch {
-    /// Starts watching.
-    pub(super) fn new(folders: &[PathBuf]) -> Result<Self, WatchError> {
+    /// Starts watching. If the system cannot watch folders, their changes are found by lists.
+    pub(super) fn new(folders: &[PathBuf]) -> Self {
         let shared = Arc::new(WatchState {
             changed: Notify::new(),
             places: Mutex::default(),
@@ -74,18 +68,24 @@ impl Watch {
             if event.map_or(true, |event| reported.concerns(&event)) {
                 reported.changed.notify_one();
             }
-        })?;
+        });
+        let watcher = watcher.inspect_err(|error| {
+            tracing::warn!(
+                target: LOG,
+                "folders cannot be watched for changes, which are noticed late: {error}; raise the inotify limits"
+            );
+        });
         let absolute = |folder: &PathBuf| absolute(folder).unwrap_or_else(|_| folder.clone());
         let watch = Self {
             shared,
             watcher: Arc::new(Mutex::new(Watching {
-                watcher,
+                watcher: watcher.ok(),
                 known: HashMap::new(),
             })),
             folders: folders.iter().map(absolute).collect(),
         };
         watch.refresh();
-        Ok(watch)
+        watch
     }
 
     /// Resolves links and finds existing folders. Blocks for some file system calls.
@@ -171,6 +171,9 @@ impl WatchedPaths {
 
 impl Watching {
     fn follow(&mut self, wanted: BTreeSet<PathBuf>, lost: &HashSet<PathBuf>) {
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
         let identity = |path: &PathBuf| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         let now: HashMap<_, _> = wanted
             .into_iter()
@@ -179,7 +182,7 @@ impl Watching {
         for (path, id) in &self.known {
             if now.get(path) != Some(id) || lost.contains(path) {
                 // Fails if the folder and its watch are gone.
-                let _gone = self.watcher.unwatch(path);
+                let _gone = watcher.unwatch(path);
             }
         }
         let before = std::mem::replace(&mut self.known, now);
@@ -188,7 +191,7 @@ impl Watching {
         let new: Vec<_> = all.filter(|(path, id)| is_new(path, *id)).collect();
         let mut failed = Vec::new();
         for (path, _) in new {
-            if let Err(error) = self.watcher.watch(path, RecursiveMode::NonRecursive) {
+            if let Err(error) = watcher.watch(path, RecursiveMode::NonRecursive) {
                 tracing::warn!(
                     target: LOG,
                     "changes in {} will be noticed late, because it cannot be watched: {error}",
@@ -231,7 +234,7 @@ mod tests {
     async fn notices_created_changed_and_deleted_files() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.yaml");
-        let mut watch = Watch::new(&[folder.path().to_owned()]).unwrap();
+        let mut watch = Watch::new(&[folder.path().to_owned()]);
         assert!(is_quiet(&mut watch).await);
         fs::write(&file, "1").unwrap();
         assert!(notices(&mut watch).await);
@@ -249,7 +252,7 @@ mod tests {
         let target = elsewhere.path().join("target");
         fs::write(&target, "1").unwrap();
         symlink(&target, folder.path().join("a.yaml")).unwrap();
-        let mut watch = Watch::new(&[folder.path().to_owned()]).unwrap();
+        let mut watch = Watch::new(&[folder.path().to_owned()]);
         fs::write(elsewhere.path().join("neighbour"), "1").unwrap();
         assert!(is_quiet(&mut watch).await);
         fs::write(&target, "2").unwrap();
@@ -262,7 +265,7 @@ mod tests {
         let at = |name: &str| parent.path().join(name);
         fs::create_dir(at("one")).unwrap();
         symlink("one", at("current")).unwrap();
-        let mut watch = Watch::new(&[at("current"), at("later")]).unwrap();
+        let mut watch = Watch::new(&[at("current"), at("later")]);
         fs::create_dir(at("two")).unwrap();
         symlink("two", at("next")).unwrap();
         fs::rename(at("next"), at("current")).unwrap();

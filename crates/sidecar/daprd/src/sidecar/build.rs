@@ -29,6 +29,7 @@ use super::early::{AppliedConfiguration, Environment, Found, catalog, log_proble
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
 use super::reloading::Reloading;
+use super::restart::Restarts;
 use super::security::service_identity;
 use super::serve::Servers;
 use super::{Env, LOG, Sidecar, SidecarError, resources};
@@ -52,7 +53,7 @@ impl Sidecar {
     ) -> Result<Self, SidecarError> {
         let started = Instant::now();
         // Boxed, because these futures hold the whole state of a sidecar.
-        let environment = Box::pin(prepare(&config, &env, &control)).await?;
+        let environment = Box::pin(prepare(&config, &env, &control, shutdown.is_restart())).await?;
         tracing::info!(target: LOG, "app id: {}", config.app_id);
         let builder = Builder {
             config,
@@ -96,10 +97,11 @@ impl Builder {
         start_resources(&running, &loaded, &context).await?;
         let initialized = readiness.condition("runtime");
         let schedulers_known = readiness.condition("scheduler-watch-hosts");
-        let mut reloading = Reloading::new(sources, &running, &loaded, &readiness);
+        let relist = config.resources.relist;
+        let mut reloading = Reloading::new(sources, &running, &loaded, relist, &readiness);
         let read = (Arc::clone(&context.settings), with.empty);
-        if let Some(source) = configuration_source(&config, &self.env, &control, operator, read)? {
-            reloading.follow_configuration(source, &config, &context, &readiness);
+        if let Some(source) = configuration_source(&config, &self.env, &control, operator, read) {
+            reloading.follow_configuration(source, &config, &context, (&readiness, &self.shutdown));
         }
         let port = with.sockets.internal_port();
         let discovery = Discovery::new(&config, &context, port);
@@ -123,7 +125,14 @@ impl Builder {
             renewal: with.secured.renewal,
             certificate,
         };
+        let restarts = Restarts {
+            config: config.clone(),
+            env: self.env,
+            control: control.clone(),
+            operator: with.operator,
+        };
         Ok(Sidecar {
+            restarts,
             config,
             started: self.started,
             control,
@@ -258,6 +267,7 @@ fn reported(running: &reload::Running, cluster: &Cluster) -> metadata::Reported 
         workflows: Arc::clone(&cluster.workflows),
         scheduler: Arc::clone(&cluster.scheduler),
         subscriptions: Arc::clone(&running.blocks.subscriptions),
+        resilience: Arc::clone(&running.resilience),
     }
 }
 
@@ -318,6 +328,7 @@ fn policies(
     crate::log_problems!(LOG, &problems);
     findings.set(Kind::Resiliency.name(), "", problems.iter().map(Finding::from));
     for resource in policies.loaded() {
+        tracing::info!(target: LOG, "Found Resiliency: {}", resource.name);
         metrics
             .resiliency
             .resource_loaded(&resource.name, &resource.namespace);
@@ -340,35 +351,27 @@ fn all_kinds() -> String {
 /// A source and the kinds of resources it reports.
 pub(super) type Reported = (Box<dyn Source>, &'static [Kind]);
 
-/// The sources of changes and their kinds. The operator always reports changes; folders report changes of
-/// components only if the feature is enabled.
+/// The sources of changes and their kinds; none if hot reload is disabled.
 pub(super) fn sources(
     config: &Config,
     settings: &Configuration,
     operator: Option<&Operator>,
     control: &Handle,
-) -> Result<Vec<Reported>, SidecarError> {
-    let hot_reload = settings.features.enabled(HOT_RELOAD);
-    if hot_reload {
-        tracing::info!(
-            target: LOG,
-            "Hot reloading enabled. Daprd will reload {} resources on change.",
-            all_kinds()
-        );
+) -> Vec<Reported> {
+    if !settings.features.enabled(HOT_RELOAD) {
+        return Vec::new();
     }
+    tracing::info!(
+        target: LOG,
+        "Hot reloading enabled. Daprd will reload {} resources on change.",
+        all_kinds()
+    );
     if let Some(operator) = operator {
-        let followed: &'static [Kind] = match hot_reload {
-            true => Kind::ALL,
-            false => &[Kind::HttpEndpoint],
-        };
         let source = |kind: &'static Kind| -> Reported {
             let source = OperatorSource::new(operator.clone(), *kind);
             (Box::new(source), std::slice::from_ref(kind))
         };
-        return Ok(followed.iter().map(source).collect());
-    }
-    if !hot_reload {
-        return Ok(Vec::new());
+        return Kind::ALL.iter().map(source).collect();
     }
     let source = FolderSource::new(
         config.resources.paths.clone(),
@@ -376,9 +379,7 @@ pub(super) fn sources(
         config.app_id.clone(),
         control.clone(),
     );
-    source
-        .map(|source| -> Vec<Reported> { vec![(Box::new(source), Kind::ALL)] })
-        .map_err(|error| SidecarError::Unsupported(error.to_string()))
+    vec![(Box::new(source), Kind::ALL)]
 }
 
 /// The source for reloading the Configuration, if hot reload is enabled.
@@ -388,17 +389,16 @@ fn configuration_source(
     control: &Handle,
     operator: Option<&Operator>,
     (started, empty): (Arc<Configuration>, Vec<PathBuf>),
-) -> Result<Option<Box<dyn Source>>, SidecarError> {
+) -> Option<Box<dyn Source>> {
     let configs = &config.resources.configs;
     let (Some(name), true) = (configs.first(), started.features.enabled(HOT_RELOAD)) else {
-        return Ok(None);
+        return None;
     };
     if let Some(operator) = operator {
         let source = OperatorConfiguration::new(operator.clone(), name.clone());
-        return Ok(Some(Box::new(source)));
+        return Some(Box::new(source));
     }
     let files = configs.iter().map(Into::into).collect();
     let source = ConfigurationFiles::new(files, Arc::clone(env), control.clone(), (started, empty));
-    let source = source.map_err(|error| SidecarError::Unsupported(error.to_string()))?;
-    Ok(Some(Box::new(source)))
+    Some(Box::new(source))
 }

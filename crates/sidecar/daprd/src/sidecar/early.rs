@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 
 use super::build::{Reported, sources};
 use super::context::access_protocol;
-use super::ports::Sockets;
+use super::ports::{PortsError, Sockets};
 use super::security::{IdentityCounts, secure};
 use super::settings::{metrics_config, tracing_config};
 use super::{Env, LOG, Secured, SidecarError, resources};
@@ -50,7 +50,8 @@ pub(super) struct AppliedConfiguration {
     pub(super) sources: Vec<Reported>,
 }
 
-/// Reads the Configuration, binds the ports, obtains the identity.
+/// Reads the Configuration, binds the ports, obtains the identity. On a restart, ports that the last sidecar
+/// has not released yet are bound again.
 ///
 /// # Errors
 /// [`SidecarError`] with all problems, including those of the resources.
@@ -58,17 +59,24 @@ pub(super) async fn prepare(
     config: &Config,
     env: &Env,
     control: &Handle,
+    is_restart: bool,
 ) -> Result<Environment, SidecarError> {
+    let sockets = Sockets::bind(config, is_restart).await;
     match config.mode {
-        Mode::Standalone => standalone(config, env, control).await,
-        Mode::Kubernetes => kubernetes(config, env, control).await,
+        Mode::Standalone => standalone(config, env, control, sockets).await,
+        Mode::Kubernetes => kubernetes(config, env, control, sockets?).await,
     }
 }
 
-async fn standalone(config: &Config, env: &Env, control: &Handle) -> Result<Environment, SidecarError> {
+async fn standalone(
+    config: &Config,
+    env: &Env,
+    control: &Handle,
+    sockets: Result<Sockets, PortsError>,
+) -> Result<Environment, SidecarError> {
     let mut found = Found::default();
     let read = found.keep(resources::read_configuration(config, env, control).await);
-    let sockets = found.keep(Sockets::bind(config));
+    let sockets = found.keep(sockets);
     let (settings, empty) = read.map(|read| (read.configuration, read.empty)).unzip();
     let used = settings.and_then(|settings| found.used(config, env, control, settings, None));
     if let (Some(used), Some(sockets), Some(empty)) = (used, sockets, empty) {
@@ -93,9 +101,13 @@ async fn standalone(config: &Config, env: &Env, control: &Handle) -> Result<Envi
     Err(found.into_error())
 }
 
-async fn kubernetes(config: &Config, env: &Env, control: &Handle) -> Result<Environment, SidecarError> {
+async fn kubernetes(
+    config: &Config,
+    env: &Env,
+    control: &Handle,
+    sockets: Sockets,
+) -> Result<Environment, SidecarError> {
     let counts = IdentityCounts::default();
-    let sockets = Sockets::bind(config)?;
     let mut secured = secure(config, env, control, &counts).await?;
     let operator = resources::operator(config, secured.identity.as_ref())?;
     let settings = match resources::operator_configuration(config, env, &operator).await {
@@ -167,14 +179,14 @@ impl Found {
         let metrics = self.keep(Metrics::new(&metrics_config(config, &settings)));
         let traced = export::build(tracing_config(&settings), &config.app_id, |name| env(name));
         let traced = self.keep(traced);
-        let sources = self.keep(sources(config, &settings, operator, control));
+        let sources = sources(config, &settings, operator, control);
         let (tracer, pipeline) = traced?;
         Some(AppliedConfiguration {
             access: access?,
             metrics: metrics?,
             tracer,
             pipeline,
-            sources: sources?,
+            sources,
             settings,
         })
     }

@@ -3,11 +3,18 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
 
+use outrigger_backoff::Backoff;
 use outrigger_transport::listen::{self, BindError, Bound, Listener};
+
+use tokio::time::Instant;
 
 use crate::config::Config;
 
+/// How long ports are bound again on a restart, and the bounds of the pauses.
+const RETRIED: Duration = Duration::from_secs(10);
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 const ADDRESSES: &str = "dapr-listen-addresses";
 const SOCKETS: &str = "unix-domain-socket";
 
@@ -42,8 +49,20 @@ struct Flags {
 pub struct PortsError(Vec<String>);
 
 impl Sockets {
-    /// Binds all configured ports and sockets.
-    pub(super) fn bind(config: &Config) -> Result<Self, PortsError> {
+    /// Binds all configured ports and sockets; retries for a while on a restart, because connections of the
+    /// last sidecar may hold them.
+    pub(super) async fn bind(config: &Config, is_restart: bool) -> Result<Self, PortsError> {
+        let end = Instant::now() + RETRIED;
+        let mut pauses = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+        loop {
+            match Self::bind_now(config) {
+                Err(_) if is_restart && Instant::now() < end => tokio::time::sleep(pauses.pause()).await,
+                bound => return bound,
+            }
+        }
+    }
+
+    fn bind_now(config: &Config) -> Result<Self, PortsError> {
         let mut claims = Claims::default();
         let api = &config.api;
         let (http, grpc) = match (api.http_socket(&config.app_id), api.grpc_socket(&config.app_id)) {

@@ -1,9 +1,10 @@
 //! Hot reload of resources, if enabled.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrigger_resources::load::Loaded;
-use outrigger_runtime::life::{Lifecycle, Readiness, Stage, Tasks};
+use outrigger_runtime::life::{Lifecycle, Readiness, Shutdown, Stage, Tasks};
 use tokio::sync::mpsc::{self, Receiver};
 
 use super::build::Reported;
@@ -21,13 +22,15 @@ impl Reloading {
         sources: Vec<Reported>,
         running: &Running,
         loaded: &Loaded,
+        relist: Duration,
         readiness: &Readiness,
     ) -> Self {
         let mut reconcilers = reload::reconcilers(running, loaded);
         let reloaders = sources.into_iter().map(|(source, kinds)| {
             let own = reconcilers.extract_if(.., |one| kinds.iter().any(|kind| one.is_for(*kind)));
             let of = (kinds.len() == 1).then(|| kinds[0]);
-            Reloader::new(source, own.collect(), readiness).reporting_to(Arc::clone(&running.findings), of)
+            Reloader::new(source, own.collect(), relist, readiness)
+                .reporting_to(Arc::clone(&running.findings), of)
         });
         Self(reloaders.collect())
     }
@@ -38,15 +41,17 @@ impl Reloading {
         source: Box<dyn Source>,
         config: &Config,
         context: &SidecarContext,
-        readiness: &Readiness,
+        (readiness, shutdown): (&Readiness, &Shutdown),
     ) {
         let reconciler = ConfigurationReconciler::new(
             Arc::clone(&context.access),
             access_protocol(config),
             Arc::clone(&context.settings),
+            shutdown.clone(),
         );
         let reconcilers = vec![follow_configuration(reconciler)];
-        self.0.push(Reloader::new(source, reconcilers, readiness));
+        let relist = config.resources.relist;
+        self.0.push(Reloader::new(source, reconcilers, relist, readiness));
     }
 
     /// Follows changes until the sidecar ends. The receiver gets the error that ends it.

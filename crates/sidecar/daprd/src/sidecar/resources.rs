@@ -167,7 +167,7 @@ fn show(loaded: &LoadedConfiguration) {
 }
 
 /// Logs each problem with place and remedy; the returned text for the last line has neither.
-fn summary(problems: &[outrigger_resources::Problem]) -> String {
+pub(super) fn summary(problems: &[outrigger_resources::Problem]) -> String {
     for problem in problems {
         tracing::error!(target: LOG, "{problem}");
     }

@@ -64,6 +64,18 @@ pub(super) fn metrics_config(config: &Config, settings: &Configuration) -> Metri
              bound the number of HTTP series"
         );
     }
+    // Tools match the text.
+    let shown = serde_json::json!({
+        "enabled": given.enabled,
+        "recordErrorCodes": given.record_error_codes,
+        "http": {
+            "increasedCardinality": given.http.legacy_paths(),
+            "pathMatching": given.http.path_matching,
+            "excludeVerbs": given.http.exclude_verbs,
+        },
+        "latencyDistributionBuckets": given.latency_buckets,
+    });
+    tracing::info!(target: LOG, "metric spec: {shown}");
     let rules = given.rules.iter().map(|rule| RewriteRule {
         name: rule.name.clone(),
         labels: rule

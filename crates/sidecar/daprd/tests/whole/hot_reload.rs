@@ -1,6 +1,8 @@
 //! Components that are added, changed and removed with their files while the sidecar runs.
 
+mod actor_store;
 mod policies;
+mod restart;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use serde_json::Value;
 
 use crate::common::{App, Net, Node, Plan, eventually, get, post};
 
-const FEATURE: &str = "  features:\n  - name: HotReload\n    enabled: true\n";
+const DISABLED: &str = "  features:\n  - name: HotReload\n    enabled: false\n";
 
 /// A component; `rest` continues its spec.
 fn component(name: &str, kind: &str, rest: &str) -> String {
@@ -31,7 +33,7 @@ fn memory_with(name: &str, value: &str) -> String {
 }
 
 fn plan(net: &Net) -> Plan<'_> {
-    net.sidecar("me").spec(FEATURE)
+    net.sidecar("me")
 }
 
 /// Writes a file atomically, like deployment tools.
@@ -159,12 +161,16 @@ async fn reloads_endpoints() {
 }
 
 #[tokio::test]
-async fn reloads_only_with_feature() {
+async fn reloads_unless_disabled() {
     let net = Net::plain();
-    let node = net.sidecar("me").start().await;
+    let node = plan(&net).spec(DISABLED).start().await;
+    let metadata = node.ask(get("/v1.0/metadata")).await.json();
+    assert_eq!(
+        metadata["enabledFeatures"],
+        serde_json::json!(["WorkflowsRemoteActivityReminder"])
+    );
     let asks = net
         .sidecar("asks")
-        .spec(FEATURE)
         .flag(&format!("--resources-path={}", node.resources().display()));
     let asks = asks.start().await;
     put(&node, "a.yaml", &memory("one"));
@@ -355,27 +361,6 @@ fn behind_link(folder: &Path, text: &str) -> PathBuf {
     let file = elsewhere.join("target.yaml");
     std::fs::write(&file, text).unwrap();
     file
-}
-
-#[tokio::test]
-async fn never_reloads_actor_store() {
-    let net = Net::plain();
-    let marked = |note: &str| {
-        let rest = format!(
-            "  metadata:\n  - name: actorStateStore\n    value: \"true\"\n  - name: note\n    value: {note}\n"
-        );
-        component("actors", "state.in-memory", &rest)
-    };
-    let node = plan(&net).resource(&marked("one")).start().await;
-    works(&node, "actors").await;
-    put(&node, "0.yaml", &marked("two"));
-    put(&node, "other.yaml", &memory("other"));
-    let both = [("actors", "state.in-memory"), ("other", "state.in-memory")];
-    until(&node, &both).await;
-    delete(&node, "0.yaml");
-    delete(&node, "other.yaml");
-    until(&node, &both[..1]).await;
-    assert_eq!(node.ask(get("/v1.0/state/actors/k")).await.text(), "1");
 }
 
 #[tokio::test]

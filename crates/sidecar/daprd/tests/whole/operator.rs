@@ -33,10 +33,9 @@ struct Cluster {
     subscriptions: Mutex<BTreeMap<String, Value>>,
     policies: Mutex<Vec<Value>>,
     configuration: Mutex<Value>,
-    /// Replaces the configuration after the next read.
-    next_configuration: Mutex<Option<Value>>,
     component_watchers: Mutex<Vec<mpsc::UnboundedSender<Result<wire::ComponentUpdateEvent, Status>>>>,
     endpoint_watchers: Mutex<Vec<mpsc::UnboundedSender<Result<wire::HttpEndpointUpdateEvent, Status>>>>,
+    configuration_watchers: Mutex<Vec<mpsc::UnboundedSender<Result<wire::ConfigurationUpdateEvent, Status>>>>,
     /// The requested namespaces.
     asked: Mutex<Vec<String>>,
 }
@@ -82,14 +81,7 @@ impl Operator for Service {
     ) -> Result<Response<wire::GetConfigurationResponse>, Status> {
         self.asked(&request.get_ref().namespace);
         let configuration = match request.get_ref().name.as_str() {
-            "settings" => {
-                let mut configuration = self.0.configuration.lock().unwrap();
-                let answer = configuration.to_string().into();
-                if let Some(next) = self.0.next_configuration.lock().unwrap().take() {
-                    *configuration = next;
-                }
-                answer
-            }
+            "settings" => self.0.configuration.lock().unwrap().to_string().into(),
             _ => bytes::Bytes::new(),
         };
         Ok(Response::new(wire::GetConfigurationResponse { configuration }))
@@ -138,6 +130,16 @@ impl Operator for Service {
         self.asked(&request.get_ref().namespace);
         let (sender, receiver) = mpsc::unbounded_channel();
         self.0.endpoint_watchers.lock().unwrap().push(sender);
+        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(receiver))))
+    }
+
+    async fn configuration_update(
+        &self,
+        request: Request<wire::ConfigurationUpdateRequest>,
+    ) -> Result<Response<BoxStream<wire::ConfigurationUpdateEvent>>, Status> {
+        self.asked(&request.get_ref().namespace);
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.0.configuration_watchers.lock().unwrap().push(sender);
         Ok(Response::new(Box::pin(UnboundedReceiverStream::new(receiver))))
     }
 }
@@ -354,13 +356,11 @@ async fn loads_everything_from_operator() {
     let asked = operator.cluster.asked.lock().unwrap().clone();
     assert!(asked.iter().all(|namespace| namespace == "default"), "{asked:?}");
 
-    // Endpoints are reloaded without the hot reload feature, components are not.
     eventually(async || !operator.cluster.endpoint_watchers.lock().unwrap().is_empty()).await;
     operator.tell_endpoint(&endpoint_of_vault("later", app.port));
     until(&node, "httpEndpoints", &["later", "outside"]).await;
     let answer = node.ask(get("/v1.0/invoke/later/method/x")).await;
     assert_eq!((answer.status.as_u16(), answer.text()), (200, "from the vault"));
-    assert!(operator.cluster.component_watchers.lock().unwrap().is_empty());
     node.stop().await.unwrap();
 }
 
@@ -414,10 +414,20 @@ async fn reloads_configuration_from_operator() {
     let mut changed = hot_reload();
     changed["spec"]["accessControl"] = json!({"defaultAction": "deny", "trustDomain": "public"});
     changed["spec"]["components"] = json!({"deny": ["state.redis"]});
-    *operator.cluster.next_configuration.lock().unwrap() = Some(changed);
     let node = operator.beside(&net).configuration("settings").spawn().await;
+    let watchers = &operator.cluster.configuration_watchers;
+    eventually(async || !watchers.lock().unwrap().is_empty()).await;
+    operator.configure(changed.clone());
+    let event = wire::ConfigurationUpdateEvent {
+        configuration: changed.to_string().into(),
+        r#type: Updated.into(),
+    };
+    for watcher in watchers.lock().unwrap().iter() {
+        // One of a stream that has ended.
+        let _gone = watcher.send(Ok(event.clone()));
+    }
     let applied = "the Configuration changed: the new accessControl applies";
-    let restart = "the Configuration changed: components; a restart applies it";
+    let restart = "the Configuration changed: components; restarting";
     eventually(async || node.log().contains(applied) && node.log().contains(restart)).await;
 }
 

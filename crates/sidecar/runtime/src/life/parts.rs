@@ -112,6 +112,13 @@ impl Lifecycle {
         }
     }
 
+    /// Stops the parts of all stages without waiting, after [`Lifecycle::end`] was cancelled.
+    pub fn stop_all(&mut self) {
+        for part in std::mem::take(&mut self.running) {
+            (part.stop)();
+        }
+    }
+
     /// The parts that were stopped but have not ended, if [`Lifecycle::end`] was cancelled.
     pub fn unfinished(&self) -> &[&'static str] {
         &self.ending
@@ -160,9 +167,12 @@ mod tests {
         let tasks = parts.tasks(Stage::Events, "fine");
         tasks.tasks.spawn(tasks.stop.clone().cancelled_owned());
         parts.add(Stage::Events, "stuck", || {}, std::future::pending());
+        let later = parts.tasks(Stage::Background, "later");
         let ending = parts.end(Stage::Background);
         let limit = std::time::Duration::from_millis(50);
         assert!(tokio::time::timeout(limit, ending).await.is_err());
         assert_eq!(parts.unfinished(), ["stuck"]);
+        parts.stop_all();
+        assert!(later.stop.is_cancelled());
     }
 }

@@ -86,11 +86,21 @@ fn reports_misspelled_kind() {
     );
     for other in [
         "apiVersion: v1\nkind: Componet\n",
-        "apiVersion: dapr.io/v1alpha1\nkind: Configuration\n",
         "apiVersion: dapr.io/v1alpha1\nkind: Workflow\n",
     ] {
         assert!(super::text(other, "app").unwrap().warnings.is_empty(), "{other}");
     }
+}
+
+#[test]
+fn reports_configuration_among_resources() {
+    let text = "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata: {name: c}\n";
+    let loaded = super::text(text, "app").unwrap();
+    let said: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+    assert!(
+        said.len() == 1 && said[0].contains("Configuration c applies only"),
+        "{said:?}"
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use outrigger_wire::operator::v1::ResourceEventType;
 use tokio::runtime::Handle;
 
 use crate::operator::{Change, Operator, Update, Updates};
-use crate::reload::watch::{Watch, WatchError};
+use crate::reload::watch::Watch;
 use crate::reload::{Event, LOG, ListError, Source};
 use crate::value_checks::value_checks;
 
@@ -31,27 +31,24 @@ pub struct ConfigurationFiles {
 impl ConfigurationFiles {
     /// Starts watching the folders of `files`. The sidecar was started with their contents; those in `empty`
     /// had no document.
-    ///
-    /// # Errors
-    /// [`WatchError`] if the system cannot watch folders.
     pub fn new(
         files: Vec<PathBuf>,
         env: Env,
         control: Handle,
         (started, empty): (Arc<Configuration>, Vec<PathBuf>),
-    ) -> Result<Self, WatchError> {
+    ) -> Self {
         let mut folders: Vec<_> = files.iter().map(|file| folder(file)).collect();
         folders.sort_unstable();
         folders.dedup();
-        Ok(Self {
-            watch: Watch::new(&folders)?,
+        Self {
+            watch: Watch::new(&folders),
             files,
             env,
             control,
             started,
             empty,
             logged: Logged::default(),
-        })
+        }
     }
 
     /// The problem of the files, if any.

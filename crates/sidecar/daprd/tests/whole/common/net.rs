@@ -460,6 +460,24 @@ impl Process {
         self.folder.path().join("resources")
     }
 
+    /// Sends it a signal such as `HUP`.
+    pub fn signal(&self, name: &str) {
+        let mut kill = std::process::Command::new("kill");
+        let sent = kill.args(["-s", name, &self.child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Waits for its end; returns its exit code.
+    pub async fn exit_code(&mut self) -> Option<i32> {
+        let mut status = None;
+        eventually(async || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        status.unwrap().code()
+    }
+
     /// Its log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
