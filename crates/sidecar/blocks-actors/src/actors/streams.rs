@@ -132,18 +132,19 @@ impl AppStream {
             Some(Said::InitialRequest(_)) | None => "",
         };
         let waiting = id.parse().ok().and_then(|id: u64| self.pending().remove(&id));
-        let text = id.to_owned();
-        if let (Some(waiting), Some(said)) = (waiting, said) {
+        let Some(waiting) = waiting else {
+            let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(times) = warning.happened() {
+                tracing::warn!(
+                    target: LOG,
+                    "dropped {times} messages of the actor stream: no call awaits the id {id:?}"
+                );
+            }
+            return;
+        };
+        if let Some(said) = said {
             // A caller that gave up needs no answer.
             let _gone = waiting.send(said);
-            return;
-        }
-        let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(times) = warning.happened() {
-            tracing::warn!(
-                target: LOG,
-                "dropped {times} messages of the actor stream: no call awaits the id {text:?}"
-            );
         }
     }
 }
