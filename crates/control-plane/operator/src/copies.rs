@@ -9,7 +9,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::resource::{AppPod, Component, Configuration, HttpEndpoint, Resiliency, Resource, Subscription};
+use crate::resource::{
+    AppPod, Component, Configuration, HttpEndpoint, McpServer, Resiliency, Resource, Subscription,
+};
 
 /// How long a call waits for a collection that was not listed yet; sidecars wait for five seconds.
 const LIST_TIMEOUT: Duration = Duration::from_secs(4);
@@ -130,6 +132,7 @@ copies! {
     components: Resource<Component>, "", LISTED;
     configurations: Resource<Configuration>, "", ANSWERED;
     endpoints: Resource<HttpEndpoint>, "", LISTED;
+    mcp_servers: Resource<McpServer>, "", ANSWERED;
     pods: AppPod, AppPod::SELECTOR, ANSWERED;
     resiliencies: Resource<Resiliency>, "", LISTED;
     subscriptions: Resource<Subscription>, "", LISTED;

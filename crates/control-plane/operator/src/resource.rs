@@ -34,6 +34,7 @@ kinds! {
     Component COMPONENTS COMPONENT;
     Configuration CONFIGURATIONS CONFIGURATION;
     HttpEndpoint HTTP_ENDPOINTS HTTP_ENDPOINT;
+    McpServer MCP_SERVERS MCP_SERVER;
     Resiliency RESILIENCIES NONE;
     Subscription SUBSCRIPTIONS NONE;
 }

@@ -29,6 +29,8 @@ const MAX_CACHED: usize = 4096;
 /// Where a kind of resource refers to secrets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SecretFields {
+    /// Where the store is named.
+    stores: &'static [&'static str],
     /// Lists of items with a `secretKeyRef`.
     lists: &'static [&'static str],
     items: &'static [&'static str],
@@ -37,6 +39,7 @@ pub(crate) struct SecretFields {
 }
 
 pub(crate) const NONE: SecretFields = SecretFields {
+    stores: &["/auth/secretStore"],
     lists: &[],
     items: &[],
     plain: false,
@@ -47,8 +50,8 @@ pub(crate) const COMPONENT: SecretFields = SecretFields {
 };
 pub(crate) const CONFIGURATION: SecretFields = SecretFields {
     lists: &["/spec/tracing/otel/headers"],
-    items: &[],
     plain: true,
+    ..NONE
 };
 pub(crate) const HTTP_ENDPOINT: SecretFields = SecretFields {
     lists: &["/spec/headers"],
@@ -57,7 +60,20 @@ pub(crate) const HTTP_ENDPOINT: SecretFields = SecretFields {
         "/spec/clientTLS/privateKey",
         "/spec/clientTLS/rootCA",
     ],
-    plain: false,
+    ..NONE
+};
+
+pub(crate) const MCP_SERVER: SecretFields = SecretFields {
+    lists: &[
+        "/spec/endpoint/streamableHTTP/headers",
+        "/spec/endpoint/sse/headers",
+        "/spec/endpoint/stdio/env",
+    ],
+    stores: &[
+        "/spec/endpoint/streamableHTTP/auth/secretStore",
+        "/spec/endpoint/sse/auth/secretStore",
+    ],
+    ..NONE
 };
 
 /// Why secrets cannot be inserted into a manifest.
@@ -114,8 +130,11 @@ impl NotBefore {
 
 /// Whether a manifest refers to secrets of the cluster.
 pub(crate) fn needed(fields: SecretFields, manifest: &Value) -> bool {
-    let store = manifest["auth"]["secretStore"].as_str().unwrap_or_default();
-    (store.is_empty() || store == STORE) && references(fields, manifest).next().is_some()
+    let mut stores = fields
+        .stores
+        .iter()
+        .filter_map(|place| manifest.pointer(place)?.as_str());
+    stores.all(|store| store.is_empty() || store == STORE) && references(fields, manifest).next().is_some()
 }
 
 fn references(fields: SecretFields, manifest: &Value) -> impl Iterator<Item = &Value> {
@@ -345,7 +364,11 @@ mod tests {
             COMPONENT,
             &with(json!([{"name": "p", "secretKeyRef": {"name": "", "key": ""}}]))
         ));
-        assert!(!needed(NONE, &with(items)));
+        assert!(!needed(NONE, &with(items.clone())));
+        for (store, expected) in [("kubernetes", true), ("vault", false)] {
+            let server = json!({"spec": {"endpoint": {"sse": {"headers": items.clone(), "auth": {"secretStore": store}}}}});
+            assert_eq!(needed(MCP_SERVER, &server), expected, "{store}");
+        }
     }
 
     #[tokio::test]

@@ -256,6 +256,36 @@ impl Operator for Service {
             .await
     }
 
+    /// Empty if the API refuses to list MCP servers.
+    async fn list_mcp_servers(
+        &self,
+        request: Request<wire::ListMcpServersRequest>,
+    ) -> Result<Response<wire::ListMcpServersResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        app_id(&extensions, &request.namespace)?;
+        match self.copies.mcp_servers.if_listed().await? {
+            None => Ok(Response::new(wire::ListMcpServersResponse::default())),
+            Some(_) => {
+                self.list(&self.copies.mcp_servers, &request.namespace, None)
+                    .await
+            }
+        }
+    }
+
+    async fn mcp_server_update(
+        &self,
+        request: Request<wire::McpServerUpdateRequest>,
+    ) -> Result<Response<Updates<wire::McpServerUpdateEvent>>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        app_id(&extensions, &request.namespace)?;
+        let event = |update: Update| wire::McpServerUpdateEvent {
+            mcp_server: update.manifest,
+            r#type: update.event.into(),
+        };
+        self.follow(&self.copies.mcp_servers, request.namespace, every(), event)
+            .await
+    }
+
     async fn resiliency_update(
         &self,
         request: Request<wire::ResiliencyUpdateRequest>,

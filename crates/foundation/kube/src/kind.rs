@@ -23,6 +23,7 @@ kinds! {
     COMPONENTS: "apis/dapr.io/v1alpha1" "components", "Components.";
     CONFIGURATIONS: "apis/dapr.io/v1alpha1" "configurations", "Configurations.";
     HTTP_ENDPOINTS: "apis/dapr.io/v1alpha1" "httpendpoints", "HTTP endpoints.";
+    MCP_SERVERS: "apis/dapr.io/v1alpha1" "mcpservers", "MCP servers.";
     RESILIENCIES: "apis/dapr.io/v1alpha1" "resiliencies", "Resiliency policies.";
     SUBSCRIPTIONS: "apis/dapr.io/v2alpha1" "subscriptions", "Subscriptions, as version 2.";
     CONFIG_MAPS: "api/v1" "configmaps", "Config maps.";

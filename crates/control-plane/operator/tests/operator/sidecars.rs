@@ -193,7 +193,7 @@ async fn streams_configuration_of_app() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_policies_and_endpoints() {
+async fn streams_policies_endpoints_and_servers() {
     let running = start(&["--disable-leader-election"]).await;
     let mut cart = running.sidecar("shop", "cart").await;
     let namespace = || "shop".to_owned();
@@ -205,8 +205,12 @@ async fn streams_policies_and_endpoints() {
         namespace: namespace(),
     });
     let mut endpoints = endpoints.await.unwrap().into_inner();
+    let servers = cart.mcp_server_update(wire::McpServerUpdateRequest {
+        namespace: namespace(),
+    });
+    let mut servers = servers.await.unwrap().into_inner();
     let put = |note: &str| {
-        for plural in ["resiliencies", "httpendpoints"] {
+        for plural in ["resiliencies", "httpendpoints", "mcpservers"] {
             let manifest = json!({"metadata": {"name": "r", "namespace": "shop"}, "spec": {"note": note}});
             let address = format!("/apis/dapr.io/v1alpha1/namespaces/shop/{plural}/r");
             running.api.put(&address, manifest);
@@ -217,17 +221,27 @@ async fn streams_policies_and_endpoints() {
         notes.into_iter().for_each(put);
         let of_policy = event(&mut policies, |event| (event.r#type, event.resiliency)).await;
         let of_endpoint = event(&mut endpoints, |event| (event.r#type, event.http_endpoints)).await;
+        let of_server = event(&mut servers, |event| (event.r#type, event.mcp_server)).await;
         let expected = (expected.into(), "r".to_owned());
-        assert_eq!((of_policy, of_endpoint), (expected.clone(), expected));
+        assert_eq!(
+            [of_policy, of_endpoint, of_server],
+            [(); 3].map(|()| expected.clone())
+        );
     }
-    for plural in ["resiliencies", "httpendpoints"] {
+    let listed = cart.list_mcp_servers(wire::ListMcpServersRequest {
+        namespace: namespace(),
+    });
+    assert_eq!(listed.await.unwrap().into_inner().mcp_servers.len(), 1);
+    for plural in ["resiliencies", "httpendpoints", "mcpservers"] {
         running
             .api
             .delete(&format!("/apis/dapr.io/v1alpha1/namespaces/shop/{plural}/r"));
     }
     let of_policy = event(&mut policies, |event| (event.r#type, event.resiliency)).await;
     let of_endpoint = event(&mut endpoints, |event| (event.r#type, event.http_endpoints)).await;
-    assert_eq!((of_policy.0, of_endpoint.0), (Deleted.into(), Deleted.into()));
+    let of_server = event(&mut servers, |event| (event.r#type, event.mcp_server)).await;
+    let deleted: i32 = Deleted.into();
+    assert_eq!([of_policy.0, of_endpoint.0, of_server.0], [deleted; 3]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
