@@ -121,7 +121,7 @@ impl SecretKeyRef {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct RawSecretKeyRef {
+pub(crate) struct RawSecretKeyRef {
     name: String,
     key: String,
 }

@@ -51,6 +51,8 @@ pub struct Reported {
     pub subscriptions: Arc<Subscriptions>,
     /// The policies in use.
     pub resilience: Arc<Resilience>,
+    /// The names of the MCP servers.
+    pub mcp_servers: Box<dyn Fn() -> Vec<String> + Send + Sync>,
 }
 
 /// Facts fixed at start, and attributes that any client may set.
@@ -170,7 +172,10 @@ impl Metadata {
                 connected_workers: i32::try_from(self.reported.workflows.workers().connected())
                     .unwrap_or(i32::MAX),
             }),
-            mcp_servers: Vec::new(),
+            mcp_servers: (self.reported.mcp_servers)()
+                .into_iter()
+                .map(|name| proto::MetadataMcpServer { name })
+                .collect(),
             resiliencies: {
                 let policies = self.reported.resilience.policies.load();
                 let names = policies.loaded().iter().map(|resource| resource.name.clone());

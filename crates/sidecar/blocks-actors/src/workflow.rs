@@ -11,7 +11,8 @@
 //! 4. `instance`: the actors of instances: inbox, run, store, cache.
 //! 5. `activity`: the actors of activities: executions, failures.
 //! 6. `worker`: the queue of work items, their streams and the answers.
-//! 7. `engine`, `reminders`, `protocol`, `error`, `spans`, `metrics`: shared by all of them.
+//! 7. `own`: work that the sidecar does itself.
+//! 8. `engine`, `reminders`, `protocol`, `error`, `spans`, `metrics`: shared by all of them.
 
 mod activity;
 mod client;
@@ -20,6 +21,7 @@ mod error;
 mod instance;
 mod manage;
 pub mod metrics;
+mod own;
 mod protocol;
 mod reminders;
 mod service;
@@ -35,6 +37,7 @@ pub use manage::list::{Listed, Listing};
 pub use manage::overview::{Overview, WorkflowWait, WorkflowWork};
 pub use manage::purge::Purged;
 pub use manage::status::Waits;
+pub use own::OwnWork;
 pub use service::Workflows;
 pub use spans::parent_of;
 pub use worker::item::ItemCodec;

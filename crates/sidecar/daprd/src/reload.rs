@@ -6,6 +6,7 @@ mod configuration;
 mod desired;
 mod endpoints;
 mod folders;
+mod mcp_servers;
 mod operator;
 mod resiliency;
 mod subscriptions;
@@ -18,6 +19,7 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use outrigger_blocks::Blocks;
 use outrigger_blocks::invoke::Endpoints;
+use outrigger_mcp::McpServers;
 use outrigger_resources::load::{Kind, Resource};
 use outrigger_resources::{Configuration, Loaded, Problem};
 use outrigger_runtime::components::{Components, StartError};
@@ -99,6 +101,8 @@ pub struct Running {
     pub resolve: Resolve,
     /// Building blocks.
     pub blocks: Blocks,
+    /// MCP servers.
+    pub mcp: Arc<McpServers>,
     /// Problems of resources.
     pub findings: Arc<Findings>,
 }
@@ -273,6 +277,9 @@ pub enum ReloadError {
     /// The resources contradict each other.
     #[error("failed to load resources from {0}")]
     Contradiction(String),
+    /// An MCP server is invalid, or cannot be registered.
+    #[error("{0}")]
+    McpServer(String),
     /// A required component did not start.
     #[error("{}", .0.summary())]
     Component(#[from] StartError),

@@ -22,13 +22,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_blocks::Blocks;
+use outrigger_blocks_actors::workflow::Workflows;
 use outrigger_discovery::FatalError;
 use outrigger_identity::{Identity, Renewal};
+use outrigger_mcp::McpServers;
 use outrigger_runtime::app::{AppChannel, Health, HealthSetter};
 use outrigger_runtime::components::Components;
-use outrigger_runtime::life::{Condition, Lifecycle, Readiness, Shutdown, Stage};
+use outrigger_runtime::life::{Condition, Lifecycle, Readiness, Shutdown, Stage, Tasks};
 use outrigger_transport::peer::Peers;
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::Receiver;
 
 use crate::config::Config;
 use crate::operator::OperatorError;
@@ -61,6 +64,9 @@ pub enum SidecarError {
     /// A component cannot be created or started.
     #[error("{0}")]
     Component(String),
+    /// An MCP server is invalid.
+    #[error("{0}")]
+    McpServer(String),
     /// Ports or sockets cannot be bound.
     #[error(transparent)]
     Ports(#[from] PortsError),
@@ -118,8 +124,15 @@ pub struct Sidecar {
     components: Arc<Components>,
     blocks: Blocks,
     cluster: Cluster,
+    mcp: Mcp,
     reloading: Reloading,
     background: Background,
+}
+
+/// The MCP servers, and the failure that ends the sidecar.
+struct Mcp {
+    servers: Arc<McpServers>,
+    failures: Receiver<String>,
 }
 
 /// The identity and its renewal.
@@ -156,6 +169,7 @@ impl Sidecar {
             components,
             blocks,
             mut cluster,
+            mut mcp,
             reloading,
             background,
         } = self;
@@ -165,7 +179,7 @@ impl Sidecar {
         cluster.start_scheduler(&blocks.jobs, &mut lifecycle);
         blocks::start_outbox(&blocks.state, &mut lifecycle).await;
         servers.start(&readiness, &mut lifecycle)?;
-        readiness.outbound_ready();
+        begin_mcp(&mcp.servers, &cluster.workflows, &readiness, &mut lifecycle);
         let mut reload_failed = reloading.start(&mut lifecycle);
         blocks::end_with(&blocks, config.shutdown.block.is_some(), &mut lifecycle);
         cluster.end_workers_with(&mut lifecycle);
@@ -199,6 +213,7 @@ impl Sidecar {
                     () = shutdown.requested() => break Ok(()),
                     Some(fatal) = discovery.failed() => break Err(SidecarError::from(fatal)),
                     Some(error) = reload_failed.recv() => break Err(SidecarError::from(error)),
+                    Some(error) = mcp.failures.recv() => break Err(SidecarError::McpServer(error)),
                 }
             }
         };
@@ -209,6 +224,29 @@ impl Sidecar {
         let drained = drain(&config, lifecycle).await;
         result.and(drained)
     }
+}
+
+/// Registers the MCP servers; outbound calls are possible once that has ended.
+fn begin_mcp(
+    servers: &Arc<McpServers>,
+    workflows: &Arc<Workflows>,
+    readiness: &Readiness,
+    lifecycle: &mut Lifecycle,
+) {
+    servers.begin(workflows);
+    let (ending, ended) = (Arc::clone(servers), Arc::clone(servers));
+    let ended = async move { ended.has_ended().await };
+    lifecycle.add(Stage::Events, "MCP servers", move || ending.end(), ended);
+    if servers.names().is_empty() {
+        return readiness.outbound_ready();
+    }
+    let Tasks { tasks, stop } = lifecycle.tasks(Stage::Reading, "the registration of MCP servers");
+    let (servers, readiness) = (Arc::clone(servers), readiness.clone());
+    tasks.spawn(async move {
+        if stop.run_until_cancelled(servers.settled()).await.is_some() {
+            readiness.outbound_ready();
+        }
+    });
 }
 
 /// Connections close last, because draining parts and components may need them.

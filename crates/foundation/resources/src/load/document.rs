@@ -30,11 +30,12 @@ fn lines(node: &Node) -> BTreeMap<String, usize> {
         let named = |item: &Node| Some((item.text("name")?.to_lowercase(), item.line));
         lines.extend(items.iter().filter_map(named));
     }
-    for part in ["policies", "targets"] {
+    for part in ["policies", "targets", "endpoint", "middleware"] {
         let members = spec.get(part).map(|node| (format!("spec.{part}"), node));
-        members
-            .into_iter()
-            .for_each(|(path, node)| members_of(node, &path, &mut lines));
+        members.into_iter().for_each(|(path, node)| {
+            members_of(node, &path, &mut lines);
+            lines.insert(path, node.line);
+        });
     }
     let rules = spec.get("routes").and_then(|routes| routes.get("rules"));
     if let Some(yaml::Kind::Seq(rules)) = rules.map(|rules| &rules.kind) {
@@ -180,7 +181,7 @@ impl<'a> Document<'a> {
         let name = metadata
             .and_then(|metadata| metadata.text("name"))
             .unwrap_or_default();
-        if name.is_empty() && ["Component", "HTTPEndpoint"].contains(&kind) {
+        if name.is_empty() && ["Component", "HTTPEndpoint", "MCPServer"].contains(&kind) {
             let what = format!("metadata.name is missing: no call can name this {kind}");
             let line = metadata.map_or(self.node.line, |metadata| metadata.line);
             self.warnings

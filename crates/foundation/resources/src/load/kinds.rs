@@ -7,6 +7,7 @@ use super::document::{Broken, Document};
 use crate::component::{self, Component};
 use crate::configuration::Configuration;
 use crate::http_endpoint::{self, HttpEndpoint};
+use crate::mcp_server::{self, McpServer};
 use crate::meta::Source;
 use crate::problem::Problem;
 use crate::resiliency::{self, Resiliency};
@@ -202,6 +203,8 @@ kinds! {
     Component: "Component", components: Vec<Component>, component::Raw, Refused, Component::log_name;
     /// External services, invoked by name.
     HttpEndpoint: "HTTPEndpoint", http_endpoints: Vec<HttpEndpoint>, http_endpoint::Raw, Refused, HttpEndpoint::log_name;
+    /// Servers of the Model Context Protocol.
+    McpServer: "MCPServer", mcp_servers: Vec<McpServer>, mcp_server::Raw, Refused, McpServer::log_name;
     /// Resiliency policies and their targets.
     Resiliency: "Resiliency", resiliency: Vec<Resiliency>, resiliency::Raw, Kept, |this: &Resiliency| this.name.clone();
     /// Subscriptions of apps to topics, both versions.
@@ -218,7 +221,8 @@ macro_rules! for_each_kind {
             Resiliency($crate::Resiliency),
             Component($crate::Component),
             Subscription($crate::Subscription),
-            HttpEndpoint($crate::HttpEndpoint)
+            HttpEndpoint($crate::HttpEndpoint),
+            McpServer($crate::McpServer)
         }
     };
 }

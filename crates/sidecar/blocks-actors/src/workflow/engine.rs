@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::metrics::WorkflowMetrics;
+use super::own::OwnWork;
 use super::protocol::methods;
 use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorCall, ActorError, Actors};
@@ -44,6 +45,8 @@ pub struct Dependencies {
     pub max_message: Option<usize>,
     /// Signs histories; `None` if they are not signed.
     pub signer: Option<Identity>,
+    /// Runs workflows and activities of the sidecar itself.
+    pub own: Arc<dyn OwnWork>,
 }
 
 pub(crate) struct Engine {

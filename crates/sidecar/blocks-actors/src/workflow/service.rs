@@ -1,4 +1,4 @@
-//! The workflows of an app: hosts the actor types while workers are connected.
+//! The workflows of an app: hosts the actor types while workers are connected, or the sidecar has workflows itself.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -24,6 +24,21 @@ use crate::actors::{ActorError, Actors, InternalActors};
 /// Maximum worker streams.
 const MAX_WORKERS: usize = 1024;
 
+/// The users of the actor types of workflows. The first user registers them, the last one unregisters them.
+#[derive(Default)]
+struct Users {
+    /// Open worker streams.
+    workers: usize,
+    /// Groups of the sidecar's own workflows.
+    own: usize,
+}
+
+impl Users {
+    fn are_none(&self) -> bool {
+        self.workers + self.own == 0
+    }
+}
+
 /// The workflows of an app.
 pub struct Workflows {
     pub(crate) actors: Arc<Actors>,
@@ -31,10 +46,9 @@ pub struct Workflows {
     workers: Arc<Workers>,
     activity_failures: Arc<ActivityFailures>,
     pub(crate) instance_failures: Arc<InstanceFailures>,
-    /// Open worker streams. The first one registers the actor types, the last one unregisters them.
-    streams: tokio::sync::Mutex<usize>,
+    users: tokio::sync::Mutex<Users>,
     ended: CancellationToken,
-    /// The instances hosted here while workers are connected.
+    /// The hosted instances.
     instances: Mutex<Weak<Instances>>,
     /// The time of the last raised event.
     pub(crate) last_event: Mutex<jiff::Timestamp>,
@@ -49,14 +63,14 @@ impl Workflows {
             activities: limit(with.settings.max_activities),
         };
         let max_losses = with.settings.max_activity_losses;
-        let actors = Arc::clone(&with.actors);
+        let (actors, own) = (Arc::clone(&with.actors), Arc::clone(&with.own));
         let engine = Engine::new(with);
         Arc::new(Self {
             actors,
-            workers: Arc::new(Workers::new(Arc::clone(&engine), limits)),
+            workers: Arc::new(Workers::new(Arc::clone(&engine), limits, own)),
             activity_failures: Arc::new(ActivityFailures::new(max_losses)),
             instance_failures: Arc::new(InstanceFailures::new(engine.metrics.failing.clone())),
-            streams: tokio::sync::Mutex::new(0),
+            users: tokio::sync::Mutex::default(),
             ended: CancellationToken::new(),
             instances: Mutex::default(),
             last_event: Mutex::new(jiff::Timestamp::UNIX_EPOCH),
@@ -88,7 +102,7 @@ impl Workflows {
         self.actors.check_available()
     }
 
-    /// The instances hosted here; `None` without workers.
+    /// The instances hosted here; `None` without users.
     pub(crate) fn instances(&self) -> Option<Arc<Instances>> {
         let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
         instances.upgrade()
@@ -106,10 +120,8 @@ impl Workflows {
         types.cloned().collect()
     }
 
-    /// The actors to host while workers are connected.
+    /// The actors to host.
     fn hosted_actors(&self) -> Vec<(String, Arc<dyn InternalActors>)> {
-        // New workers may have other code.
-        self.instance_failures.forget();
         let engine = &self.engine;
         let types = engine.types.clone();
         let instances = Arc::new(Instances::new(
@@ -159,23 +171,19 @@ impl Workflows {
     }
 
     async fn connect(&self) -> Result<(), Status> {
-        let mut streams = self.streams.lock().await;
-        if *streams >= MAX_WORKERS {
+        let mut users = self.users.lock().await;
+        if users.workers >= MAX_WORKERS {
             return Err(Status::resource_exhausted(format!(
                 "the limit of {MAX_WORKERS} connected workers is reached"
             )));
         }
         let postponed = self.instance_failures.take_postponed();
-        if *streams == 0 {
-            let unable = |error: ActorError| {
-                let text = format!("unable to establish work item stream at this time: {error}");
-                tracing::warn!(target: LOG, "{text}");
-                Status::unavailable(text)
-            };
-            let types = self.hosted_actors();
-            self.actors.register_internal(types).map_err(unable)?;
+        if users.workers == 0 {
+            // New workers may have other code.
+            self.instance_failures.forget();
         }
-        *streams += 1;
+        self.register(&users)?;
+        users.workers += 1;
         self.engine.metrics.workers.add(1);
         if !postponed.is_empty() {
             let engine = Arc::clone(&self.engine);
@@ -188,20 +196,58 @@ impl Workflows {
                     .await;
             });
         }
-        tracing::info!(target: LOG, "work item stream established; {} in all", *streams);
+        tracing::info!(target: LOG, "work item stream established; {} in all", users.workers);
         Ok(())
     }
 
-    /// The last worker's disconnection ends all instances here.
+    /// The last worker's disconnection ends all instances here, unless the sidecar has workflows itself.
     async fn disconnect(&self) {
-        let mut streams = self.streams.lock().await;
-        *streams -= 1;
+        let mut users = self.users.lock().await;
+        users.workers -= 1;
         self.engine.metrics.workers.add(-1);
-        tracing::info!(target: LOG, "work item stream closed; {} remain", *streams);
-        if *streams == 0 {
-            self.actors.unregister_internal(&self.hosted_types()).await;
+        tracing::info!(target: LOG, "work item stream closed; {} remain", users.workers);
+        self.unregister(&users).await;
+        if users.workers == 0 {
             // Cancelled runs have recorded failures.
             self.instance_failures.forget();
+        }
+    }
+
+    /// Hosts the actor types for the sidecar's own workflows, until [`Workflows::release`].
+    ///
+    /// # Errors
+    /// `Unavailable` if workflows are unavailable.
+    pub async fn host(&self) -> Result<(), Status> {
+        let mut users = self.users.lock().await;
+        tracing::debug!(target: LOG, "Registering workflow actors for internal workflows");
+        self.register(&users)?;
+        users.own += 1;
+        Ok(())
+    }
+
+    /// Ends one [`Workflows::host`].
+    pub async fn release(&self) {
+        let mut users = self.users.lock().await;
+        users.own -= 1;
+        self.unregister(&users).await;
+    }
+
+    fn register(&self, users: &Users) -> Result<(), Status> {
+        if !users.are_none() {
+            return Ok(());
+        }
+        let registered = self.actors.register_internal(self.hosted_actors());
+        registered.map_err(|error: ActorError| {
+            let text = format!("unable to establish work item stream at this time: {error}");
+            tracing::warn!(target: LOG, "{text}");
+            Status::unavailable(text)
+        })
+    }
+
+    async fn unregister(&self, users: &Users) {
+        if users.are_none() {
+            tracing::debug!(target: LOG, "Unregistering workflow actors");
+            self.actors.unregister_internal(&self.hosted_types()).await;
         }
     }
 

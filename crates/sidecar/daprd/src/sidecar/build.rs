@@ -32,7 +32,7 @@ use super::reloading::Reloading;
 use super::restart::Restarts;
 use super::security::service_identity;
 use super::serve::Servers;
-use super::{Env, LOG, Sidecar, SidecarError, resources};
+use super::{Env, LOG, Mcp, Sidecar, SidecarError, resources};
 use crate::config::{Config, Mode};
 use crate::operator::Operator;
 use crate::reload::{self, ConfigurationFiles, FolderSource, OperatorConfiguration, OperatorSource, Source};
@@ -93,7 +93,15 @@ impl Builder {
         let scheduler = context.scheduler(&config, service(scheduler::APP_ID)?);
         let placement = placement(&config, service(resources::PLACEMENT_APP_ID)?, &readiness);
         let blocks = context.blocks(&config.app, &scheduler);
-        let running = running(&config, &self.env, &context, &blocks, findings).await;
+        let resolver = Arc::new(EndpointResolver {
+            env_keys: config.resources.env_keys.clone(),
+            env: Arc::clone(&self.env),
+            secrets: Arc::clone(&blocks.secrets),
+        });
+        let kubernetes = config.mode == Mode::Kubernetes;
+        let (servers, failures) = resolver.mcp_servers(identity.clone(), kubernetes);
+        let mcp = Mcp { servers, failures };
+        let running = running(&config, &self.env, &context, &blocks, findings, (&resolver, &mcp)).await;
         start_resources(&running, &loaded, &context).await?;
         let initialized = readiness.condition("runtime");
         let schedulers_known = readiness.condition("scheduler-watch-hosts");
@@ -107,7 +115,7 @@ impl Builder {
         let discovery = Discovery::new(&config, &context, port);
         let actors = context.actors(&config, port, &blocks, &running.components, &scheduler);
         let cluster = Cluster {
-            workflows: context.workflows(&config, &actors, identity.as_ref()),
+            workflows: context.workflows(&config, &actors, identity.as_ref(), &mcp.servers),
             actors,
             placement,
             scheduler,
@@ -145,6 +153,7 @@ impl Builder {
             shutdown: self.shutdown,
             background,
             components: running.components,
+            mcp,
             reloading,
             blocks,
             cluster,
@@ -211,6 +220,7 @@ async fn running(
     context: &SidecarContext,
     blocks: &Blocks,
     findings: Arc<Findings>,
+    (resolver, mcp): (&Arc<EndpointResolver>, &Mcp),
 ) -> reload::Running {
     let of_components = components::Context {
         catalog: catalog(config).await,
@@ -224,18 +234,14 @@ async fn running(
         actors: !config.control_plane.placement.is_empty(),
     };
     let secrets = Arc::clone(&blocks.secrets);
-    let components = Components::new(of_components, blocks.categories(), Arc::clone(&secrets) as _);
-    let resolver = EndpointResolver {
-        env_keys: config.resources.env_keys.clone(),
-        env: Arc::clone(env),
-        secrets,
-    };
+    let components = Components::new(of_components, blocks.categories(), secrets as _);
     reload::Running {
         app_id: config.app_id.clone(),
         resilience: Arc::clone(&context.resilience),
         components: Arc::new(components.with_implicit(resources::cluster_secrets(config))),
         endpoints: context.endpoints(config),
-        resolve: resolver.into_resolve(),
+        resolve: resolver.endpoints(),
+        mcp: Arc::clone(&mcp.servers),
         blocks: blocks.clone(),
         findings,
     }
@@ -268,6 +274,10 @@ fn reported(running: &reload::Running, cluster: &Cluster) -> metadata::Reported 
         scheduler: Arc::clone(&cluster.scheduler),
         subscriptions: Arc::clone(&running.blocks.subscriptions),
         resilience: Arc::clone(&running.resilience),
+        mcp_servers: {
+            let servers = Arc::clone(&running.mcp);
+            Box::new(move || servers.names())
+        },
     }
 }
 

@@ -18,6 +18,7 @@ use outrigger_blocks_actors::actors::{self, Actors};
 use outrigger_blocks_actors::workflow::metrics::WorkflowMetrics;
 use outrigger_blocks_actors::workflow::{self, Workflows};
 use outrigger_identity::{Identity, SpiffeId};
+use outrigger_mcp::McpServers;
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::ApiList;
 use outrigger_policy::resiliency::Resiliency;
@@ -190,6 +191,7 @@ impl SidecarContext {
         config: &Config,
         actors: &Arc<Actors>,
         identity: Option<&Identity>,
+        mcp: &Arc<McpServers>,
     ) -> Arc<Workflows> {
         let features = &self.settings.features;
         let signs = features.enabled(WORKFLOW_HISTORY_SIGNING);
@@ -204,6 +206,7 @@ impl SidecarContext {
             metrics: Arc::new(WorkflowMetrics::new(&self.metrics.all().registry)),
             max_message: config.api.max_body_size,
             signer: identity.filter(|_| signs).cloned(),
+            own: Arc::clone(mcp) as _,
         })
     }
 

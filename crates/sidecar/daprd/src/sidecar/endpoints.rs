@@ -1,4 +1,4 @@
-//! HTTPEndpoint resources: resolves their secrets and environment references before use.
+//! HTTP endpoints and MCP servers: resolves their secrets and environment references before use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,16 +6,21 @@ use std::time::Duration;
 use futures::FutureExt;
 use outrigger_blocks::invoke::EndpointSpec;
 use outrigger_blocks::secrets::Secrets;
-use outrigger_resources::{HttpEndpoint, NameValue, env_ref};
+use outrigger_identity::Identity;
+use outrigger_mcp::{McpServers, Surroundings};
+use outrigger_resources::{HttpEndpoint, McpServer, NameValue, SecretKeyRef, Source, env_ref};
 use outrigger_runtime::components::{SecretStores, fill_secrets, log_missing};
+use tokio::sync::mpsc::Receiver;
+use tokio_util::task::TaskTracker;
 
 use super::{Env, LOG};
+use crate::operator::CLUSTER_SECRETS;
 use crate::reload::Resolve;
 
-/// Timeout for the secrets of one endpoint.
+/// Timeout for the secrets of one resource.
 const SECRETS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Resolves endpoints, those present at start and later ones.
+/// Resolves resources, those present at start and later ones.
 pub(super) struct EndpointResolver {
     /// Prefixes of the variables that resources may read.
     pub(super) env_keys: String,
@@ -24,21 +29,61 @@ pub(super) struct EndpointResolver {
 }
 
 impl EndpointResolver {
-    /// The resolver as a function.
-    pub(super) fn into_resolve(self) -> Resolve {
-        let resolver = Arc::new(self);
+    /// Resolves HTTP endpoints.
+    pub(super) fn endpoints(self: &Arc<Self>) -> Resolve {
+        let resolver = Arc::clone(self);
         Arc::new(move |endpoint| {
             let resolver = Arc::clone(&resolver);
-            async move { resolver.one(endpoint).await }.boxed()
+            async move { resolver.endpoint(endpoint).await }.boxed()
         })
     }
 
-    async fn one(&self, mut endpoint: HttpEndpoint) -> EndpointSpec {
+    /// No MCP servers yet. The receiver gets the failure that must end the sidecar.
+    pub(super) fn mcp_servers(
+        self: &Arc<Self>,
+        identity: Option<Identity>,
+        kubernetes: bool,
+    ) -> (Arc<McpServers>, Receiver<String>) {
+        let (resolver, secrets) = (Arc::clone(self), Arc::clone(&self.secrets));
+        McpServers::new(Surroundings {
+            resolve: Arc::new(move |server| {
+                let resolver = Arc::clone(&resolver);
+                async move { resolver.mcp_server(server).await }.boxed()
+            }),
+            secret: Arc::new(move |store, namespace, secret| {
+                secret_of(Arc::clone(&secrets), store, namespace, secret).boxed()
+            }),
+            identity,
+            kubernetes,
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    async fn mcp_server(&self, mut server: McpServer) -> McpServer {
+        let of = Owner {
+            kind: "MCPServer",
+            name: &server.name,
+            namespace: &server.namespace,
+            store: &server.endpoint.secret_store().to_owned(),
+            source: &server.source,
+        };
+        self.fill(server.endpoint.items_mut(), &of).await;
+        server
+    }
+
+    async fn endpoint(&self, mut endpoint: HttpEndpoint) -> EndpointSpec {
         let count = endpoint.headers.len();
         let mut items = std::mem::take(&mut endpoint.headers);
         let tls = endpoint.tls.take().unwrap_or_default();
         items.extend(tls.documents().cloned());
-        self.fill(&mut items, &endpoint).await;
+        let of = Owner {
+            kind: "http endpoint",
+            name: &endpoint.name,
+            namespace: &endpoint.namespace,
+            store: &endpoint.secret_store,
+            source: &endpoint.source,
+        };
+        self.fill(&mut items, &of).await;
         let documents = items.split_off(count);
         let document = |wanted: &Option<NameValue>| {
             let name = &wanted.as_ref()?.name;
@@ -60,27 +105,59 @@ impl EndpointResolver {
     }
 
     /// Inserts the values of secrets and variables; logs missing ones.
-    async fn fill(&self, items: &mut [NameValue], endpoint: &HttpEndpoint) {
-        let named = endpoint.secret_store.as_str();
-        let store = self.secrets.component(named);
-        let filling = fill_secrets(items, &endpoint.namespace, named, store.as_deref());
+    async fn fill(&self, items: &mut [NameValue], of: &Owner<'_>) {
+        let Owner {
+            kind,
+            name,
+            namespace,
+            store,
+            source,
+        } = of;
+        let opened = self.secrets.component(store);
+        let filling = fill_secrets(items, namespace, store, opened.as_deref());
         match tokio::time::timeout(SECRETS_TIMEOUT, filling).await {
-            Ok(missing) => log_missing(&missing, &endpoint.source, "http endpoint", &endpoint.name),
+            Ok(missing) => log_missing(&missing, source, kind, name),
             Err(_) => tracing::error!(
                 target: LOG,
-                "{}: http endpoint {}: {named} did not answer within {SECRETS_TIMEOUT:?}; the endpoint is used without the \
-                 missing secrets",
-                endpoint.source,
-                endpoint.name
+                "{source}: {kind} {name}: {store} did not answer within {SECRETS_TIMEOUT:?}; the {kind} is used without \
+                 the missing secrets"
             ),
         }
         for unresolved in env_ref::resolve(items, &self.env_keys, |name| (self.env)(name)) {
-            tracing::warn!(
-                target: LOG,
-                "{}: http endpoint {}: {unresolved}",
-                endpoint.source,
-                endpoint.name
-            );
+            tracing::warn!(target: LOG, "{source}: {kind} {name}: {unresolved}");
         }
+    }
+}
+
+/// The resource that items belong to.
+struct Owner<'a> {
+    kind: &'static str,
+    name: &'a str,
+    namespace: &'a str,
+    /// The store of its secrets; may be empty.
+    store: &'a str,
+    source: &'a Source,
+}
+
+/// The secret of an OAuth 2.0 client. Without a named store it is a secret of the cluster.
+async fn secret_of(
+    secrets: Arc<Secrets>,
+    store: String,
+    namespace: String,
+    secret: SecretKeyRef,
+) -> Result<String, String> {
+    let store = if store.is_empty() { CLUSTER_SECRETS } else { &store };
+    let mut item = [NameValue {
+        secret: Some(secret),
+        ..NameValue::default()
+    }];
+    let opened = secrets.component(store);
+    let filling = fill_secrets(&mut item, &namespace, store, opened.as_deref());
+    match tokio::time::timeout(SECRETS_TIMEOUT, filling).await {
+        Ok(missing) => match missing.into_iter().next() {
+            Some(missing) => Err(missing.cause().to_owned()),
+            None => Ok(item[0].text().to_owned()),
+        },
+        Err(_) => Err(format!("{store} did not answer within {SECRETS_TIMEOUT:?}")),
     }
 }

@@ -58,6 +58,12 @@ impl Finding {
     }
 }
 
+impl From<&Problem> for Finding {
+    fn from(problem: &Problem) -> Self {
+        Self::of(problem, Gravity::of(problem.error))
+    }
+}
+
 impl From<&resiliency::Problem> for Finding {
     fn from(problem: &resiliency::Problem) -> Self {
         let text = match problem.effect.as_str() {
@@ -94,8 +100,7 @@ impl Findings {
         let others = |finding: &Finding| of.is_some_and(|kind| !finding.text.starts_with(kind.name()));
         let known = self.locked().remove(&(PART, String::new()));
         let known = known.into_iter().flatten().filter(others);
-        let warnings = loaded.warnings.iter();
-        let warnings = warnings.map(|problem| Finding::of(problem, Gravity::of(problem.error)));
+        let warnings = loaded.warnings.iter().map(Finding::from);
         let left_out = loaded.left_out.iter();
         let left_out = left_out.map(|problem| Finding::of(problem, Gravity::Info));
         self.set(PART, "", known.chain(warnings).chain(left_out));

@@ -22,6 +22,13 @@ pub struct MissingSecret {
     cause: String,
 }
 
+impl MissingSecret {
+    /// Why it is missing.
+    pub fn cause(&self) -> &str {
+        &self.cause
+    }
+}
+
 impl Properties {
     /// Properties that are complete and have no secret references.
     pub fn found(items: Vec<NameValue>) -> Self {

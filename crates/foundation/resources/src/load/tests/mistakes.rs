@@ -105,7 +105,7 @@ fn reports_configuration_among_resources() {
 
 #[test]
 fn reports_missing_kind() {
-    let kinds = "the kinds that are read are Component, HTTPEndpoint, Resiliency, Subscription";
+    let kinds = "the kinds that are read are Component, HTTPEndpoint, MCPServer, Resiliency, Subscription";
     let nothing = "the document is not loaded";
     for (text, line, what, near) in [
         (

@@ -29,6 +29,8 @@ pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
     }
     let endpoints = message.http_endpoints.into_iter().map(|named| named.name);
     put_names(&mut all, "httpEndpoints", endpoints);
+    let servers = message.mcp_servers.into_iter().map(|named| named.name);
+    put_names(&mut all, "mcpServers", servers);
     let resiliencies = message.resiliencies.into_iter().map(|named| named.name);
     put_names(&mut all, "resiliencies", resiliencies);
     if let Some(properties) = message.app_connection_properties {

@@ -24,6 +24,7 @@ use crate::actors::ActorError;
 use crate::workflow::engine::Engine;
 use crate::workflow::error::{is_unknown, retry_later};
 use crate::workflow::metrics::Ended as Execution;
+use crate::workflow::own::is_own;
 use crate::workflow::protocol::{LOG, any_for, methods, now, random};
 use crate::workflow::spans;
 use crate::workflow::worker::error::Cancelled;
@@ -164,6 +165,7 @@ impl Executable for Work {
             let response = match self.failures.quarantined(&self.key) {
                 // Its workflow has not been informed yet.
                 Some(count) => Ok(self.quarantined(count)),
+                None if is_own(name) => self.workers.run_own_activity(&self.request).await,
                 None => {
                     let _isolated = self.failures.isolate(&self.key).await;
                     match self

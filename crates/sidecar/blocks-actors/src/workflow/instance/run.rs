@@ -17,6 +17,7 @@ use super::state::Held;
 use super::store::Loaded;
 use crate::workflow::error::{is_broken, retry_later, stalled_status};
 use crate::workflow::metrics::Ended as Execution;
+use crate::workflow::own::is_own;
 use crate::workflow::protocol::{LOG, new_id, now};
 use crate::workflow::spans;
 use crate::workflow::worker::error::Cancelled;
@@ -203,7 +204,7 @@ impl Held<'_> {
         loop {
             let known = self.all.workers.queue.known(self.id);
             let request = step_request(&step, &loaded.instance, known);
-            let response = match self.ask_worker(request).await {
+            let response = match self.ask_worker(&workflow, request).await {
                 Ok(response) => response,
                 Err(cancelled) => {
                     engine.metrics.execution(&workflow, Execution::Recoverable, None);
@@ -274,7 +275,11 @@ impl Held<'_> {
     }
 
     /// Sends the step to a worker. After losses the step is isolated from other suspects, as activities are.
-    async fn ask_worker(&self, request: StepRequest) -> Result<WorkflowResponse, Cancelled> {
+    /// A step of the sidecar's own workflows runs here.
+    async fn ask_worker(&self, workflow: &str, request: StepRequest) -> Result<WorkflowResponse, Cancelled> {
+        if is_own(workflow) {
+            return self.all.workers.run_own_step(&request.whole);
+        }
         let losses = self.all.failures.losses_of(self.id);
         let _isolated = self.all.activity_failures.isolate_after(losses).await;
         self.all.workers.run_step(self.id, request, losses).await

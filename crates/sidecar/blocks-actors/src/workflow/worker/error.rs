@@ -42,6 +42,9 @@ pub(crate) enum Cancelled {
     /// The answer may have been lost on its way from another sidecar of the app.
     #[error("its answer may have been lost between sidecars of the app")]
     Lost,
+    /// The sidecar cannot do its own work yet.
+    #[error("the sidecar has not registered it yet")]
+    NotRegistered,
     /// The sidecar is shutting down.
     #[error("the sidecar is shutting down")]
     Ended,

@@ -300,6 +300,12 @@ impl WorkQueue {
         }
     }
 
+    /// Waits for a place under the limit of activities, if there is one.
+    pub(crate) async fn activity_permit(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        self.activity_permits.as_ref()?.acquire().await.ok()
+    }
+
     /// Checks the memory for a step.
     ///
     /// # Errors

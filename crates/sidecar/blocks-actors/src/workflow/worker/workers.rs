@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outrigger_wire::durabletask::{ActivityResponse, WorkflowResponse};
+use outrigger_wire::durabletask::{ActivityRequest, ActivityResponse, WorkflowRequest, WorkflowResponse};
 use outrigger_workflow::names;
 use prost::Message as _;
 use tonic::Status;
@@ -15,18 +15,21 @@ use super::error::Cancelled;
 use super::histories::StepRequest;
 use super::queue::{Limits, WorkQueue};
 use crate::workflow::engine::Engine;
+use crate::workflow::own::OwnWork;
 
 /// The workers of an app.
 pub struct Workers {
     pub(crate) engine: Arc<Engine>,
     pub(crate) queue: Arc<WorkQueue>,
+    own: Arc<dyn OwnWork>,
 }
 
 impl Workers {
-    pub(crate) fn new(engine: Arc<Engine>, limits: Limits) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, limits: Limits, own: Arc<dyn OwnWork>) -> Self {
         Self {
             engine,
             queue: WorkQueue::new(limits),
+            own,
         }
     }
 
@@ -52,6 +55,28 @@ impl Workers {
         self.queue
             .run_step(instance, request, losses, Box::pin(remote))
             .await
+    }
+
+    /// Runs a step of the sidecar's own workflows: an encoded `WorkflowRequest`, in pieces.
+    ///
+    /// # Errors
+    /// [`Cancelled`].
+    pub(crate) fn run_own_step(&self, request: &[Bytes]) -> Result<WorkflowResponse, Cancelled> {
+        // The engine has encoded it.
+        let request = WorkflowRequest::decode(request.concat().as_slice()).unwrap_or_default();
+        self.own.step(request).ok_or(Cancelled::NotRegistered)
+    }
+
+    /// Runs one of the sidecar's own activities, which counts to the limit of activities.
+    ///
+    /// # Errors
+    /// [`Cancelled`].
+    pub(crate) async fn run_own_activity(
+        &self,
+        request: &ActivityRequest,
+    ) -> Result<ActivityResponse, Cancelled> {
+        let _permit = self.queue.activity_permit().await;
+        self.own.activity(request).await.ok_or(Cancelled::NotRegistered)
     }
 
     /// Sends an activity to a worker: an encoded `ActivityRequest`.
