@@ -309,3 +309,6 @@ impl RawHttp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -115,3 +115,6 @@ async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> 
         false => timeout(limit, work).await.ok(),
     }
 }
+
+#[cfg(all(test, feature = "client"))]
+mod tests;

@@ -348,3 +348,6 @@ fn replaced(output: &str) -> Result<String, String> {
         Err(error) => Err(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,6 +34,7 @@ mod invoke_streaming;
 mod jobs;
 mod life;
 mod lock;
+mod mcp_servers;
 mod metrics;
 mod middleware;
 mod mtls;
