@@ -517,7 +517,7 @@ async fn purges_corrupted_instance_by_force() {
         assert_eq!(refused.status, 500, "{what}");
         let text = refused.text();
         assert!(
-            text.contains("'inbox-000000' is missing") && text.contains("by force"),
+            text.contains("inbox key 'inbox-000000' declared in metadata") && text.contains("by force"),
             "{text}"
         );
     }
