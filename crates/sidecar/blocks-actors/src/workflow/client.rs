@@ -123,10 +123,8 @@ impl Workflows {
 
     /// The current time, unique for each raised event: instances recognize a repeated delivery by it.
     fn event_time(&self) -> Timestamp {
-        let now = jiff::Timestamp::now();
         let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
-        let after = last.saturating_add(jiff::SignedDuration::from_nanos(1));
-        *last = now.max(after.unwrap_or(now));
+        *last = after(*last, jiff::Timestamp::now());
         Timestamp {
             seconds: last.as_second(),
             nanos: last.subsec_nanosecond(),
@@ -187,6 +185,12 @@ fn waits_for_host(error: &ActorError) -> bool {
     error.is_about_place() || error.status().is_some_and(waits)
 }
 
+/// The current time, or the next one after `last` if that is later.
+fn after(last: jiff::Timestamp, now: jiff::Timestamp) -> jiff::Timestamp {
+    let next = last.saturating_add(jiff::SignedDuration::from_nanos(1));
+    next.map_or(now, |next| now.max(next))
+}
+
 /// An unnumbered event with the current time.
 fn now(event: EventType) -> HistoryEvent {
     HistoryEvent {
@@ -194,5 +198,18 @@ fn now(event: EventType) -> HistoryEvent {
         timestamp: Some(SystemTime::now().into()),
         event_type: Some(event),
         ..HistoryEvent::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_events_rise() {
+        let at = |nanos| jiff::Timestamp::new(5, nanos).unwrap();
+        assert_eq!(after(at(1), at(7)), at(7));
+        assert_eq!(after(at(7), at(7)), at(8));
+        assert_eq!(after(at(9), at(7)), at(10), "the clock went back");
     }
 }

@@ -75,13 +75,12 @@ pub struct Worker {
 
 impl Worker {
     pub async fn connect(node: &Node) -> Self {
+        Self::with(node, GetWorkItemsRequest::default()).await
+    }
+
+    pub async fn with(node: &Node, request: GetWorkItemsRequest) -> Self {
         let port = node.ports.grpc;
-        let sent = grpc::framed(
-            &GetWorkItemsRequest {
-                capabilities: Vec::new(),
-            }
-            .encode_to_vec(),
-        );
+        let sent = grpc::framed(&request.encode_to_vec());
         let work = grpc::start(port, "/TaskHubSidecarService/GetWorkItems", &[], sent.into()).await;
         Self { port, work }
     }

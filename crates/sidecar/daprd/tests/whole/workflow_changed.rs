@@ -144,6 +144,32 @@ async fn consumes_foreign_events_once_in_order() {
     assert!(metadata(&world).generation > 1);
 }
 
+/// Invariant: an event is stored before its reminder, so that whichever sidecar gets the reminder finds it. Until
+/// the scheduler has the reminder, the sender waits.
+#[tokio::test]
+async fn stores_event_before_its_reminder() {
+    let mut world = World::new().await;
+    let node = world.sidecar().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    let (_, token) = worker.turn().await;
+    worker.answer("a", &token, Vec::new()).await;
+    eventually(async || status(&node).await == "RUNNING").await;
+    world.control.scheduler.kill();
+    let raise = post("/v1.0/workflows/dapr/a/raiseEvent/e", "7");
+    let raised = node.ask(raise);
+    let mut raised = std::pin::pin!(raised);
+    tokio::select! {
+        _ = &mut raised => panic!("there is no scheduler"),
+        () = eventually(async || metadata(&world).inbox_length == 1) => {}
+    }
+    world.control.start_scheduler().await;
+    assert_eq!(raised.await.status, 202);
+    let (turn, _token) = worker.turn().await;
+    assert_eq!(events(&turn).iter().map(input).collect::<Vec<_>>(), ["7"]);
+}
+
 /// Invariant: a step that finds changed state is repeated at once with the stored state, unnoticed by its
 /// caller.
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Work items of a disconnected worker, and instances over HTTP.
 
+use outrigger_wire::durabletask::WorkerCapability;
+
 use super::*;
 
 #[tokio::test]
@@ -27,6 +29,38 @@ async fn reassigns_work_of_lost_worker() {
     assert_eq!(output, "\"new\"");
 }
 
+/// Invariant: a worker that keeps histories gets each event of the history once.
+#[tokio::test]
+async fn sends_rest_to_worker_with_history() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let keeps = GetWorkItemsRequest {
+        capabilities: vec![WorkerCapability::StatefulHistory.into()],
+    };
+    let mut worker = Worker::with(&node, keeps).await;
+    world.hosts(1).await;
+    let start = post("/v1.0/workflows/dapr/order/start?instanceID=a", "");
+    assert_eq!(node.ask(start).await.status, 202);
+    let mut kept = Vec::new();
+    for turn in 0..4 {
+        let (request, token) = worker.turn().await;
+        let known = request.cached_history.map(|cached| cached.event_count);
+        let expected = (turn > 1).then(|| i32::try_from(kept.len()).unwrap());
+        assert_eq!(known, expected, "turn {turn}");
+        kept.extend(request.past_events);
+        worker.answer("a", &token, Vec::new()).await;
+        let raise = post("/v1.0/workflows/dapr/a/raiseEvent/e", turn.to_string());
+        eventually(async || status(&node, "a").await["runtimeStatus"] == "RUNNING").await;
+        assert_eq!(node.ask(raise).await.status, 202);
+    }
+    let history = GetInstanceHistoryRequest {
+        instance_id: "a".to_owned(),
+    };
+    let history = hub(node.ports.grpc, "GetInstanceHistory", &history).await;
+    let history: GetInstanceHistoryResponse = history.message();
+    assert!(kept.len() > 4 && history.events.starts_with(&kept), "{kept:?}");
+}
+
 /// HTTP clients with the API token can read instances and their histories.
 #[tokio::test]
 async fn serves_instances_and_histories() {
@@ -45,12 +79,7 @@ async fn serves_instances_and_histories() {
     ask(history).await.error(404, "ERR_INSTANCE_ID_NOT_FOUND");
     let headers = [("dapr-api-token", "secret")];
     let path = "/TaskHubSidecarService/GetWorkItems";
-    let sent = grpc::framed(
-        &GetWorkItemsRequest {
-            capabilities: Vec::new(),
-        }
-        .encode_to_vec(),
-    );
+    let sent = grpc::framed(&GetWorkItemsRequest::default().encode_to_vec());
     let _work = grpc::start(node.ports.grpc, path, &headers, sent.into()).await;
     world.hosts(1).await;
     for id in ["a", "b", "c"] {

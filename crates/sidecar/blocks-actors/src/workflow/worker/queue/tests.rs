@@ -354,3 +354,37 @@ async fn end_cancels_all_work() {
         Cancelled::Ended
     );
 }
+
+#[tokio::test]
+async fn owner_gets_rest_of_history() {
+    let queue = WorkQueue::new(Limits::default());
+    let (plain, owner) = (WorkStream::open(&queue, false), WorkStream::open(&queue, true));
+    let known = |events| KnownHistory { execution: 1, events };
+    let step = |events, rest: Option<usize>| StepRequest {
+        whole: vec![Bytes::from_static(b"whole")],
+        history: Some(known(events)),
+        rest: rest.map(|rest| (vec![Bytes::from_static(b"rest")], known(rest))),
+    };
+    let sent = |item: Item| match item.task {
+        Task::Step(pieces) => pieces.concat(),
+        Task::Activity(_) => panic!("a step"),
+    };
+    assert_eq!(queue.known("a"), None);
+    for (events, rest, expected) in [(3, None, &b"whole"[..]), (5, Some(3), b"rest")] {
+        let mut asked = std::pin::pin!(queue.run_step("a", step(events, rest), 0, pending()));
+        assert!(asked.as_mut().now_or_never().is_none());
+        assert!(plain.next().now_or_never().is_none(), "it is the owner's");
+        assert_eq!(sent(owner.next().await), expected);
+        assert!(queue.step_done(stepped("a", "")).is_none());
+        assert!(asked.await.is_ok());
+        assert_eq!(queue.known("a"), Some(known(events)));
+    }
+    // Its stream ends before it takes the step: another worker gets the whole history.
+    let mut asked = std::pin::pin!(queue.run_step("a", step(6, Some(5)), 0, pending()));
+    assert!(asked.as_mut().now_or_never().is_none());
+    drop(owner);
+    assert_eq!(sent(plain.next().await), b"whole");
+    assert_eq!(queue.known("a"), None);
+    assert!(queue.step_done(stepped("a", "")).is_none());
+    assert!(asked.await.is_ok());
+}
