@@ -102,7 +102,10 @@ impl TaskHub {
 /// defines them.
 fn failed(error: &ActorError, what: &str) -> Status {
     let code = match error {
-        ActorError::Internal(status) if status.code() == Code::AlreadyExists => Code::AlreadyExists,
+        // An id in use, or in use by a child that cannot be asked.
+        ActorError::Internal(status) if matches!(status.code(), Code::AlreadyExists | Code::Unavailable) => {
+            status.code()
+        }
         ActorError::Internal(_) => Code::Unknown,
         ActorError::Peer(status) | ActorError::Cut(status) => status.code(),
         ActorError::NoPlacement

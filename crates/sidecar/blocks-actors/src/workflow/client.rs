@@ -17,6 +17,7 @@ use tokio::time::sleep;
 use tonic::{Code, Status};
 
 use super::engine::request;
+use super::instance::subtree::NOT_RECREATED;
 use super::metrics::Operation;
 use super::protocol::{WATCH_PAUSE, methods};
 use super::service::Workflows;
@@ -181,8 +182,12 @@ impl Workflows {
 
 /// Whether the error may pass when a host is available.
 fn waits_for_host(error: &ActorError) -> bool {
-    let waits = |(code, _)| matches!(code, Code::FailedPrecondition | Code::Unavailable);
-    error.is_about_place() || error.status().is_some_and(waits)
+    match error.status() {
+        // The host of a child is away, not that of the instance.
+        Some((_, text)) if text.starts_with(NOT_RECREATED) => false,
+        Some((Code::FailedPrecondition | Code::Unavailable, _)) => true,
+        _ => error.is_about_place(),
+    }
 }
 
 /// The current time, or the next one after `last` if that is later.
@@ -204,6 +209,15 @@ fn now(event: EventType) -> HistoryEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_for_host_of_instance_only() {
+        let of = |text: &str| waits_for_host(&ActorError::Internal(Status::unavailable(text)));
+        assert!(of("the table changes"));
+        assert!(!of(
+            "cannot recreate workflow with ID 'a': failed to verify child workflow 'b'"
+        ));
+    }
 
     #[test]
     fn times_of_events_rise() {

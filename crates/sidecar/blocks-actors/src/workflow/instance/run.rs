@@ -69,6 +69,9 @@ impl Held<'_> {
         if is_cached && is_idle && self.forget_if_changed().await? {
             return Box::pin(self.begin(timer, of, budget)).await;
         }
+        if outcome == RunOutcome::Nothing {
+            self.leave_memory();
+        }
         Ok(outcome)
     }
 
@@ -168,6 +171,22 @@ impl Held<'_> {
             Err(error) => return Err(error),
         }
         Ok(false)
+    }
+
+    /// Drops an instance that waits only for events and timers. Dapr's actor leaves memory after such a run too.
+    /// One with tasks in progress stays, because their results come soon.
+    fn leave_memory(&mut self) {
+        let is_busy = |loaded: &Loaded| {
+            let facts = loaded.instance.facts();
+            let tasks = facts.open(Awaited::Task).chain(facts.open(Awaited::Child));
+            tasks.take(1).count() > 0
+        };
+        let is_needed = self.entry.loaded.as_ref().is_some_and(is_busy)
+            || self.all.watchers.has(self.id)
+            || self.all.failures.is_postponed(self.id);
+        if !is_needed {
+            self.entry.loaded = None;
+        }
     }
 
     /// Nothing to run: finishes the end of an ended instance if that was interrupted.

@@ -18,6 +18,8 @@ use crate::workflow::protocol::{CHECK_SUBTREE, any, decode, metadata, methods};
 
 /// Time limit for the answer of a child.
 const CHILD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Begins the text about an id that cannot be used again yet.
+pub(crate) const NOT_RECREATED: &str = "cannot recreate workflow";
 /// There is no such instance.
 const GONE: i32 = 404;
 /// It has not ended, or it is not known whether it has.
@@ -40,7 +42,7 @@ pub(crate) enum SubtreeError {
 impl SubtreeError {
     /// The status of a request to create the instance again.
     pub(crate) fn refused(&self, id: &str) -> Status {
-        let text = format!("cannot recreate workflow with ID '{id}': {self}");
+        let text = format!("{NOT_RECREATED} with ID '{id}': {self}");
         // The words of the child that decides come last.
         match text.ends_with(NOT_COMPLETED) {
             true => Status::already_exists(text),

@@ -94,6 +94,20 @@ async fn refuses_id_while_descendant_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn refuses_id_while_child_is_unreachable() {
+    let world = World::new().await;
+    let (shop, _worker, _) = world.with_worker("shop", top(Tasks::default())).await;
+    let (_bank, banker, _) = world.with_worker("bank", middle(Tasks::default())).await;
+    start(&shop, "top", "a", "").await;
+    output(&shop, "a").await;
+    banker.leave().await;
+    world.hosts("bank", 0).await;
+    let refused = start_again(&shop, "a").await;
+    let text = "cannot recreate workflow with ID 'a': failed to verify child workflow 'middle' is in a terminal state";
+    assert!(refused.contains(text), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn child_with_used_id_fails() {
     let world = World::new().await;
     let tasks = sleeper(Tasks::default()).workflow("parent", |context| {
