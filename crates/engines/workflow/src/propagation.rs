@@ -2,6 +2,7 @@
 //! its events are passed on as they are stored, so that signatures over them stay valid.
 
 use bytes::Bytes;
+use outrigger_identity::{SignatureError, Svid};
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     HistoryEvent, HistoryPropagationScope as Scope, PropagatedHistory, PropagatedHistoryChunk,
@@ -11,7 +12,10 @@ use prost::Message as _;
 use crate::facts::Facts;
 use crate::history::History;
 use crate::instance::Instance;
+use crate::names::PROPAGATED_HISTORY;
+use crate::signing::sign_chunk;
 use crate::step::{Outcome, Step};
+use crate::stored::Change;
 
 /// The history that an instance can pass on with each task that it starts.
 pub struct Propagation<'a> {
@@ -94,6 +98,35 @@ fn decoded(received: &Bytes) -> PropagatedHistory {
 }
 
 impl Instance {
+    /// The received history; `None` if there is none.
+    pub(crate) fn decoded_received(&self) -> Option<PropagatedHistory> {
+        self.received.as_ref().map(decoded)
+    }
+
+    /// Keeps the certificates of the apps that signed the received history.
+    pub fn keep_signers(&mut self, signers: impl IntoIterator<Item = Bytes>) {
+        let signers = signers.into_iter();
+        signers.for_each(|chain| self.signing.add_external(chain));
+    }
+
+    /// Signs what the execution before has passed on to this one, which a change stores.
+    pub(crate) fn sign_received(&mut self, change: &mut Change, svid: &Svid) -> Result<(), SignatureError> {
+        let stored = change
+            .upserts
+            .iter_mut()
+            .find(|(key, _)| key == PROPAGATED_HISTORY);
+        let Some((_, stored)) = stored else { return Ok(()) };
+        let mut history = decoded(stored);
+        for chunk in &mut history.chunks {
+            if chunk.raw_signatures.is_empty() && chunk.app_id == svid.id().app_id() {
+                sign_chunk(svid, chunk)?;
+            }
+        }
+        *stored = history.encode_to_vec().into();
+        self.received = Some(stored.clone());
+        Ok(())
+    }
+
     /// The encoded history that the instance has received.
     #[must_use]
     pub fn received(&self) -> Option<&Bytes> {

@@ -11,6 +11,7 @@ use prost_types::Timestamp;
 
 use super::attestation::{self, AttestationError, Attested, Moment, Scheduled};
 use super::chain::Chain;
+use super::propagated::verify_propagated;
 use super::{Owner, Trust, TrustedChains};
 use crate::event::{NO_ID, ends, event};
 use crate::instance::Instance;
@@ -46,8 +47,8 @@ pub enum HistoryError {
 }
 
 impl Instance {
-    /// Checks that the signatures vouch for the history, and attestations for the results in the inbox. Without
-    /// `trust` it must not be signed. An instance that ended because of tampering passes.
+    /// Checks that the signatures vouch for the history and the received one, and attestations for the results in
+    /// the inbox. Without `trust` it must not be signed. An instance that ended because of tampering passes.
     ///
     /// # Errors
     /// [`HistoryError`].
@@ -68,7 +69,10 @@ impl Instance {
                 self.verify_history(trust)?;
                 match self.is_completed() {
                     true => Ok(()),
-                    false => self.verify_inbox(trust, trusted),
+                    false => {
+                        self.verify_inbox(trust, trusted)?;
+                        self.verify_received(trust)
+                    }
                 }
             }
         }
@@ -138,6 +142,18 @@ impl Instance {
         Ok(())
     }
 
+    fn verify_received(&self, trust: Trust<'_>) -> Result<(), HistoryError> {
+        let Some(received) = self.decoded_received() else {
+            return Ok(());
+        };
+        verify_propagated(&received, trust).map(drop).map_err(|error| {
+            let id = &self.id;
+            HistoryError::Tampered(format!(
+                "workflow actor '{id}': persisted propagated history failed verification (state store tampering): {error}"
+            ))
+        })
+    }
+
     /// Verifies the attestation of a result that arrived in this second since 1970.
     ///
     /// # Errors
@@ -194,6 +210,7 @@ impl Instance {
         if change.is_empty() || self.is_tombstone() {
             return Ok(());
         }
+        self.sign_received(change, svid)?;
         self.signing.sign(&self.history, svid)?;
         self.add_rows(change);
         Ok(())

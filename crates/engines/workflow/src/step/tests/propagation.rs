@@ -1,5 +1,9 @@
 //! Histories passed on to activities and children, and received from a parent.
 
+use std::time::SystemTime;
+
+use outrigger_identity::TrustAnchors;
+use outrigger_identity::testing::{Algorithm, Authority};
 use outrigger_wire::durabletask::{
     HistoryPropagationScope as Scope, PropagatedHistory, PropagatedHistoryChunk,
     RerunWorkflowFromEventRequest,
@@ -8,6 +12,7 @@ use outrigger_wire::durabletask::{
 use super::*;
 use crate::propagation::scope;
 use crate::rerun::Rerun;
+use crate::signing::{Trust, TrustedChains, sign_chunk, verify_propagated};
 
 fn task(id: i32, scope: Scope) -> WorkflowAction {
     let task = ScheduleTaskAction {
@@ -311,5 +316,80 @@ fn rerun_passes_on_its_own_history() {
             ("new", "w")
         );
         assert_eq!(events(chunk), again.history());
+    }
+}
+
+#[test]
+fn signs_and_verifies_received_history() {
+    let authority = Authority::new("td", Algorithm::P256);
+    let anchors = TrustAnchors::new(authority.bundle());
+    let trust = Trust {
+        anchors: &anchors,
+        namespace: "shop",
+        app_id: "app",
+    };
+    let [own, parent] = ["app", "first"].map(|app| authority.workload("shop", app).into_svid());
+    let at = Timestamp::from(SystemTime::now());
+    let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
+    let start = event(NO_ID, at, start);
+    let mut chunk = PropagatedHistoryChunk {
+        raw_events: vec![start.encode_to_vec().into()],
+        app_id: "first".to_owned(),
+        ..PropagatedHistoryChunk::default()
+    };
+    sign_chunk(&parent, &mut chunk).unwrap();
+    let received = PropagatedHistory {
+        scope: Scope::Lineage.into(),
+        chunks: vec![chunk],
+    };
+    let signers = verify_propagated(&received, trust).unwrap();
+    let mut instance = Instance::new("a");
+    let mut change = instance.start(start, Some(received.clone()));
+    instance.keep_signers(signers);
+    instance.sign(&mut change, &own).unwrap();
+    let is_stored = |prefix: &str| change.upserts.iter().any(|(key, _)| key.starts_with(prefix));
+    assert!(is_stored("ext-sigcert-") && is_stored("propagated-history"));
+    let verify = |instance: &Instance| instance.verify(Some(trust), &mut TrustedChains::default());
+    assert_eq!(verify(&instance), Ok(()));
+    assert_eq!(
+        instance.decoded_received(),
+        Some(received.clone()),
+        "not signed again"
+    );
+    // The chunk that the next execution receives is signed when it is stored.
+    let StepStart::Step(step) = instance.begin("app", None, at, Limit(0)) else {
+        panic!("no step");
+    };
+    let outside = &mut StepContext {
+        at,
+        trace: None,
+        new_id: &mut || "id".to_owned(),
+        new_trace,
+        limit: Limit(0),
+    };
+    let again = acts(vec![complete(0, OrchestrationStatus::ContinuedAsNew)]);
+    let Answered::ContinuedAsNew(next) = step.answer(&instance, again, outside).unwrap() else {
+        panic!("not continued");
+    };
+    let mut change = instance.commit(next.abandoned(&instance).unwrap());
+    instance.sign(&mut change, &own).unwrap();
+    let stored = change.upserts.iter().find(|(key, _)| key == "propagated-history");
+    assert_eq!(instance.received(), stored.map(|(_, value)| value));
+    assert_eq!(verify(&instance), Ok(()));
+    let history = instance.decoded_received().unwrap();
+    assert_eq!(
+        (history.chunks.len(), &history.chunks[0]),
+        (2, &received.chunks[0])
+    );
+    for index in 0..2 {
+        let mut changed = history.clone();
+        changed.chunks[index].instance_id = "b".to_owned();
+        let mut instance = instance.clone();
+        instance.received = Some(changed.encode_to_vec().into());
+        let error = verify(&instance).unwrap_err().to_string();
+        assert!(
+            error.contains("persisted propagated history failed verification"),
+            "{error}"
+        );
     }
 }

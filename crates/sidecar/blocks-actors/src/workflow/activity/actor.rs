@@ -41,7 +41,7 @@ impl Activities {
 
     async fn execute(&self, call: &ActorCall) -> Result<(), Status> {
         // Only the reminder needs the event: here a call that it could not decode is refused.
-        invocation::read(&call.body)?;
+        invocation::admit(&self.engine, &call.body)?;
         // A caller cannot set the loss count.
         if failures::saved_count(&call.body) > 0 {
             return Err(Status::invalid_argument(

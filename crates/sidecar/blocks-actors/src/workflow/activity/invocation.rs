@@ -4,11 +4,14 @@
 
 use bytes::Bytes;
 use outrigger_wire::durabletask::backend::v1::ActivityInvocation;
+use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_workflow::Origin;
+use outrigger_workflow::event::NO_ID;
 use prost::Message as _;
 use prost_types::Any;
 use tonic::Status;
 
+use crate::workflow::engine::Engine;
 use crate::workflow::protocol::{any_encoded, decode};
 
 /// An `ActivityInvocation` whose event is still encoded.
@@ -24,8 +27,29 @@ fn enclosed(call: &[u8]) -> Option<Bytes> {
     Envelope::decode(call).ok()?.event
 }
 
-/// Decodes both forms.
-pub(super) fn read(call: &[u8]) -> Result<ActivityInvocation, Status> {
+/// Decodes both forms, and verifies the history that came with the call.
+pub(super) fn admit(engine: &Engine, call: &[u8]) -> Result<ActivityInvocation, Status> {
+    let invocation = read(call)?;
+    if let Some(history) = &invocation.propagated_history {
+        let event = invocation.history_event.as_ref();
+        let name = event.map_or("", |event| match &event.event_type {
+            Some(EventType::TaskScheduled(task)) => &task.name,
+            _ => "",
+        });
+        let activity = format!(
+            "activity '{name}::{}'",
+            event.map_or(NO_ID, |event| event.event_id)
+        );
+        engine.admit(&activity, history).map_err(|error| {
+            Status::invalid_argument(format!(
+                "{activity} rejecting invocation: propagated history verification failed: {error}"
+            ))
+        })?;
+    }
+    Ok(invocation)
+}
+
+fn read(call: &[u8]) -> Result<ActivityInvocation, Status> {
     const WHAT: &str = "the activity";
     if enclosed(call).is_some() {
         return decode(WHAT, call);
@@ -53,7 +77,6 @@ pub(super) fn reminder_data(call: Vec<u8>) -> Any {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_wire::durabletask::history_event::EventType;
     use outrigger_wire::durabletask::{HistoryEvent, PropagatedHistory, TaskScheduledEvent};
     use prost_types::Timestamp;
 

@@ -73,7 +73,7 @@ impl Work {
         let ActivityInvocation {
             history_event,
             propagated_history,
-        } = invocation::read(data)?;
+        } = invocation::admit(engine, data)?;
         let event = history_event.unwrap_or_default();
         let Some(EventType::TaskScheduled(mut task)) = event.event_type else {
             return Err(Status::invalid_argument(format!(

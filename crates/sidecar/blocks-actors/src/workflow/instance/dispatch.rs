@@ -80,7 +80,12 @@ impl Engine {
                 let kind = self.types_of(app).activity;
                 let id = names::activity_id(instance, task.event_id, generation);
                 let to = || format!("activity '{}::{}'", name(task), task.event_id);
-                let mut body = match self.passed_on(instance, propagation, (task.event_id, scope(task)), to) {
+                let passed = self.passed_on(instance, propagation, (task.event_id, scope(task)), to);
+                let passed = match passed {
+                    Ok(passed) => passed,
+                    Err(error) => return Some((Some(task.event_id), false, error.message().to_owned())),
+                };
+                let mut body = match passed {
                     // A bare event, which sidecars of v1.17 read.
                     None => task.encode_to_vec(),
                     Some(passed) => ActivityInvocation {
@@ -163,12 +168,14 @@ impl Engine {
             };
         }
         let kind = self.types_of(app).workflow;
+        let task = (message.cause.unwrap_or(NO_ID), message.propagates);
+        let to = || format!("child workflow '{}'", message.target);
+        let propagated_history = self
+            .passed_on(from, propagation, task, to)
+            .map_err(ActorError::Internal)?;
         let request = CreateWorkflowInstanceRequest {
             start_event: Some(message.event.clone()),
-            propagated_history: message.cause.and_then(|id| {
-                let to = || format!("child workflow '{}'", message.target);
-                self.passed_on(from, propagation, (id, message.propagates), to)
-            }),
+            propagated_history,
         };
         let body = request.encode_to_vec().into();
         let created = self.call(

@@ -63,8 +63,17 @@ impl Held<'_> {
             self.keep(loaded);
             return Err(Status::resource_exhausted(why));
         }
+        let received = request.propagated_history;
+        let signers = received.as_ref().map(|received| engine.admit(self.id, received));
+        let signers = signers.transpose().map_err(|error| {
+            plain(format!(
+                "workflow actor '{}': propagated history verification failed: {error}",
+                self.id
+            ))
+        })?;
         let due = create::due(&start);
-        let change = loaded.instance.start(start, request.propagated_history);
+        let change = loaded.instance.start(start, received);
+        loaded.instance.keep_signers(signers.unwrap_or_default());
         let (execution, later) = (loaded.instance.execution(), loaded.instance.begins_later(now()));
         engine
             .remind_start(self.id, execution, due, later.is_some())
