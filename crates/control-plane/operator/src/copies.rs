@@ -11,6 +11,7 @@ use tonic::Status;
 
 use crate::resource::{
     AppPod, Component, Configuration, HttpEndpoint, McpServer, Resiliency, Resource, Subscription,
+    WorkflowAccessPolicy,
 };
 
 /// How long a call waits for a collection that was not listed yet; sidecars wait for five seconds.
@@ -136,6 +137,7 @@ copies! {
     pods: AppPod, AppPod::SELECTOR, ANSWERED;
     resiliencies: Resource<Resiliency>, "", LISTED;
     subscriptions: Resource<Subscription>, "", LISTED;
+    workflow_access_policies: Resource<WorkflowAccessPolicy>, "", LISTED;
 }
 
 async fn answered(mut progress: watch::Receiver<Progress>, enough: &[Progress]) {

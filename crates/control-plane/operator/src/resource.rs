@@ -37,6 +37,7 @@ kinds! {
     McpServer MCP_SERVERS MCP_SERVER;
     Resiliency RESILIENCIES NONE;
     Subscription SUBSCRIPTIONS NONE;
+    WorkflowAccessPolicy WORKFLOW_ACCESS_POLICIES NONE;
 }
 
 #[derive(Debug)]

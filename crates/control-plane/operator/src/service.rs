@@ -300,6 +300,31 @@ impl Operator for Service {
             .await
     }
 
+    async fn list_workflow_access_policy(
+        &self,
+        request: Request<wire::ListWorkflowAccessPolicyRequest>,
+    ) -> Result<Response<wire::ListWorkflowAccessPolicyResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        app_id(&extensions, &request.namespace)?;
+        self.list(&self.copies.workflow_access_policies, &request.namespace, None)
+            .await
+    }
+
+    async fn workflow_access_policy_update(
+        &self,
+        request: Request<wire::WorkflowAccessPolicyUpdateRequest>,
+    ) -> Result<Response<Updates<wire::WorkflowAccessPolicyUpdateEvent>>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        let app_id = app_id(&extensions, &request.namespace)?;
+        let event = |update: Update| wire::WorkflowAccessPolicyUpdateEvent {
+            policy: update.manifest,
+            r#type: update.event.into(),
+        };
+        let concerns = Box::new(move |_: &Meta, policy: &Resource<_>| policy.is_for(&app_id));
+        let policies = &self.copies.workflow_access_policies;
+        self.follow(policies, request.namespace, concerns, event).await
+    }
+
     /// Reports the Configurations that pods of the caller name; all, if the API refuses to list pods.
     async fn configuration_update(
         &self,

@@ -25,6 +25,7 @@ kinds! {
     HTTP_ENDPOINTS: "apis/dapr.io/v1alpha1" "httpendpoints", "HTTP endpoints.";
     MCP_SERVERS: "apis/dapr.io/v1alpha1" "mcpservers", "MCP servers.";
     RESILIENCIES: "apis/dapr.io/v1alpha1" "resiliencies", "Resiliency policies.";
+    WORKFLOW_ACCESS_POLICIES: "apis/dapr.io/v1alpha1" "workflowaccesspolicies", "Access policies of workflows.";
     SUBSCRIPTIONS: "apis/dapr.io/v2alpha1" "subscriptions", "Subscriptions, as version 2.";
     CONFIG_MAPS: "api/v1" "configmaps", "Config maps.";
     NAMESPACES: "api/v1" "namespaces", "Namespaces.";

@@ -245,6 +245,39 @@ async fn streams_policies_endpoints_and_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn serves_workflow_access_policies() {
+    const PATH: &str = "/apis/dapr.io/v1alpha1/namespaces/shop/workflowaccesspolicies/p";
+    let running = start(&["--disable-leader-election"]).await;
+    let mut cart = running.sidecar("shop", "cart").await;
+    let namespace = || "shop".to_owned();
+    let changes = cart.workflow_access_policy_update(wire::WorkflowAccessPolicyUpdateRequest {
+        namespace: namespace(),
+    });
+    let mut changes = changes.await.unwrap().into_inner();
+    // A policy that leaves the scope of the app ends for it.
+    for (scopes, expected) in [
+        (json!([]), Created),
+        (json!(["cart"]), Updated),
+        (json!(["other"]), Deleted),
+    ] {
+        let metadata = json!({"name": "p", "namespace": "shop"});
+        running
+            .api
+            .put(PATH, json!({"metadata": metadata, "scopes": scopes, "spec": {}}));
+        let event = event(&mut changes, |event| (event.r#type, event.policy)).await;
+        assert_eq!(event, (expected.into(), "p".to_owned()), "{scopes}");
+    }
+    let listed = cart.list_workflow_access_policy(wire::ListWorkflowAccessPolicyRequest {
+        namespace: namespace(),
+    });
+    assert_eq!(listed.await.unwrap().into_inner().policies.len(), 1);
+    let other = cart.list_workflow_access_policy(wire::ListWorkflowAccessPolicyRequest {
+        namespace: "other".to_owned(),
+    });
+    assert_eq!(other.await.unwrap_err().code(), tonic::Code::PermissionDenied);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn serves_cluster_without_kind() {
     let absent = json!({"kind": "Status", "reason": "NotFound", "message": "the server could not find it"});
     let (api, policies) = (Server::start().await, "/apis/dapr.io/v1alpha1/resiliencies");
