@@ -32,3 +32,4 @@ pub mod resiliency;
 pub mod routing;
 pub mod status;
 pub mod target;
+pub mod workflow_access;

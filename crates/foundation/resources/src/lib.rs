@@ -6,6 +6,7 @@
 pub mod component;
 pub mod configuration;
 pub mod env_ref;
+pub mod glob;
 pub mod http_endpoint;
 pub mod json;
 pub mod load;
@@ -15,6 +16,7 @@ pub mod problem;
 pub mod resiliency;
 pub mod subscription;
 pub mod value;
+pub mod workflow_access_policy;
 mod yaml;
 
 pub use component::Component;
@@ -26,3 +28,4 @@ pub use meta::{NameValue, SecretKeyRef, Source};
 pub use problem::Problem;
 pub use resiliency::Resiliency;
 pub use subscription::Subscription;
+pub use workflow_access_policy::WorkflowAccessPolicy;

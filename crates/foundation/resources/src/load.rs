@@ -109,6 +109,7 @@ pub fn objects(
             let problem = Problem::new(Path::new(OPERATOR), 0, what, remedy);
             loading.loaded.warnings.push(problem.into_error());
             loading.loaded.broken.push(OPERATOR.into());
+            loading.unreadable(|one| one == kind, &Source::new(OPERATOR, 0));
         }
     }
     loading.finish()
@@ -195,6 +196,7 @@ impl<'a> Loading<'a> {
             Err(problem) => {
                 self.loaded.warnings.push(problem.into_error());
                 self.loaded.broken.push(file.to_owned());
+                self.unreadable(|_| true, &Source::new(file, 0));
             }
         }
     }
@@ -207,6 +209,10 @@ impl<'a> Loading<'a> {
                 Err(problem) => {
                     self.loaded.warnings.push(problem);
                     self.loaded.broken.push(file.to_owned());
+                    self.unreadable(
+                        |kind| chunk.text.contains(kind.name()),
+                        &Source::new(file, chunk.line),
+                    );
                     continue;
                 }
             };
@@ -226,16 +232,24 @@ impl<'a> Loading<'a> {
         };
         let api = document.text("apiVersion").unwrap_or_default();
         match Kind::ALL.iter().find(|kind| kind.name() == named) {
-            Some(kind) if self.request.kinds.contains(kind) => self.read(*kind, document, &api),
+            Some(kind) if self.request.kinds.contains(kind) => {
+                let read = self.read(*kind, document, &api);
+                if read.is_err() {
+                    self.unreadable(|one| one == *kind, &document.source());
+                }
+                read
+            }
             Some(_) => Ok(()),
             None => {
-                document.check_kind(&named, &api);
+                if let Some(meant) = document.check_kind(&named, &api) {
+                    self.unreadable(|kind| kind.name() == meant, &document.source());
+                }
                 Ok(())
             }
         }
     }
 
-    fn accept<R: Resource>(&mut self, resource: R) {
+    fn accept<R: Resource + Read>(&mut self, resource: R) {
         let is_ours = match R::DUPLICATES {
             Duplicates::Refused => self.admit(&resource),
             Duplicates::LastCounts | Duplicates::Kept => self.is_in_scope(&resource),
@@ -243,6 +257,7 @@ impl<'a> Loading<'a> {
         if !is_ours {
             return;
         }
+        self.loaded.warnings.extend(resource.problems());
         let all = R::of_mut(&mut self.loaded);
         if R::DUPLICATES == Duplicates::LastCounts {
             all.retain(|known| known.name() != resource.name());

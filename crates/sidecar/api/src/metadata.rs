@@ -7,6 +7,7 @@ use outrigger_blocks::invoke::Endpoints;
 use outrigger_blocks::subscriptions::{AppSubscription, SubscriptionType, Subscriptions};
 use outrigger_blocks_actors::actors::Actors;
 use outrigger_blocks_actors::workflow::Workflows;
+use outrigger_blocks_actors::workflow::access::WorkflowAccess;
 use outrigger_resources::value::format_go_duration;
 use outrigger_runtime::app::{App, AppProtocol};
 use outrigger_runtime::components::{Components, Registered};
@@ -53,6 +54,8 @@ pub struct Reported {
     pub resilience: Arc<Resilience>,
     /// The names of the MCP servers.
     pub mcp_servers: Box<dyn Fn() -> Vec<String> + Send + Sync>,
+    /// Access of other apps to workflows.
+    pub workflow_access: Arc<WorkflowAccess>,
 }
 
 /// Facts fixed at start, and attributes that any client may set.
@@ -130,6 +133,7 @@ impl Metadata {
                 health_threshold: i32::try_from(health.threshold).unwrap_or(i32::MAX),
             });
         let endpoints = self.reported.endpoints.names().into_iter();
+        let policies = self.reported.workflow_access.names().into_iter();
         let actors = self.reported.actors.status();
         let connected_addresses = self.reported.scheduler.addresses();
         proto::GetMetadataResponse {
@@ -181,7 +185,9 @@ impl Metadata {
                 let names = policies.loaded().iter().map(|resource| resource.name.clone());
                 names.map(|name| proto::MetadataResiliency { name }).collect()
             },
-            workflow_access_policies: Vec::new(),
+            workflow_access_policies: policies
+                .map(|name| proto::MetadataWorkflowAccessPolicy { name })
+                .collect(),
         }
     }
 }

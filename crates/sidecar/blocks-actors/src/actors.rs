@@ -42,11 +42,11 @@ use outrigger_runtime::scheduler::Scheduler;
 use outrigger_telemetry::trace::Tracer;
 use outrigger_transport::peer::Peers;
 use outrigger_wire::runtime::v1 as proto;
-use outrigger_workflow::names::is_executor;
+use outrigger_workflow::names::{has_callable_actors, is_executor};
 use tokio::sync::watch as channel;
 use tokio_util::sync::CancellationToken;
 
-pub use call::ActorCall;
+pub use call::{ActorCall, Caller};
 pub use error::ActorError;
 pub use internal::{InternalActors, QueuedCall, Update, Watched};
 pub use placement::Placement;
@@ -62,6 +62,8 @@ use host::{Hosted, HostedType, IdleScan, Types};
 use metrics::ActorMetrics;
 use streams::AppStreams;
 use timers::Timers;
+
+use crate::workflow::access::WorkflowAccess;
 
 const LOG: &str = "dapr.runtime.actor";
 
@@ -106,6 +108,8 @@ pub struct Dependencies {
     pub components: Arc<Components>,
     /// Stores reminders.
     pub scheduler: Arc<Scheduler>,
+    /// Decides about calls of other apps to workflows.
+    pub workflow_access: Arc<WorkflowAccess>,
     /// Starts spans of due timers and reminders.
     pub tracer: Tracer,
     /// Whether state may have a TTL.
@@ -311,6 +315,14 @@ impl Actors {
             }
             .to_owned(),
         }
+    }
+}
+
+/// Validates an actor whose method an app calls. The host decides about calls of workflows and activities.
+fn check_for_call(kind: &str, id: &str) -> Result<(), ActorError> {
+    match has_callable_actors(kind) {
+        true => check(kind, id),
+        false => check_for_app(kind, id),
     }
 }
 

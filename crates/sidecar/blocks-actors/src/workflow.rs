@@ -12,8 +12,9 @@
 //! 5. `activity`: the actors of activities: executions, failures.
 //! 6. `worker`: the queue of work items, their streams and the answers.
 //! 7. `own`: work that the sidecar does itself.
-//! 8. `engine`, `reminders`, `protocol`, `error`, `spans`, `metrics`: shared by all of them.
+//! 8. `engine`, `reminders`, `access`, `protocol`, `error`, `spans`, `metrics`: shared by all of them.
 
+pub mod access;
 mod activity;
 mod client;
 mod engine;

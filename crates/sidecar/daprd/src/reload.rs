@@ -11,6 +11,7 @@ mod operator;
 mod resiliency;
 mod subscriptions;
 mod watch;
+mod workflow_access;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use outrigger_blocks::Blocks;
 use outrigger_blocks::invoke::Endpoints;
+use outrigger_blocks_actors::workflow::access::WorkflowAccess;
 use outrigger_mcp::McpServers;
 use outrigger_resources::load::{Kind, Resource};
 use outrigger_resources::{Configuration, Loaded, Problem};
@@ -103,6 +105,8 @@ pub struct Running {
     pub blocks: Blocks,
     /// MCP servers.
     pub mcp: Arc<McpServers>,
+    /// Access of other apps to workflows.
+    pub workflow_access: Arc<WorkflowAccess>,
     /// Problems of resources.
     pub findings: Arc<Findings>,
 }

@@ -30,7 +30,7 @@ fn lines(node: &Node) -> BTreeMap<String, usize> {
         let named = |item: &Node| Some((item.text("name")?.to_lowercase(), item.line));
         lines.extend(items.iter().filter_map(named));
     }
-    for part in ["policies", "targets", "endpoint", "middleware"] {
+    for part in ["policies", "targets", "endpoint", "middleware", "rules"] {
         let members = spec.get(part).map(|node| (format!("spec.{part}"), node));
         members.into_iter().for_each(|(path, node)| {
             members_of(node, &path, &mut lines);
@@ -48,15 +48,22 @@ fn lines(node: &Node) -> BTreeMap<String, usize> {
     lines
 }
 
-/// Lines of the members of a mapping and of nested mappings, by path.
+/// Lines of the members of a mapping or list and of nested ones, by path.
 fn members_of(node: &Node, path: &str, lines: &mut BTreeMap<String, usize>) {
-    let yaml::Kind::Map(entries) = &node.kind else {
-        return;
+    let mut member = |path: String, value: &Node, line| {
+        members_of(value, &path, lines);
+        lines.insert(path.to_lowercase(), line);
     };
-    for entry in entries {
-        let path = format!("{path}.{}", entry.key.text);
-        members_of(&entry.value, &path, lines);
-        lines.insert(path.to_lowercase(), entry.line);
+    match &node.kind {
+        yaml::Kind::Scalar(_) => {}
+        yaml::Kind::Seq(items) => {
+            let items = items.iter().enumerate();
+            items.for_each(|(index, item)| member(format!("{path}[{index}]"), item, item.line));
+        }
+        yaml::Kind::Map(entries) => {
+            let entries = entries.iter();
+            entries.for_each(|entry| member(format!("{path}.{}", entry.key.text), &entry.value, entry.line));
+        }
     }
 }
 
@@ -84,6 +91,11 @@ impl<'a> Document<'a> {
             node,
             warnings: Vec::new(),
         }))
+    }
+
+    /// Its location.
+    pub(super) fn source(&self) -> Source {
+        Source::new(self.file, self.node.line)
     }
 
     /// The text of a member.
@@ -133,11 +145,12 @@ impl<'a> Document<'a> {
         self.warn(format!("{what}: the document is not loaded"), &remedy);
     }
 
-    /// Warns of a kind that is similar to a known one. Directories may contain any other kind.
-    pub(super) fn check_kind(&mut self, kind: &str, api_version: &str) {
+    /// Warns of a kind that is similar to a known one, and returns that. Directories may contain any other
+    /// kind.
+    pub(super) fn check_kind(&mut self, kind: &str, api_version: &str) -> Option<&'static str> {
         let is_ours = api_version.is_empty() || api_version.starts_with("dapr.io/");
         if !is_ours {
-            return;
+            return None;
         }
         if kind == configuration::KIND {
             let metadata = self.node.get("metadata");
@@ -145,13 +158,14 @@ impl<'a> Document<'a> {
                 .and_then(|metadata| metadata.text("name"))
                 .unwrap_or_default();
             let what = format!("Configuration {name} applies only as a file of --config");
-            return self.warn(what, "name the file there, or leave it if it is named");
+            self.warn(what, "name the file there, or leave it if it is named");
+            return None;
         }
         let known = super::Kind::ALL.iter().map(|kind| kind.name());
-        if let Some(near) = nearest(kind, known.chain([configuration::KIND])) {
-            let what = format!("unknown kind {kind:?}");
-            self.error(what, &format!("did you mean {near}? it is not loaded"));
-        }
+        let near = nearest(kind, known.chain([configuration::KIND]))?;
+        let what = format!("unknown kind {kind:?}");
+        self.error(what, &format!("did you mean {near}? it is not loaded"));
+        Some(near)
     }
 
     /// Whether the kind has this version. Otherwise warns, where Dapr silently ignores the document.

@@ -12,6 +12,7 @@ use crate::meta::Source;
 use crate::problem::Problem;
 use crate::resiliency::{self, Resiliency};
 use crate::subscription::{self, Subscription};
+use crate::workflow_access_policy::{self, WorkflowAccessPolicy};
 use crate::yaml::{self, Flavour};
 
 /// Treatment of two resources of the same kind and name.
@@ -69,6 +70,16 @@ pub(crate) trait Read: Sized {
             true => Ok(self),
             false => Err(errors),
         }
+    }
+
+    /// What counts for a document that may be of this kind and cannot be read, if anything does.
+    fn unreadable(_: Source) -> Option<Self> {
+        None
+    }
+
+    /// Problems that the resource itself records.
+    fn problems(&self) -> Vec<Problem> {
+        Vec::new()
     }
 }
 
@@ -181,6 +192,15 @@ macro_rules! kinds {
                 Ok(())
             }
 
+            /// Adds what counts for an unreadable document that may be of these kinds.
+            pub(super) fn unreadable(&mut self, is_possible: impl Fn(Kind) -> bool, source: &Source) {
+                $(
+                    let is_wanted = self.request.kinds.contains(&Kind::$kind) && is_possible(Kind::$kind);
+                    let counts = is_wanted.then(|| <$resource as Read>::unreadable(source.clone()));
+                    self.loaded.$member.extend(counts.flatten());
+                )*
+            }
+
             /// Reads the operator's JSON.
             ///
             /// # Errors
@@ -209,15 +229,18 @@ kinds! {
     Resiliency: "Resiliency", resiliency: Vec<Resiliency>, resiliency::Raw, Kept, |this: &Resiliency| this.name.clone();
     /// Subscriptions of apps to topics, both versions.
     Subscription: "Subscription", subscriptions: Vec<Subscription>, subscription::RawV2, LastCounts, |this: &Subscription| this.name.clone();
+    /// Which apps may use the workflows and activities of an app.
+    WorkflowAccessPolicy: "WorkflowAccessPolicy", workflow_access_policies: Vec<WorkflowAccessPolicy>, workflow_access_policy::Raw, Refused, |this: &WorkflowAccessPolicy| this.name.clone();
 }
 
 /// Calls the macro `$each` with `Kind(type), ...` for all kinds, for other crates. The order is that in
-/// which changes are applied: policies before the targets that use them, components before the users of
-/// their secrets.
+/// which changes are applied: access before workflows, policies before the targets that use them, components
+/// before the users of their secrets.
 #[macro_export]
 macro_rules! for_each_kind {
     ($each:ident) => {
         $each! {
+            WorkflowAccessPolicy($crate::WorkflowAccessPolicy),
             Resiliency($crate::Resiliency),
             Component($crate::Component),
             Subscription($crate::Subscription),

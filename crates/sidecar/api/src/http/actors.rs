@@ -6,7 +6,7 @@ mod reminders;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
-use outrigger_blocks_actors::actors::{API_CALL, ActorCall, TimerRequest};
+use outrigger_blocks_actors::actors::{API_CALL, ActorCall, Caller, TimerRequest};
 use outrigger_policy::path::canonical;
 use outrigger_policy::path::clean_escaped_path;
 use outrigger_runtime::call::{AppStatus, Reply};
@@ -85,6 +85,7 @@ impl HttpApi {
             from_grpc: false,
             body,
             trace: span.as_parent(),
+            caller: Caller::Own,
         };
         let reply = self.actors.invoke(&call).await?;
         Ok(answered(reply))

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::gate::{Gate, InFlight};
 use super::host::{Hosted, TurnRequest};
 use super::internal::is_reserved;
-use super::{ActorError, Actors, REENTRANCY_ID, check, check_for_app};
+use super::{ActorError, Actors, REENTRANCY_ID, check, check_for_call};
 
 /// How long a peer's call waits while calls are not admitted: longer than the election of a placement leader.
 /// A host that is cut off from placement is the last to learn that an actor moved; the calling sidecar knows
@@ -48,6 +48,20 @@ pub struct ActorCall {
     pub body: Bytes,
     /// The current span.
     pub trace: Parent,
+    /// The app that calls.
+    pub caller: Caller,
+}
+
+/// The app that calls an actor, as certified. Headers say nothing about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Caller {
+    /// This app.
+    #[default]
+    Own,
+    /// Another app of the namespace.
+    App(String),
+    /// A peer without mTLS.
+    Unknown,
 }
 
 /// A message for an actor.
@@ -107,7 +121,7 @@ impl Actors {
     /// # Errors
     /// [`ActorError`].
     pub async fn invoke(&self, call: &ActorCall) -> Result<Reply, ActorError> {
-        check_for_app(&call.kind, &call.id)?;
+        check_for_call(&call.kind, &call.id)?;
         self.known(&call.kind).await?;
         let resilience = &self.with.resilience;
         let rules = resilience.policies.load().actor(&call.kind);

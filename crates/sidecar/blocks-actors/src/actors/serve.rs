@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 use super::app::is_cancelled;
 use super::call::Message;
 use super::remote::{CANCELLED, HANDED, restore_case};
-use super::{ActorCall, ActorError, Actors, REMOTE, check, check_name, spans};
+use super::{ActorCall, ActorError, Actors, Caller, REMOTE, check, check_name, spans};
 
 /// A call of another sidecar.
 pub struct Served<'a> {
@@ -36,7 +36,6 @@ impl Actors {
     /// # Errors
     /// The status for the calling sidecar.
     pub async fn serve_call(&self, served: Served<'_>) -> Result<InternalInvokeResponse, Status> {
-        self.admit(served.peer)?;
         let origin = origin(served.headers);
         let message = InternalInvokeRequest::decode(served.message).map_err(|error| unread(&error))?;
         let mut call = self.call_of(served.peer, origin, message)?;
@@ -57,9 +56,12 @@ impl Actors {
     /// # Errors
     /// The status for the calling sidecar.
     pub async fn serve_reminder(&self, served: Served<'_>) -> Result<(), Status> {
-        self.admit(served.peer)?;
         let reminder = Reminder::decode(served.message)
             .map_err(|error| Status::invalid_argument(format!("cannot decode the reminder: {error}")))?;
+        self.admit(served.peer, &reminder.actor_type)?;
+        let caller = self.caller(served.peer);
+        let access = &self.with.workflow_access;
+        access.admit_reminder(&caller, &reminder.actor_type)?;
         check(&reminder.actor_type, &reminder.actor_id).map_err(|error| status(&error))?;
         check_name("name", &reminder.name).map_err(|error| status(&error))?;
         let origin = origin(served.headers);
@@ -76,22 +78,34 @@ impl Actors {
     }
 
     /// Rejects callers of other namespaces: a placement table covers one namespace.
-    pub(super) fn admit(&self, peer: Option<&SpiffeId>) -> Result<(), Status> {
-        match peer {
-            Some(peer) if *peer.namespace() != *self.with.namespace => {
-                Err(Status::permission_denied(format!(
+    fn admit(&self, peer: Option<&SpiffeId>, kind: &str) -> Result<(), Status> {
+        let of_other = peer.filter(|peer| *peer.namespace() != *self.with.namespace);
+        let Some(peer) = of_other else { return Ok(()) };
+        Err(self
+            .with
+            .workflow_access
+            .denial_of_namespace(kind)
+            .unwrap_or_else(|| {
+                Status::permission_denied(format!(
                     "actors of namespace {} cannot be called from namespace {}",
                     self.with.namespace,
                     peer.namespace()
-                )))
-            }
-            _ => Ok(()),
+                ))
+            }))
+    }
+
+    /// The app of a peer of this namespace.
+    fn caller(&self, peer: Option<&SpiffeId>) -> Caller {
+        match peer.map(SpiffeId::app_id) {
+            None => Caller::Unknown,
+            Some(app) if app == &*self.with.app_id => Caller::Own,
+            Some(app) => Caller::App(app.to_owned()),
         }
     }
 
-    /// Decodes a call of another sidecar, without a span. The caller is the certificate's. Only a sidecar of
-    /// the same app that forwards a call may name another caller: it has verified that caller, and its own
-    /// identity would give a foreign call the app's rights.
+    /// Decodes and admits a call of another sidecar, without a span. The caller is the certificate's. Only a
+    /// sidecar of the same app that forwards a call may name another caller: it has verified that caller, and
+    /// its own identity would give a foreign call the app's rights.
     pub(super) fn call_of(
         &self,
         peer: Option<&SpiffeId>,
@@ -99,13 +113,27 @@ impl Actors {
         message: InternalInvokeRequest,
     ) -> Result<ActorCall, Status> {
         let mut call = call_of(message)?;
-        if let Some(peer) = peer
-            && !(matches!(origin, Origin::Handed(_)) && peer.app_id() == &*self.with.app_id)
-        {
+        self.admit(peer, &call.kind)?;
+        call.caller = self.caller(peer);
+        let is_forwarded = matches!(origin, Origin::Handed(_)) && call.caller == Caller::Own;
+        if is_forwarded {
+            call.caller = self.forwarded_caller(&call.metadata);
+        } else if let Some(peer) = peer {
             put_identities(&mut call.metadata, peer, &self.with.app_id);
         }
+        self.with.workflow_access.admit(&call)?;
         call.metadata.insert(REMOTE, HeaderValue::from_static("true"));
         Ok(call)
+    }
+
+    /// The caller that a sidecar of this app has verified; this app itself names none.
+    fn forwarded_caller(&self, metadata: &HeaderMap) -> Caller {
+        match metadata.get(names::CALLER_APP_ID).map(HeaderValue::to_str) {
+            None => Caller::Own,
+            Some(Ok(app)) if app == &*self.with.app_id => Caller::Own,
+            Some(Ok(app)) => Caller::App(app.to_owned()),
+            Some(Err(_)) => Caller::Unknown,
+        }
     }
 }
 
@@ -139,6 +167,7 @@ fn call_of(message: InternalInvokeRequest) -> Result<ActorCall, Status> {
         from_grpc,
         body,
         trace: Parent::default(),
+        caller: Caller::Unknown,
     })
 }
 
@@ -184,3 +213,6 @@ async fn response(reply: Reply, limit: usize) -> Result<InternalInvokeResponse, 
     restore_case(&mut message.headers);
     Ok(message)
 }
+
+#[cfg(test)]
+mod tests;

@@ -115,6 +115,11 @@ pub(super) fn actors() -> Actors {
             identity: None,
             max_message: 0,
         }),
+        workflow_access: Arc::new(WorkflowAccess::new(
+            "shop".into(),
+            "default",
+            &resilience.metrics.all().registry,
+        )),
         tracer: Tracer::off(),
         resilience,
         state_ttl: false,
@@ -282,14 +287,15 @@ async fn reminder_needs_name_and_state_store() {
 }
 
 #[tokio::test]
-async fn apps_cannot_use_internal_types() {
+async fn apps_only_call_internal_actors() {
+    const RETENTIONER: &str = "dapr.internal.default.shop.retentioner";
     let actors = Arc::new(actors());
     actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
-    let call = ActorCall {
-        kind: KIND.to_owned(),
+    let [workflow, retentioner] = [KIND, RETENTIONER].map(|kind| ActorCall {
+        kind: kind.to_owned(),
         id: "a".to_owned(),
         ..ActorCall::default()
-    };
+    });
     let timer = TimerRequest {
         kind: KIND.to_owned(),
         id: "a".to_owned(),
@@ -303,7 +309,6 @@ async fn apps_cannot_use_internal_types() {
         ..ReminderRequest::default()
     };
     let results = [
-        actors.invoke(&call).await.map(drop),
         actors.change_state(KIND, "a", Vec::new()).await,
         actors.read_state(KIND, "a", "k").await.map(drop),
         actors.register_timer(timer).await,
@@ -318,7 +323,10 @@ async fn apps_cannot_use_internal_types() {
         let refused = matches!(&result, Err(ActorError::Reserved(kind)) if kind == KIND);
         assert!(refused, "{index}: {result:?}");
     }
-    assert!(actors.invoke_plain(&call).await.is_ok());
+    let refused = actors.invoke(&retentioner).await.map(drop);
+    assert!(matches!(refused, Err(ActorError::Reserved(_))), "{refused:?}");
+    assert!(actors.invoke(&workflow).await.is_ok());
+    assert!(actors.invoke_plain(&workflow).await.is_ok());
 }
 
 /// Calls an actor without a host, and returns the result with its duration.

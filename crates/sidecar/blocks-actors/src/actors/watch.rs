@@ -172,7 +172,6 @@ impl Actors {
         &self,
         served: Served<'_>,
     ) -> Result<BoxStream<'static, Result<InternalInvokeResponse, Status>>, Status> {
-        self.admit(served.peer)?;
         let message = InternalInvokeRequest::decode(served.message).map_err(|error| unread(&error))?;
         let call = self.call_of(served.peer, Origin::Peer, message)?;
         let watched = async {

@@ -14,6 +14,7 @@ use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::access::WorkflowAccess;
 use super::metrics::WorkflowMetrics;
 use super::own::OwnWork;
 use super::protocol::methods;
@@ -31,6 +32,8 @@ pub struct Dependencies {
     pub namespace: Arc<str>,
     /// Hosts instances.
     pub actors: Arc<Actors>,
+    /// Decides about calls of other apps.
+    pub access: Arc<WorkflowAccess>,
     /// `spec.workflow`.
     pub settings: settings::Workflow,
     /// Whether results for workflows of unreachable apps become reminders there.
@@ -65,6 +68,8 @@ pub(crate) struct Engine {
     /// Whether worker answers may reach any sidecar of the app.
     pub(crate) is_clustered: bool,
     pub(crate) types: ActorTypes,
+    /// Decides about calls of other apps.
+    pub(crate) access: Arc<WorkflowAccess>,
     pub(crate) tracer: Tracer,
     pub(crate) metrics: Arc<WorkflowMetrics>,
     /// Signs histories; `None` if they are not signed.
@@ -80,6 +85,7 @@ impl Engine {
             app_id: with.app_id,
             namespace: with.namespace,
             actors: Arc::downgrade(&with.actors),
+            access: with.access,
             unhealthy: Mutex::default(),
             limit: Limit(with.max_message.unwrap_or_default()),
             retention: with.settings.retention,

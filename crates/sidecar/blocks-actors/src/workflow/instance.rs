@@ -3,7 +3,8 @@
 //! - [`actor`]: methods, reminders and watches; [`postpone`]: failed reminders.
 //! - [`run`]: a run, step by step; [`measure`]: its metrics; [`group_commit`]: steps stored with their
 //!   results.
-//! - [`events`], [`lifecycle`], [`fork`]: incoming events, creation and purge, reruns.
+//! - [`access`], [`events`], [`lifecycle`], [`fork`]: calls of other apps, incoming events, creation and purge,
+//!   reruns.
 //! - [`family`], [`subtree`]: an instance with its children: purged together, asked whether they have ended.
 //! - [`state`]: the instances on this sidecar, and one held in its turn; [`retention`]: purges after the
 //!   retention time.
@@ -11,6 +12,7 @@
 //!   memory and stored.
 //! - [`failures`]: failed runs and their backoff; [`watchers`]: clients that watch a status.
 
+pub(crate) mod access;
 pub(crate) mod actor;
 pub(crate) mod cache;
 pub(crate) mod dispatch;

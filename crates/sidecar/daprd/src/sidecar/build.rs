@@ -243,6 +243,7 @@ async fn running(
         resolve: resolver.endpoints(),
         mcp: Arc::clone(&mcp.servers),
         blocks: blocks.clone(),
+        workflow_access: Arc::clone(&context.workflow_access),
         findings,
     }
 }
@@ -278,6 +279,7 @@ fn reported(running: &reload::Running, cluster: &Cluster) -> metadata::Reported 
             let servers = Arc::clone(&running.mcp);
             Box::new(move || servers.names())
         },
+        workflow_access: Arc::clone(&running.workflow_access),
     }
 }
 

@@ -15,6 +15,7 @@ use outrigger_blocks::Blocks;
 use outrigger_blocks::bindings::Dependencies;
 use outrigger_blocks::invoke::{EndpointCommon, Endpoints, Forwarded, Invoker};
 use outrigger_blocks_actors::actors::{self, Actors};
+use outrigger_blocks_actors::workflow::access::WorkflowAccess;
 use outrigger_blocks_actors::workflow::metrics::WorkflowMetrics;
 use outrigger_blocks_actors::workflow::{self, Workflows};
 use outrigger_identity::{Identity, SpiffeId};
@@ -55,6 +56,7 @@ pub(super) struct SidecarContext {
     pub(super) metrics: Arc<SidecarMetrics>,
     tracer: Tracer,
     pub(super) access: Arc<Access>,
+    pub(super) workflow_access: Arc<WorkflowAccess>,
     pub(super) peers: Arc<Peers>,
     pub(super) resilience: Arc<Resilience>,
     /// Maximum size of a message in bytes.
@@ -95,9 +97,13 @@ impl SidecarContext {
             Arc::clone(&middlewares),
         );
         let resilience = Resilience::new(policies, Arc::clone(&metrics));
+        let app_id: Arc<str> = config.app_id.as_str().into();
+        let namespace: Arc<str> = config.workload.namespace_or_default().into();
+        let registry = &metrics.all().registry;
         Self {
-            app_id: config.app_id.as_str().into(),
-            namespace: config.workload.namespace_or_default().into(),
+            workflow_access: Arc::new(WorkflowAccess::new(Arc::clone(&app_id), &namespace, registry)),
+            app_id,
+            namespace,
             host: host_address(config),
             app: app.map(Arc::new),
             health,
@@ -177,6 +183,7 @@ impl SidecarContext {
             state: Arc::clone(&blocks.state),
             components: Arc::clone(components),
             scheduler: Arc::clone(scheduler),
+            workflow_access: Arc::clone(&self.workflow_access),
             tracer: self.tracer.clone(),
             state_ttl: self.settings.features.enabled(ACTOR_STATE_TTL),
             max_message: self.max_message,
@@ -199,6 +206,7 @@ impl SidecarContext {
             app_id: Arc::clone(&self.app_id),
             namespace: Arc::clone(&self.namespace),
             actors: Arc::clone(actors),
+            access: Arc::clone(&self.workflow_access),
             settings: self.settings.workflow,
             remote_results: features.enabled(WORKFLOWS_REMOTE_ACTIVITY_REMINDER),
             is_clustered: features.enabled(WORKFLOWS_CLUSTERED),

@@ -86,7 +86,7 @@ fn reports_misspelled_kind() {
     );
     for other in [
         "apiVersion: v1\nkind: Componet\n",
-        "apiVersion: dapr.io/v1alpha1\nkind: Workflow\n",
+        "apiVersion: dapr.io/v1alpha1\nkind: Pipeline\n",
     ] {
         assert!(super::text(other, "app").unwrap().warnings.is_empty(), "{other}");
     }
@@ -105,7 +105,8 @@ fn reports_configuration_among_resources() {
 
 #[test]
 fn reports_missing_kind() {
-    let kinds = "the kinds that are read are Component, HTTPEndpoint, MCPServer, Resiliency, Subscription";
+    let kinds = "the kinds that are read are Component, HTTPEndpoint, MCPServer, Resiliency, Subscription, \
+                 WorkflowAccessPolicy";
     let nothing = "the document is not loaded";
     for (text, line, what, near) in [
         (

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use outrigger_blocks::state::StateError;
 use outrigger_blocks_actors::actors::{
-    API_CALL, ActorCall, ActorError, StateOperation, StateStep, TimerRequest,
+    API_CALL, ActorCall, ActorError, Caller, StateOperation, StateStep, TimerRequest,
 };
 use outrigger_component::state::Value;
 use outrigger_policy::path::canonical;
@@ -83,6 +83,7 @@ impl DaprService {
             from_grpc: true,
             body: message.data,
             trace,
+            caller: Caller::Own,
         };
         let reply = self.actors.invoke(&call).await;
         let reply = reply.map_err(|error| self.actor_failed(error))?;

@@ -33,6 +33,11 @@ pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
     put_names(&mut all, "mcpServers", servers);
     let resiliencies = message.resiliencies.into_iter().map(|named| named.name);
     put_names(&mut all, "resiliencies", resiliencies);
+    let policies = message
+        .workflow_access_policies
+        .into_iter()
+        .map(|named| named.name);
+    put_names(&mut all, "workflowAccessPolicies", policies);
     if let Some(properties) = message.app_connection_properties {
         all.insert("appConnectionProperties".into(), connection(properties));
     }

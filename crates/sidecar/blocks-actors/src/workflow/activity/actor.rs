@@ -72,7 +72,12 @@ fn due(value: &http::HeaderValue) -> Result<Timestamp, Status> {
 
 impl InternalActors for Activities {
     fn invoke<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
-        Box::pin(async move { self.execute(call).await.map(|()| Bytes::new()) })
+        Box::pin(async move {
+            if let Some(guarded) = self.engine.access.guard(call) {
+                guarded.activity(invocation::read(&call.body).ok())?;
+            }
+            self.execute(call).await.map(|()| Bytes::new())
+        })
     }
 
     fn remind<'a>(

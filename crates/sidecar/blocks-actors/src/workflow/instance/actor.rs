@@ -13,6 +13,7 @@ use outrigger_workflow::{Counts, Origin};
 use prost_types::Any;
 use tonic::{Code, Status};
 
+use super::access::Access;
 use super::events::QueuedEvent;
 use super::run::RunOutcome;
 use super::state::Instances;
@@ -29,7 +30,8 @@ impl InternalActors for Instances {
     }
 
     fn arrive<'a>(&'a self, call: &'a ActorCall) -> Option<Box<dyn QueuedCall + 'a>> {
-        (call.method == methods::ADD_EVENT)
+        // A call that policies decide about needs its own turn.
+        (call.method == methods::ADD_EVENT && self.engine.access.guard(call).is_none())
             .then(|| Box::new(QueuedEvent::new(self, call)) as Box<dyn QueuedCall>)
     }
 
@@ -60,6 +62,7 @@ impl InternalActors for Instances {
                 )));
             }
             let mut held = self.hold(&call.id);
+            held.check_access(call).await?;
             if is_marked(call, CHECK_SUBTREE) {
                 let answer = held.check_subtree().await;
                 return Ok(stream::once(std::future::ready(Ok(answer))).boxed());
@@ -109,7 +112,14 @@ impl Instances {
     /// Handles a method call.
     async fn invoked(&self, call: &ActorCall) -> Result<Bytes, Status> {
         let mut held = self.hold(&call.id);
+        if held.check_access(call).await? == Access::Answered {
+            return Ok(Bytes::new());
+        }
         match call.method.as_str() {
+            methods::ADD_EVENT => {
+                held.check_stalled()?;
+                held.add_event(&call.body).await?;
+            }
             methods::CREATE => held.create(&call.body).await?,
             methods::PURGE => {
                 held.check_stalled()?;
