@@ -8,7 +8,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use outrigger_accept::{ENDPOINT_LIMITS, Listen, Ports, Server, serve_http1};
-use outrigger_telemetry::metrics::{TextBody, Texts};
+use outrigger_telemetry::metrics::{Format, TextBody, Texts, process_families};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -122,12 +122,18 @@ impl Monitoring {
     }
 }
 
-/// Serves the output of `render` in the Prometheus text format, on every path, until `drain`.
+/// Serves the output of `render` and the metrics of the process in the Prometheus text format, on every path,
+/// until `drain`.
 async fn serve_metrics<R>(server: Server, drain: CancellationToken, render: R)
 where
     R: Fn() -> String + Clone + Send + Sync + 'static,
 {
     let texts = Arc::new(Texts::default());
+    let render = move || {
+        let mut text = render();
+        process_families(Format::Text, &mut text);
+        text
+    };
     let respond = move |request: Request<Incoming>| {
         let (texts, render) = (Arc::clone(&texts), render.clone());
         let reads = request.method() == Method::GET || request.method() == Method::HEAD;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outrigger_schedule::engine::{Gate, GateCounts, Target};
+use outrigger_telemetry::metrics::push_escaped;
 
 use crate::names::Kind;
 
@@ -249,11 +250,9 @@ impl Metrics {
             head(out, &format!("concurrency_{name}"), kind, help);
             for (key, of) in &*gates {
                 let sum: u64 = of.values().map(count).sum();
-                let _ = writeln!(
-                    out,
-                    "dapr_scheduler_concurrency_{name}{{concurrency_key=\"{}\"}} {sum}",
-                    escaped(key)
-                );
+                let _ = write!(out, "dapr_scheduler_concurrency_{name}{{concurrency_key=\"");
+                push_escaped(out, key);
+                let _ = writeln!(out, "\"}} {sum}");
             }
         }
     }
@@ -293,14 +292,6 @@ fn label(gate: &Gate) -> String {
         None => name.to_string(),
         Some(key) => format!("{name}:{key}"),
     }
-}
-
-/// A label value in the Prometheus text format.
-fn escaped(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }
 
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {

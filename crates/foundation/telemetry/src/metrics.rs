@@ -39,6 +39,7 @@ pub use http_path::{HttpPathLabel, method_label};
 pub use http_server::{HttpRoute, HttpServerMetrics};
 pub use invoke::{AclMetrics, InvokeMetrics, InvokedApp, InvokingApp};
 pub use pattern::{PatternError, Patterns, wrong_pattern};
+pub use process::process_families;
 pub use registry::Registry;
 pub use resiliency::{BreakerState, FlowDirection, PolicyKind, PolicyMetrics, ResiliencyMetrics};
 pub use rules::wrong_regex;
@@ -112,7 +113,7 @@ impl Metrics {
     pub fn render(&self, format: Format) -> String {
         let mut out = String::with_capacity(16 * 1024);
         self.registry.render(format, &mut out);
-        process::render(format, &mut out);
+        process_families(format, &mut out);
         encode::finish(format, &mut out);
         out
     }

@@ -62,6 +62,7 @@ async fn delivers_trigger_once_with_payload() {
     for line in [
         "dapr_scheduler_jobs_triggered_total{type=\"job\"} 1",
         "dapr_scheduler_sidecars_connected 1",
+        "process_open_fds ",
     ] {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }

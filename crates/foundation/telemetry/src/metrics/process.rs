@@ -6,8 +6,8 @@ use super::encode::{self, Format};
 /// Clock ticks per second in `/proc`, equal on all common Linux architectures.
 const TICKS: f64 = 100.0;
 
-/// Appends the families.
-pub(super) fn render(format: Format, out: &mut String) {
+/// Appends the `process_*` families.
+pub fn process_families(format: Format, out: &mut String) {
     let mut put = |name: &str, help: &str, kind: &str, value: Option<f64>| {
         if let Some(value) = value {
             encode::header(format, out, name, help, kind);

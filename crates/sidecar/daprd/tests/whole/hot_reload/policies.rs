@@ -34,6 +34,8 @@ async fn reloads_policies() {
     eventually(async || attempts(&app, &node).await == 3).await;
     node.counts("dapr_resiliency_loaded", &["name=\"few\""], 1.0)
         .await;
+    let metadata = node.ask(get("/v1.0/metadata")).await.json();
+    assert_eq!(metadata["resiliencies"], json!([{"name": "few"}]));
 
     for (marker, broken) in [
         ("one", "kind: [".to_owned()),
