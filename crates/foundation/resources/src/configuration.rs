@@ -27,7 +27,7 @@ pub use mistakes::Found;
 pub use mtls::{Mtls, TokenValidator};
 pub use secrets::SecretScope;
 pub use tracing::{DEFAULT_SAMPLING, Otel, Tracing};
-pub use workflow::{Retention, Workflow};
+pub use workflow::{GlobalLimit, Limited, Retention, Workflow};
 
 use crate::component::Component;
 use crate::meta::Source;

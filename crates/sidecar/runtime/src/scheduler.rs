@@ -17,7 +17,8 @@ use outrigger_accept::budget::Payloads;
 use outrigger_identity::{Identity, SpiffeId};
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
 use outrigger_wire::scheduler::v1::{
-    JobMetadata, JobTargetMetadata, TargetActorReminder, TargetJob, WatchJobsRequestResultStatus,
+    ConcurrencyLimit, JobMetadata, JobTargetMetadata, TargetActorReminder, TargetJob,
+    WatchJobsRequestResultStatus,
 };
 use prost_types::Any;
 use tokio::sync::watch;
@@ -50,6 +51,8 @@ pub struct Settings {
     pub identity: Option<(Identity, SpiffeId)>,
     /// Longest message of the APIs, bytes.
     pub max_message: usize,
+    /// Limits on triggers in flight, over all sidecars of the app.
+    pub limits: Vec<ConcurrencyLimit>,
 }
 
 /// Whether the app may have received a trigger. If so, aborting the delivery does not stop the app.

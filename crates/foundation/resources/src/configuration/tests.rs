@@ -143,6 +143,10 @@ fn reads_all_sections() {
     maxConcurrentWorkflowInvocations: 10
     maxConcurrentActivityInvocations: -1
     stateRetentionPolicy: {anyTerminal: 72h, completed: 0s}
+    globalMaxConcurrentWorkflowInvocations: 20
+    globalMaxConcurrentActivityInvocations: 0
+    workflowConcurrencyLimits: [{name: order, maxConcurrent: 0}, {maxConcurrent: 3}]
+    activityConcurrencyLimits: [{name: charge, maxConcurrent: 2}]
 "#,
     ));
     assert_eq!(
@@ -176,6 +180,16 @@ fn reads_all_sections() {
     assert_eq!(
         (c.workflow.max_workflows, c.workflow.max_activities),
         (Some(10), None)
+    );
+    let limits = c.workflow.limits.iter();
+    assert_eq!(
+        limits
+            .map(|limit| (limit.of, limit.name.as_deref(), limit.most))
+            .collect::<Vec<_>>(),
+        [
+            (Limited::Workflows, None, 20),
+            (Limited::Activities, Some("charge"), 2)
+        ]
     );
     let retention = c.workflow.retention.unwrap();
     assert_eq!(

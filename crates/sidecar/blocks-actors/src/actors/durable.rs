@@ -1,12 +1,12 @@
 //! Reminders of the sidecar's own actors, with uninterpreted data, also for types of other apps.
 
 use outrigger_runtime::scheduler::SchedulerError;
-use outrigger_wire::scheduler::v1::Job;
+use outrigger_wire::scheduler::v1::{Job, JobMetadata};
 
 use super::Actors;
 
 impl Actors {
-    /// Sets a reminder, replacing one of the same name.
+    /// Sets a reminder, replacing one of the same name. Limits of the scheduler count its triggers by `key`.
     ///
     /// # Errors
     /// [`SchedulerError`].
@@ -16,11 +16,14 @@ impl Actors {
         id: &str,
         name: &str,
         job: Job,
+        key: Option<String>,
     ) -> Result<(), SchedulerError> {
         let scheduler = &self.with.scheduler;
-        scheduler
-            .schedule(name, scheduler.of_actor(kind, id), job, true)
-            .await
+        let metadata = JobMetadata {
+            concurrency_key: key,
+            ..scheduler.of_actor(kind, id)
+        };
+        scheduler.schedule(name, metadata, job, true).await
     }
 
     /// Deletes a reminder; succeeds if there is none.

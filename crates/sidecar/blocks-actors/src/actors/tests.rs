@@ -114,6 +114,7 @@ pub(super) fn actors() -> Actors {
             streams: 1,
             identity: None,
             max_message: 0,
+            limits: Vec::new(),
         }),
         workflow_access: Arc::new(WorkflowAccess::new(
             "shop".into(),

@@ -8,8 +8,8 @@ use outrigger_runtime::scheduler::SchedulerError;
 use outrigger_wire::common::v1::job_failure_policy::Policy;
 use outrigger_wire::common::v1::{JobFailurePolicy, JobFailurePolicyConstant};
 use outrigger_wire::scheduler::v1::Job;
-use outrigger_workflow::Origin;
 use outrigger_workflow::names::{self, RUN_ACTIVITY};
+use outrigger_workflow::{Instance, Origin};
 use prost_types::{Any, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
@@ -39,13 +39,16 @@ impl Engine {
     pub(crate) async fn remind_start(
         &self,
         id: &str,
-        execution: &str,
+        instance: &Instance,
         due: Option<Timestamp>,
         later: bool,
     ) -> Result<(), Status> {
         let name = names::start_reminder(random());
-        let data = later.then(|| any_for("google.protobuf.Empty", &(), &Origin::of(execution)));
-        self.remind(&self.types.workflow, id, &name, due, data).await
+        let origin = || Origin::of(instance.execution());
+        let data = later.then(|| any_for("google.protobuf.Empty", &(), &origin()));
+        let kind = &self.types.workflow;
+        self.remind_limited(kind, id, &name, due, data, workflow_key(instance))
+            .await
     }
 
     /// Sets a reminder, replacing one of the same name. Failed deliveries are retried every second without
@@ -58,24 +61,39 @@ impl Engine {
         due: Option<Timestamp>,
         data: Option<Any>,
     ) -> Result<(), Status> {
+        self.remind_limited(kind, id, name, due, data, None).await
+    }
+
+    /// As [`Engine::remind`]. Limits of the scheduler count it by `key`, the name of the workflow or activity.
+    pub(crate) async fn remind_limited(
+        &self,
+        kind: &str,
+        id: &str,
+        name: &str,
+        due: Option<Timestamp>,
+        data: Option<Any>,
+        key: Option<String>,
+    ) -> Result<(), Status> {
         let end = Instant::now() + SCHEDULER_TIMEOUT;
         let passes = |error: &SchedulerError| {
             let passes = matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded);
             passes && Instant::now() < end
         };
-        self.remind_while(passes, (kind, id, name), due, data).await
+        self.remind_while(passes, (kind, id, name), due, data, key).await
     }
 
-    /// As [`Engine::remind`], for an instance with stored events: retried until the caller gives up, unless
-    /// that cannot help.
+    /// As [`Engine::remind_limited`], for an instance with stored events: retried until the caller gives up,
+    /// unless that cannot help.
     pub(crate) async fn remind_until_stored(
         &self,
         id: &str,
         name: &str,
         due: Option<Timestamp>,
+        key: Option<String>,
     ) -> Result<(), Status> {
         let kind = &self.types.workflow;
-        self.remind_while(may_pass, (kind, id, name), due, None).await
+        self.remind_while(may_pass, (kind, id, name), due, None, key)
+            .await
     }
 
     async fn remind_while(
@@ -84,6 +102,7 @@ impl Engine {
         (kind, id, name): (&str, &str, &str),
         due: Option<Timestamp>,
         data: Option<Any>,
+        key: Option<String>,
     ) -> Result<(), Status> {
         let job = Job {
             due_time: Some(format_due(due)),
@@ -99,7 +118,10 @@ impl Engine {
         let actors = self.actors().map_err(retry_later)?;
         let mut pauses = BACKOFF;
         loop {
-            let Err(error) = actors.set_reminder(kind, id, name, job.clone()).await else {
+            let Err(error) = actors
+                .set_reminder(kind, id, name, job.clone(), key.clone())
+                .await
+            else {
                 return Ok(());
             };
             if !passes(&error) {
@@ -186,6 +208,11 @@ fn may_pass(error: &SchedulerError) -> bool {
                 | Code::NotFound
         ),
     }
+}
+
+/// The key of the reminders that run an instance.
+pub(crate) fn workflow_key(instance: &Instance) -> Option<String> {
+    Some(instance.start_event()?.name.clone())
 }
 
 /// Formats RFC 3339 with fractions of a second, so that a timer is not early.

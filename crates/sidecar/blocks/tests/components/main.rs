@@ -204,6 +204,7 @@ fn with_blocks(seen: &Arc<Mutex<Vec<String>>>) -> (Components, Blocks) {
         streams: 1,
         identity: None,
         max_message: 0,
+        limits: Vec::new(),
     });
     let blocks = Blocks::new(
         "app".into(),

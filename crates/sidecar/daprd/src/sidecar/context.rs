@@ -132,6 +132,7 @@ impl SidecarContext {
             streams: config.control_plane.scheduler_streams,
             identity,
             max_message: self.max_message,
+            limits: workflow::scheduler_limits(&self.namespace, &self.app_id, &self.settings.workflow.limits),
         })
     }
 
@@ -207,7 +208,7 @@ impl SidecarContext {
             namespace: Arc::clone(&self.namespace),
             actors: Arc::clone(actors),
             access: Arc::clone(&self.workflow_access),
-            settings: self.settings.workflow,
+            settings: self.settings.workflow.clone(),
             remote_results: features.enabled(WORKFLOWS_REMOTE_ACTIVITY_REMINDER),
             is_clustered: features.enabled(WORKFLOWS_CLUSTERED),
             tracer: self.tracer.clone(),

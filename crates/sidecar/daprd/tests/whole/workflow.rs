@@ -1,6 +1,7 @@
 //! Workflows on whole sidecars, run by a worker: activities, timers, events, children, continue-as-new and
 //! other apps, including lost workers and sidecars.
 
+mod concurrency;
 mod counts;
 mod ends;
 mod family;

@@ -279,6 +279,7 @@ mod tests {
             streams: 1,
             identity: None,
             max_message: 0,
+            limits: Vec::new(),
         })
     }
 

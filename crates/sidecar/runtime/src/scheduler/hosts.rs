@@ -208,6 +208,7 @@ mod tests {
             streams: 1,
             identity: None,
             max_message: 0,
+            limits: Vec::new(),
         };
         let host = Host::new(&silent.local_addr().unwrap().to_string(), &settings);
         let mut client = host.client();

@@ -311,7 +311,7 @@ impl Stream {
             namespace: self.scheduler.namespace().to_owned(),
             actor_types: actor_types.clone(),
             accept_job_types: kinds,
-            concurrency_limits: Vec::new(),
+            concurrency_limits: self.scheduler.settings.limits.clone(),
         }))
     }
 
@@ -478,6 +478,7 @@ mod tests {
             streams: 1,
             identity: None,
             max_message: 0,
+            limits: Vec::new(),
         };
         let host = Arc::new(Host::new("127.0.0.1:1", &settings));
         let app = Arc::new(Slow {

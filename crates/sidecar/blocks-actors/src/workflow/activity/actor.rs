@@ -41,7 +41,7 @@ impl Activities {
 
     async fn execute(&self, call: &ActorCall) -> Result<(), Status> {
         // Only the reminder needs the event: here a call that it could not decode is refused.
-        invocation::admit(&self.engine, &call.body)?;
+        let read = invocation::admit(&self.engine, &call.body)?;
         // A caller cannot set the loss count.
         if failures::saved_count(&call.body) > 0 {
             return Err(Status::invalid_argument(
@@ -53,8 +53,9 @@ impl Activities {
             &self.engine.types.activity,
             invocation::reminder_data(call.body.to_vec()),
         );
+        let key = invocation::name(&read).map(str::to_owned);
         self.engine
-            .remind(kind, &call.id, names::RUN_ACTIVITY, due, Some(data))
+            .remind_limited(kind, &call.id, names::RUN_ACTIVITY, due, Some(data), key)
             .await
     }
 }

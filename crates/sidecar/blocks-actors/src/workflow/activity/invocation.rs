@@ -49,7 +49,7 @@ pub(super) fn admit(engine: &Engine, call: &[u8]) -> Result<ActivityInvocation, 
     Ok(invocation)
 }
 
-fn read(call: &[u8]) -> Result<ActivityInvocation, Status> {
+pub(super) fn read(call: &[u8]) -> Result<ActivityInvocation, Status> {
     const WHAT: &str = "the activity";
     if enclosed(call).is_some() {
         return decode(WHAT, call);
@@ -58,6 +58,14 @@ fn read(call: &[u8]) -> Result<ActivityInvocation, Status> {
         history_event: Some(decode(WHAT, call)?),
         propagated_history: None,
     })
+}
+
+/// The name of the activity, by which limits of the scheduler count it.
+pub(super) fn name(invocation: &ActivityInvocation) -> Option<&str> {
+    match &invocation.history_event.as_ref()?.event_type {
+        Some(EventType::TaskScheduled(task)) => Some(&task.name),
+        _ => None,
+    }
 }
 
 /// The reminder data of a call. Fields appended to an event are appended to its envelope too.
@@ -109,6 +117,7 @@ mod tests {
             };
             for (call, expected) in [(&alone, &without), (&enclosed, &invocation)] {
                 assert_eq!(read(call).as_ref().ok(), Some(expected));
+                assert_eq!(name(expected), Some("pay"));
                 let data = reminder_data(call.clone());
                 assert!(
                     data.type_url

@@ -139,7 +139,8 @@ impl Work {
         };
         let due = (SystemTime::now() + LOSS_PAUSE).into();
         let kind = &engine.types.activity;
-        let saved = engine.remind(kind, &self.actor, names::RUN_ACTIVITY, Some(due), Some(data));
+        let key = Some(self.request.name.clone());
+        let saved = engine.remind_limited(kind, &self.actor, names::RUN_ACTIVITY, Some(due), Some(data), key);
         let _saved = timeout(SAVE_TIMEOUT, saved).await;
     }
 

@@ -16,6 +16,7 @@ use super::state::{Held, Instances};
 use crate::actors::{ActorCall, QueuedCall};
 use crate::workflow::error::{is_state_changed, repeat_on_change};
 use crate::workflow::protocol::{LOG, arrival};
+use crate::workflow::reminders::workflow_key;
 
 impl Held<'_> {
     /// Adds events; returns the outcome of each. One reminder runs the instance for all of them, set once they
@@ -49,6 +50,7 @@ impl Held<'_> {
                 Err(error) => all(error),
             };
         }
+        let key = run.as_ref().and_then(|_| workflow_key(&loaded.instance));
         if change.is_empty() {
             self.keep(loaded);
         } else if let Err(error) = self.save(loaded, change).await {
@@ -62,7 +64,9 @@ impl Held<'_> {
         // Whichever sidecar gets the reminder finds the events. A sender that gets an error sends its event
         // again, which ensures the reminder.
         if let Some(run) = run
-            && let Err(error) = engine.remind_until_stored(self.id, &run.reminder, run.due).await
+            && let Err(error) = engine
+                .remind_until_stored(self.id, &run.reminder, run.due, key)
+                .await
         {
             return all(error);
         }

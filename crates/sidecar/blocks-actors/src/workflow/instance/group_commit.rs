@@ -78,7 +78,7 @@ impl Held<'_> {
         } = Decoded::read(batch);
         self.note_arrivals(outcome.facts(), &events);
         if budget.of_timer {
-            self.run_again().await?;
+            self.run_again(&loaded.instance).await?;
         }
         let raised: Vec<u64> = tickets
             .iter()

@@ -74,9 +74,9 @@ impl Held<'_> {
         let due = create::due(&start);
         let change = loaded.instance.start(start, received);
         loaded.instance.keep_signers(signers.unwrap_or_default());
-        let (execution, later) = (loaded.instance.execution(), loaded.instance.begins_later(now()));
+        let later = loaded.instance.begins_later(now());
         engine
-            .remind_start(self.id, execution, due, later.is_some())
+            .remind_start(self.id, &loaded.instance, due, later.is_some())
             .await?;
         self.save(loaded, change).await?;
         self.all.failures.clear(self.id);

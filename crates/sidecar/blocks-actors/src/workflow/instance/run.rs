@@ -99,7 +99,9 @@ impl Held<'_> {
         let begins_later = loaded.instance.begins_later(at);
         if let Some(due) = begins_later.filter(|_| timer.is_none() && of.execution != own) {
             let engine = Arc::clone(&self.all.engine);
-            engine.remind_start(self.id, own, Some(due), true).await?;
+            engine
+                .remind_start(self.id, &loaded.instance, Some(due), true)
+                .await?;
             self.keep(loaded);
             return Ok(RunOutcome::Completed);
         }
@@ -306,7 +308,7 @@ impl Held<'_> {
 
     /// The worker disconnected after the workflow continued as new: stores the new execution.
     async fn abandon(&mut self, mut loaded: Loaded, outcome: Outcome) -> Result<(), Status> {
-        self.run_again().await?;
+        self.run_again(&loaded.instance).await?;
         let change = loaded.instance.commit(outcome);
         self.save(loaded, change).await
     }
@@ -384,7 +386,7 @@ impl Held<'_> {
         let failed = started.and(sent);
         if let Some(why) = failed.why {
             if failed.only_remote && outcome.may_be_stored_in_part() {
-                self.run_again().await?;
+                self.run_again(&loaded.instance).await?;
                 let partly = outcome.without(&loaded.instance, &failed.causes);
                 let change = loaded.instance.commit(partly);
                 self.save(loaded, change).await?;
@@ -394,7 +396,7 @@ impl Held<'_> {
             return Err(self.all.failures.reject(self.id, &why));
         }
         if outcome.wakes {
-            self.run_again().await?;
+            self.run_again(&loaded.instance).await?;
         }
         self.entry
             .awaited

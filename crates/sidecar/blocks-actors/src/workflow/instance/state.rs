@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outrigger_workflow::{Change, names};
+use outrigger_workflow::{Change, Instance};
 use tonic::Status;
 
 use super::cache::{CacheEntry, CachedWaits, Gauges, InstanceCache};
@@ -13,7 +13,6 @@ use super::watchers::Watchers;
 use crate::workflow::activity::failures::ActivityFailures;
 use crate::workflow::engine::Engine;
 use crate::workflow::error::stalled_status;
-use crate::workflow::protocol::random;
 use crate::workflow::worker::workers::Workers;
 
 /// All instances hosted here.
@@ -137,11 +136,7 @@ impl Held<'_> {
 
     /// Schedules another run, independent of the current reminder: a timer's reminder does not run the next
     /// generation.
-    pub(crate) async fn run_again(&self) -> Result<(), Status> {
-        let engine = &self.all.engine;
-        let name = names::start_reminder(random());
-        engine
-            .remind(&engine.types.workflow, self.id, &name, None, None)
-            .await
+    pub(crate) async fn run_again(&self, instance: &Instance) -> Result<(), Status> {
+        self.all.engine.remind_start(self.id, instance, None, false).await
     }
 }
