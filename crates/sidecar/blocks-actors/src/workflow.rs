@@ -35,7 +35,7 @@ pub use client::Start;
 pub use engine::Dependencies;
 pub use error::is_final;
 pub use limits::scheduler_limits;
-pub use manage::error::{Action, WorkflowError};
+pub use manage::error::{Action, InstanceId, WorkflowError};
 pub use manage::list::{Listed, Listing};
 pub use manage::overview::{Overview, WorkflowWait, WorkflowWork};
 pub use manage::purge::Purged;

@@ -314,6 +314,7 @@ fn workflows() -> Vec<Made> {
         WorkflowError::NoEventName,
         WorkflowError::NoId,
         WorkflowError::InvalidId(x()),
+        WorkflowError::InvalidApp(x()),
         WorkflowError::LongId,
         WorkflowError::NotFound(x()),
     ];

@@ -17,6 +17,7 @@ impl From<WorkflowError> for ApiError {
             WorkflowError::NoEventName => ("ERR_WORKFLOW_EVENT_NAME_MISSING", bad),
             WorkflowError::NoId => ("ERR_INSTANCE_ID_PROVIDED_MISSING", bad),
             WorkflowError::InvalidId(_) => ("ERR_INSTANCE_ID_INVALID", bad),
+            WorkflowError::InvalidApp(_) => ("ERR_WORKFLOW_APP_ID_INVALID", bad),
             WorkflowError::LongId => ("ERR_INSTANCE_ID_TOO_LONG", bad),
             WorkflowError::NotFound(_) => (
                 "ERR_INSTANCE_ID_NOT_FOUND",

@@ -72,7 +72,7 @@ impl TaskHub {
 
     async fn add(&self, id: &str, event: EventType, what: &str) -> Result<(), Status> {
         self.check()?;
-        let added = self.workflows.add(id, event).await;
+        let added = self.workflows.add(None, id, event).await;
         added.map_err(|error| failed(&error, what))
     }
 
@@ -200,6 +200,7 @@ impl TaskHub {
         let starts_now = request.scheduled_start_timestamp.is_none();
         let start = Start {
             id: instance_id.clone(),
+            app: None,
             name: request.name,
             version: request.version.unwrap_or_default(),
             input: request.input,

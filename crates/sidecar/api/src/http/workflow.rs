@@ -1,7 +1,7 @@
 //! `/v1.0/workflows/…`, and the same routes under older versions.
 
 use http::{Method, StatusCode};
-use outrigger_blocks_actors::workflow::{Listing, WorkflowError};
+use outrigger_blocks_actors::workflow::{InstanceId, Listing, WorkflowError};
 use outrigger_wire::durabletask::GetInstanceHistoryResponse;
 use outrigger_wire::runtime::v1::{StartWorkflowRequest, StartWorkflowResponse};
 use serde_json::json;
@@ -54,10 +54,12 @@ const fn routes(version: Version) -> [Endpoint; 7] {
             Box::pin(api.start_workflow(context))
         }),
         of(version, Method::POST, PAUSE, "PauseWorkflow", |api, context| {
-            Box::pin(async move { accepted(api.workflows.manage_pause(&context.parameter(1)?).await) })
+            Box::pin(async move { accepted(api.workflows.manage_pause(Named::of(&context)?.of_app()).await) })
         }),
         of(version, Method::POST, RESUME, "ResumeWorkflow", |api, context| {
-            Box::pin(async move { accepted(api.workflows.manage_resume(&context.parameter(1)?).await) })
+            Box::pin(
+                async move { accepted(api.workflows.manage_resume(Named::of(&context)?.of_app()).await) },
+            )
         }),
         of(
             version,
@@ -65,9 +67,13 @@ const fn routes(version: Version) -> [Endpoint; 7] {
             TERMINATE,
             "TerminateWorkflow",
             |api, context| {
-                Box::pin(
-                    async move { accepted(api.workflows.manage_terminate(&context.parameter(1)?).await) },
-                )
+                Box::pin(async move {
+                    accepted(
+                        api.workflows
+                            .manage_terminate(Named::of(&context)?.of_app())
+                            .await,
+                    )
+                })
             },
         ),
         of(version, Method::POST, PURGE, "PurgeWorkflow", |api, context| {
@@ -119,9 +125,8 @@ impl HttpApi {
     async fn start_workflow(&self, context: Context<'_>) -> HandlerResult {
         let workflow_name = context.parameter(1)?;
         let query = context.request.uri().query().unwrap_or_default();
-        let mut given = url::form_urlencoded::parse(query.as_bytes());
-        let id = given.find(|(name, _)| name == "instanceID");
-        let instance_id = id.map(|(_, id)| id.into_owned()).unwrap_or_default();
+        let instance_id = parameter(query, "instanceID").unwrap_or_default();
+        let app_id = parameter(query, APP);
         let parent = context.span.as_parent();
         let input = context.request.into_body().collect_up_to(usize::MAX).await;
         let input = input.map_err(|error| body_read(&error))?;
@@ -129,6 +134,7 @@ impl HttpApi {
             instance_id,
             workflow_name,
             input,
+            app_id,
             ..StartWorkflowRequest::default()
         };
         let instance_id = self.workflows.manage_start(request, parent).await?;
@@ -139,10 +145,10 @@ impl HttpApi {
     }
 
     async fn get_workflow(&self, context: Context<'_>) -> HandlerResult {
-        let id = context.parameter(1)?;
-        match self.workflows.manage_get(&id).await? {
+        let named = Named::of(&context)?;
+        match self.workflows.manage_get(named.of_app()).await? {
             Some(found) => self.message_response("GetWorkflowResponse", found).await,
-            None => Err(WorkflowError::NotFound(id).into()),
+            None => Err(WorkflowError::NotFound(named.id).into()),
         }
     }
 
@@ -176,9 +182,9 @@ impl HttpApi {
 
     /// Purges an instance; forced if the query says so.
     async fn purge_workflow(&self, context: Context<'_>) -> HandlerResult {
-        let id = context.parameter(1)?;
+        let named = Named::of(&context)?;
         let force = is_forced(context.request.uri().query().unwrap_or_default())?;
-        accepted(self.workflows.manage_purge(&id, force).await)
+        accepted(self.workflows.manage_purge(named.of_app(), force).await)
     }
 
     /// Starts a new instance from an event of a finished one.
@@ -190,27 +196,59 @@ impl HttpApi {
             ))
         })?;
         let query = context.request.uri().query().unwrap_or_default();
-        let mut given = url::form_urlencoded::parse(query.as_bytes());
-        let new = given.find(|(name, _)| name == "newInstanceID");
-        let new = new.map(|(_, id)| id.into_owned());
+        let new = parameter(query, "newInstanceID");
         let id = self.workflows.manage_rerun(id, event, new).await?;
         Ok(json_response(StatusCode::ACCEPTED, &json!({"instanceID": id})))
     }
 
     async fn raise_event_workflow(&self, context: Context<'_>) -> HandlerResult {
-        let (id, event) = (context.parameter(1)?, context.parameter(2)?);
+        let (named, event) = (Named::of(&context)?, context.parameter(2)?);
         let data = context.request.into_body().collect_up_to(usize::MAX).await;
         let data = data.map_err(|error| body_read(&error))?;
-        accepted(self.workflows.manage_raise(&id, &event, Some(&data)).await)
+        accepted(
+            self.workflows
+                .manage_raise(named.of_app(), &event, Some(&data))
+                .await,
+        )
     }
+}
+
+/// Query parameter: the app whose workflow is meant.
+const APP: &str = "appID";
+
+/// The instance that a path names, and the app that the query names.
+struct Named {
+    id: String,
+    app: Option<String>,
+}
+
+impl Named {
+    fn of(context: &Context<'_>) -> Result<Self, ApiError> {
+        Ok(Self {
+            id: context.parameter(1)?,
+            app: parameter(context.request.uri().query().unwrap_or_default(), APP),
+        })
+    }
+
+    fn of_app(&self) -> InstanceId<'_> {
+        InstanceId {
+            id: &self.id,
+            app: self.app.as_deref(),
+        }
+    }
+}
+
+fn parameter(query: &str, wanted: &str) -> Option<String> {
+    let mut given = url::form_urlencoded::parse(query.as_bytes());
+    let found = given.find(|(name, _)| name == wanted);
+    found.map(|(_, value)| value.into_owned())
 }
 
 /// The `force` parameter of a query.
 fn is_forced(query: &str) -> Result<bool, ApiError> {
-    let mut given = url::form_urlencoded::parse(query.as_bytes());
-    match given.find(|(name, _)| name == "force") {
+    match parameter(query, "force") {
         None => Ok(false),
-        Some((_, value)) => value
+        Some(value) => value
             .parse()
             .map_err(|_| ApiError::malformed(format!("force: '{value}' must be true or false"))),
     }

@@ -30,7 +30,7 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(super) const HANDED: HeaderName = HeaderName::from_static("outrigger-handed-over");
 
 /// Names that Dapr matches case-sensitively.
-const CASE_SENSITIVE: [(&str, &str); 9] = [
+const CASE_SENSITIVE: [(&str, &str); 10] = [
     ("dapr-reentrancy-id", "Dapr-Reentrancy-Id"),
     ("dapr-api-call", "Dapr-API-Call"),
     ("x-dapr-remote", "X-Dapr-Remote"),
@@ -40,6 +40,7 @@ const CASE_SENSITIVE: [(&str, &str); 9] = [
     ("purgeretentioncall", "PurgeRetentionCall"),
     ("purgeforce", "PurgeForce"),
     ("checksubtreeterminal", "CheckSubtreeTerminal"),
+    ("metadatafetchonly", "MetadataFetchOnly"),
 ];
 
 /// Spells metadata names as Dapr expects.

@@ -17,9 +17,10 @@ use tokio::time::sleep;
 use tonic::{Code, Status};
 
 use super::engine::request;
+use super::error::is_unknown;
 use super::instance::subtree::NOT_RECREATED;
 use super::metrics::Operation;
-use super::protocol::{WATCH_PAUSE, methods};
+use super::protocol::{FETCH_ONLY, WATCH_PAUSE, methods};
 use super::service::Workflows;
 use super::spans::{SCOPE, span_name, trace_context};
 use crate::actors::{ActorCall, ActorError};
@@ -33,6 +34,8 @@ const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream")
 pub struct Start {
     /// Instance id; not checked.
     pub id: String,
+    /// The app whose workflow it is; `None` means this app. Not checked.
+    pub app: Option<String>,
     /// Name of the workflow to start.
     pub name: String,
     /// Version of the workflow, only for its span.
@@ -63,11 +66,12 @@ impl Workflows {
             parent_trace_context: trace_context(&span),
             ..ExecutionStartedEvent::default()
         });
-        let request = CreateWorkflowInstanceRequest {
+        let created = CreateWorkflowInstanceRequest {
             start_event: Some(now(event)),
             propagated_history: None,
         };
-        let call = self.request(methods::CREATE, &start.id, request.encode_to_vec());
+        let kind = self.engine.types_of(start.app.as_deref()).workflow;
+        let call = request(&kind, &start.id, methods::CREATE, created.encode_to_vec());
         let created = self
             .engine
             .metrics
@@ -104,11 +108,11 @@ impl Workflows {
         span
     }
 
-    /// Sends an event to an instance.
+    /// Sends an event to an instance of an app, by default of this one.
     ///
     /// # Errors
     /// [`ActorError`]; for an unknown instance with [`outrigger_workflow::error::NO_INSTANCE`].
-    pub async fn add(&self, id: &str, event: EventType) -> Result<(), ActorError> {
+    pub async fn add(&self, app: Option<&str>, id: &str, event: EventType) -> Result<(), ActorError> {
         let mut event = now(event);
         if let Some(EventType::EventRaised(_)) = event.event_type {
             event.timestamp = Some(self.event_time());
@@ -116,7 +120,7 @@ impl Workflows {
         let event = event.encode_to_vec();
         let call = ActorCall {
             content_type: Some(OCTETS),
-            ..self.request(methods::ADD_EVENT, id, event)
+            ..request(&self.engine.types_of(app).workflow, id, methods::ADD_EVENT, event)
         };
         let added = async { self.actors.invoke_plain(&call).await.map(|_| ()) };
         self.engine.metrics.counted(Operation::AddEvent, added).await
@@ -160,11 +164,7 @@ impl Workflows {
                         break;
                     }
                     Some(Err(error)) => return Err(error),
-                    // Its name is `OrchestrationMetadata` from sidecars before the contract's v1.18.
-                    Some(Ok(update)) => WorkflowMetadata::decode(&*update.data.value).map_err(|error| {
-                        let text = format!("cannot decode the status of workflow '{id}': {error}");
-                        ActorError::Internal(Status::internal(text))
-                    })?,
+                    Some(Ok(update)) => status_of(id, &update.data.value)?,
                 };
                 if until(metadata.runtime_status()) {
                     return Ok(Some(metadata));
@@ -174,10 +174,45 @@ impl Workflows {
         }
     }
 
+    /// The status of an instance of another app; `None` if it does not exist.
+    pub(crate) async fn get_elsewhere(
+        &self,
+        app: &str,
+        id: &str,
+    ) -> Result<Option<WorkflowMetadata>, ActorError> {
+        let call = ActorCall {
+            metadata: metadata(FETCH_ONLY, "true"),
+            ..request(
+                &self.engine.types_of(Some(app)).workflow,
+                id,
+                methods::WATCH,
+                Vec::new(),
+            )
+        };
+        let first = match self.actors.watch(&call).await {
+            // A sidecar without this mark streams every change; the first one is the status.
+            Ok(mut updates) => updates.next().await.transpose(),
+            Err(error) => Err(error),
+        };
+        match first {
+            Ok(first) => first.map(|update| status_of(id, &update.data.value)).transpose(),
+            Err(error) if is_unknown(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// A call to the actor of an instance.
     pub(crate) fn request(&self, method: &str, id: &str, body: Vec<u8>) -> ActorCall {
         request(&self.engine.types.workflow, id, method, body)
     }
+}
+
+/// Decodes a status. Its type is named `OrchestrationMetadata` by sidecars before the contract's v1.18.
+fn status_of(id: &str, encoded: &[u8]) -> Result<WorkflowMetadata, ActorError> {
+    WorkflowMetadata::decode(encoded).map_err(|error| {
+        let text = format!("cannot decode the status of workflow '{id}': {error}");
+        ActorError::Internal(Status::internal(text))
+    })
 }
 
 /// Whether the error may pass when a host is available.

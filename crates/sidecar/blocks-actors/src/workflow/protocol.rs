@@ -44,6 +44,8 @@ pub(crate) const RETENTION_CALL: &str = "purgeretentioncall";
 pub(crate) const FORCE: &str = "purgeforce";
 /// Marks a watch that asks once whether an instance and everything below it have ended.
 pub(crate) const CHECK_SUBTREE: &str = "checksubtreeterminal";
+/// Marks a watch that ends with the first status.
+pub(crate) const FETCH_ONLY: &str = "metadatafetchonly";
 /// Due time of an activity, milliseconds since 1970.
 pub(crate) const DUE_TIME: &str = "duetime";
 /// Pause before watching a moved actor again.

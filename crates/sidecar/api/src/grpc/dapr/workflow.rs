@@ -1,6 +1,6 @@
 //! Workflow methods.
 
-use outrigger_blocks_actors::workflow::WorkflowError;
+use outrigger_blocks_actors::workflow::{InstanceId, WorkflowError};
 use outrigger_wire::runtime::v1::{
     GetWorkflowRequest, GetWorkflowResponse, PauseWorkflowRequest, PurgeWorkflowRequest,
     RaiseEventWorkflowRequest, ResumeWorkflowRequest, StartWorkflowRequest, StartWorkflowResponse,
@@ -67,32 +67,36 @@ impl DaprService {
         &self,
         request: Request<PurgeWorkflowRequest>,
     ) -> Result<Response<()>, Status> {
-        let id = &request.get_ref().instance_id;
-        self.workflow_done(self.workflows.manage_purge(id, false).await)
+        let request = request.get_ref();
+        let of = of(&request.instance_id, request.app_id.as_deref());
+        self.workflow_done(self.workflows.manage_purge(of, false).await)
     }
 
     pub(super) async fn terminate_workflow_alpha1(
         &self,
         request: Request<TerminateWorkflowRequest>,
     ) -> Result<Response<()>, Status> {
-        let id = &request.get_ref().instance_id;
-        self.workflow_done(self.workflows.manage_terminate(id).await)
+        let request = request.get_ref();
+        let of = of(&request.instance_id, request.app_id.as_deref());
+        self.workflow_done(self.workflows.manage_terminate(of).await)
     }
 
     pub(super) async fn pause_workflow_alpha1(
         &self,
         request: Request<PauseWorkflowRequest>,
     ) -> Result<Response<()>, Status> {
-        let id = &request.get_ref().instance_id;
-        self.workflow_done(self.workflows.manage_pause(id).await)
+        let request = request.get_ref();
+        let of = of(&request.instance_id, request.app_id.as_deref());
+        self.workflow_done(self.workflows.manage_pause(of).await)
     }
 
     pub(super) async fn resume_workflow_alpha1(
         &self,
         request: Request<ResumeWorkflowRequest>,
     ) -> Result<Response<()>, Status> {
-        let id = &request.get_ref().instance_id;
-        self.workflow_done(self.workflows.manage_resume(id).await)
+        let request = request.get_ref();
+        let of = of(&request.instance_id, request.app_id.as_deref());
+        self.workflow_done(self.workflows.manage_resume(of).await)
     }
 
     pub(super) async fn start_workflow_beta1(
@@ -120,32 +124,36 @@ impl DaprService {
         &self,
         request: Request<PurgeWorkflowRequest>,
     ) -> Result<Response<()>, Status> {
-        let id = &request.get_ref().instance_id;
-        self.workflow_done(self.workflows.manage_purge(id, false).await)
+        let request = request.get_ref();
+        let of = of(&request.instance_id, request.app_id.as_deref());
+        self.workflow_done(self.workflows.manage_purge(of, false).await)
     }
 
     pub(super) async fn terminate_workflow_beta1(
         &self,
         request: Request<TerminateWorkflowRequest>,
     ) -> Result<Response<()>, Status> {
-        let id = &request.get_ref().instance_id;
-        self.workflow_done(self.workflows.manage_terminate(id).await)
+        let request = request.get_ref();
+        let of = of(&request.instance_id, request.app_id.as_deref());
+        self.workflow_done(self.workflows.manage_terminate(of).await)
     }
 
     pub(super) async fn pause_workflow_beta1(
         &self,
         request: Request<PauseWorkflowRequest>,
     ) -> Result<Response<()>, Status> {
-        let id = &request.get_ref().instance_id;
-        self.workflow_done(self.workflows.manage_pause(id).await)
+        let request = request.get_ref();
+        let of = of(&request.instance_id, request.app_id.as_deref());
+        self.workflow_done(self.workflows.manage_pause(of).await)
     }
 
     pub(super) async fn resume_workflow_beta1(
         &self,
         request: Request<ResumeWorkflowRequest>,
     ) -> Result<Response<()>, Status> {
-        let id = &request.get_ref().instance_id;
-        self.workflow_done(self.workflows.manage_resume(id).await)
+        let request = request.get_ref();
+        let of = of(&request.instance_id, request.app_id.as_deref());
+        self.workflow_done(self.workflows.manage_resume(of).await)
     }
 
     async fn workflow_start(
@@ -163,7 +171,8 @@ impl DaprService {
         &self,
         request: GetWorkflowRequest,
     ) -> Result<Response<GetWorkflowResponse>, Status> {
-        let found = self.workflows.manage_get(&request.instance_id).await;
+        let of = of(&request.instance_id, request.app_id.as_deref());
+        let found = self.workflows.manage_get(of).await;
         let found = found.map_err(|error| self.fail(&error.into()))?;
         // Callers recognise an unknown instance because all other fields are empty.
         Ok(Response::new(found.unwrap_or_else(|| GetWorkflowResponse {
@@ -177,11 +186,13 @@ impl DaprService {
             instance_id,
             event_name,
             event_data,
+            app_id,
             ..
         } = request;
         // gRPC does not distinguish absent data from empty data.
         let data = (!event_data.is_empty()).then_some(&*event_data);
-        let raised = self.workflows.manage_raise(&instance_id, &event_name, data).await;
+        let of = of(&instance_id, app_id.as_deref());
+        let raised = self.workflows.manage_raise(of, &event_name, data).await;
         self.workflow_done(raised)
     }
 
@@ -189,4 +200,8 @@ impl DaprService {
         done.map_err(|error| self.fail(&error.into()))?;
         Ok(Response::new(()))
     }
+}
+
+const fn of<'a>(id: &'a str, app: Option<&'a str>) -> InstanceId<'a> {
+    InstanceId { id, app }
 }

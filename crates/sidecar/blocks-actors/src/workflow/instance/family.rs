@@ -156,7 +156,8 @@ impl Engine {
         }
     }
 
-    async fn purge_tree_of(&self, app: &str, id: &str, force: bool) -> Result<usize, ActorError> {
+    /// Purges an instance of another app, and everything below it.
+    pub(crate) async fn purge_tree_of(&self, app: &str, id: &str, force: bool) -> Result<usize, ActorError> {
         let actors = self.actors()?;
         let kind = self.types_of(Some(app)).workflow;
         let marks = match force {

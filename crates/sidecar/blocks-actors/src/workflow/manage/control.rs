@@ -12,7 +12,7 @@ use outrigger_wire::durabletask::{
 use outrigger_wire::runtime::v1::StartWorkflowRequest;
 use tonic::Code;
 
-use super::error::{Action, WorkflowError, check_new_id};
+use super::error::{Action, InstanceId, WorkflowError, check_new_id};
 use crate::workflow::client::Start;
 use crate::workflow::error::is_unknown;
 use crate::workflow::service::Workflows;
@@ -38,6 +38,7 @@ impl Workflows {
         };
         self.ready(&id)?;
         check_new_id(&id)?;
+        let app = self.other_app(request.app_id.as_deref())?.map(str::to_owned);
         let name = request.workflow_name;
         if name.is_empty() {
             return Err(WorkflowError::NoName);
@@ -48,6 +49,7 @@ impl Workflows {
         let input = input.map_err(|_| failed("the workflow input must be UTF-8".to_owned()))?;
         let start = Start {
             id: id.clone(),
+            app,
             name: name.clone(),
             input: Some(input),
             at,
@@ -69,41 +71,50 @@ impl Workflows {
     ///
     /// # Errors
     /// [`WorkflowError`].
-    pub async fn manage_terminate(&self, id: &str) -> Result<(), WorkflowError> {
+    pub async fn manage_terminate(&self, of: InstanceId<'_>) -> Result<(), WorkflowError> {
         let event = ExecutionTerminatedEvent {
             input: None,
             recurse: true,
         };
         let event = EventType::ExecutionTerminated(event);
-        let prefix = format!("failed to terminate workflow {id}: failed to submit termination request:");
-        self.send(Action::Terminate, id, event, &prefix).await
+        let prefix = format!(
+            "failed to terminate workflow {}: failed to submit termination request:",
+            of.id
+        );
+        self.send(Action::Terminate, of, event, &prefix).await
     }
 
     /// Pauses an instance.
     ///
     /// # Errors
     /// [`WorkflowError`].
-    pub async fn manage_pause(&self, id: &str) -> Result<(), WorkflowError> {
+    pub async fn manage_pause(&self, of: InstanceId<'_>) -> Result<(), WorkflowError> {
         let event = EventType::ExecutionSuspended(ExecutionSuspendedEvent { input: None });
-        let prefix = format!("failed to pause workflow {id}: failed to suspend workflow");
-        self.send(Action::Pause, id, event, &prefix).await
+        let prefix = format!("failed to pause workflow {}: failed to suspend workflow", of.id);
+        self.send(Action::Pause, of, event, &prefix).await
     }
 
     /// Resumes an instance.
     ///
     /// # Errors
     /// [`WorkflowError`].
-    pub async fn manage_resume(&self, id: &str) -> Result<(), WorkflowError> {
+    pub async fn manage_resume(&self, of: InstanceId<'_>) -> Result<(), WorkflowError> {
         let event = EventType::ExecutionResumed(ExecutionResumedEvent { input: None });
-        let prefix = format!("failed to resume workflow {id}: failed to resume workflow");
-        self.send(Action::Resume, id, event, &prefix).await
+        let prefix = format!("failed to resume workflow {}: failed to resume workflow", of.id);
+        self.send(Action::Resume, of, event, &prefix).await
     }
 
     /// Raises an event.
     ///
     /// # Errors
     /// [`WorkflowError`].
-    pub async fn manage_raise(&self, id: &str, name: &str, data: Option<&[u8]>) -> Result<(), WorkflowError> {
+    pub async fn manage_raise(
+        &self,
+        of: InstanceId<'_>,
+        name: &str,
+        data: Option<&[u8]>,
+    ) -> Result<(), WorkflowError> {
+        let id = of.id;
         self.ready(id)?;
         if name.is_empty() {
             return Err(WorkflowError::NoEventName);
@@ -118,18 +129,20 @@ impl Workflows {
             input,
         });
         let prefix = format!("failed to raise event {name} on workflow {id}: failed to raise event");
-        self.send(Action::RaiseEvent, id, event, &prefix).await
+        self.send(Action::RaiseEvent, of, event, &prefix).await
     }
 
     async fn send(
         &self,
         action: Action,
-        id: &str,
+        of: InstanceId<'_>,
         event: EventType,
         prefix: &str,
     ) -> Result<(), WorkflowError> {
+        let id = of.id;
         self.ready(id)?;
-        match self.add(id, event).await {
+        let app = self.other_app(of.app)?;
+        match self.add(app, id, event).await {
             Ok(()) => Ok(()),
             Err(error) if action == Action::Terminate && is_unknown(&error) => {
                 Err(WorkflowError::NotFound(id.to_owned()))

@@ -29,6 +29,15 @@ pub enum Action {
     RaiseEvent,
 }
 
+/// An instance, and the app whose workflow it is.
+#[derive(Clone, Copy, Debug)]
+pub struct InstanceId<'a> {
+    /// The id.
+    pub id: &'a str,
+    /// The app's id; `None` or empty means this app.
+    pub app: Option<&'a str>,
+}
+
 /// Why an operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WorkflowError {
@@ -47,6 +56,11 @@ pub enum WorkflowError {
     /// The instance id is invalid.
     #[error("workflow instance ID '{0}' is invalid: only alphanumeric and underscore characters are allowed")]
     InvalidId(String),
+    /// The app id is invalid.
+    #[error(
+        "workflow app ID '{0}' is invalid: only alphanumeric, dash and underscore characters are allowed"
+    )]
+    InvalidApp(String),
     /// The instance id is too long.
     #[error("workflow instance ID exceeds the max length of {MAX_ID} characters")]
     LongId,
@@ -83,6 +97,19 @@ impl Workflows {
             _ => Ok(()),
         }
     }
+
+    /// The other app that an operation is for; `None` if it is this one.
+    pub(crate) fn other_app<'a>(&self, app: Option<&'a str>) -> Result<Option<&'a str>, WorkflowError> {
+        let app = app.filter(|app| !app.is_empty() && **app != *self.engine.app_id);
+        match app {
+            Some(app) if !app.chars().all(fits) => Err(WorkflowError::InvalidApp(app.to_owned())),
+            app => Ok(app),
+        }
+    }
+}
+
+fn fits(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == '-'
 }
 
 /// Validates an id, which becomes part of store keys and reminder names.
@@ -90,7 +117,6 @@ pub(crate) fn check_new_id(id: &str) -> Result<(), WorkflowError> {
     if id.len() > MAX_ID {
         return Err(WorkflowError::LongId);
     }
-    let fits = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     match id.chars().all(fits) {
         true => Ok(()),
         false => Err(WorkflowError::InvalidId(id.to_owned())),

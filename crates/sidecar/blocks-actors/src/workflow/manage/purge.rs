@@ -1,6 +1,6 @@
 //! Purges an instance, alone or with its children.
 
-use super::error::{Action, WorkflowError};
+use super::error::{Action, InstanceId, WorkflowError};
 use crate::actors::ActorError;
 use crate::workflow::error::is_unknown;
 use crate::workflow::instance::family::Progress;
@@ -19,9 +19,14 @@ impl Workflows {
     ///
     /// # Errors
     /// [`WorkflowError`].
-    pub async fn manage_purge(&self, id: &str, force: bool) -> Result<(), WorkflowError> {
+    pub async fn manage_purge(&self, of: InstanceId<'_>, force: bool) -> Result<(), WorkflowError> {
+        let id = of.id;
         self.ready(id)?;
-        match self.purge(id, !force, force).await.error {
+        let error = match self.other_app(of.app)? {
+            Some(app) => self.engine.purge_tree_of(app, id, force).await.err(),
+            None => self.purge(id, !force, force).await.error,
+        };
+        match error {
             None => Ok(()),
             Some(error) if is_unknown(&error) => Err(WorkflowError::NotFound(id.to_owned())),
             Some(error) => {

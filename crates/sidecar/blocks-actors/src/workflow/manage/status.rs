@@ -10,7 +10,7 @@ use outrigger_workflow::names::activity_id;
 use prost_types::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::error::{Action, WorkflowError};
+use super::error::{Action, InstanceId, WorkflowError};
 use crate::actors::ActorError;
 use crate::workflow::error::is_final;
 use crate::workflow::service::Workflows;
@@ -88,9 +88,14 @@ impl Workflows {
     ///
     /// # Errors
     /// [`WorkflowError`].
-    pub async fn manage_get(&self, id: &str) -> Result<Option<GetWorkflowResponse>, WorkflowError> {
+    pub async fn manage_get(&self, of: InstanceId<'_>) -> Result<Option<GetWorkflowResponse>, WorkflowError> {
+        let id = of.id;
         self.ready(id)?;
-        let found = self.get(id).await.map_err(|error| {
+        let found = match self.other_app(of.app)? {
+            Some(app) => self.get_elsewhere(app, id).await,
+            None => self.get(id).await,
+        };
+        let found = found.map_err(|error| {
             let cause = format!(
                 "failed to get workflow metadata for '{id}': failed to fetch workflow metadata: {error}"
             );

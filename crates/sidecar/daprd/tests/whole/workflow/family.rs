@@ -62,6 +62,54 @@ async fn purges_parent_without_children() {
     assert_eq!(purged(&shop, "b").await, 404, "it is not there itself");
 }
 
+/// The `appID` of a request addresses a workflow of another app.
+#[tokio::test(flavor = "multi_thread")]
+async fn manages_workflows_of_another_app() {
+    let world = World::new().await;
+    let (shop, _first, _) = world.with_worker("shop", chain(Tasks::default())).await;
+    let tasks = Tasks::default().workflow("sleeper", |context| {
+        let event = context.event("wake")?;
+        Some(End::Completed(event))
+    });
+    let (bank, _second, _) = world.with_worker("bank", tasks).await;
+    let path = |rest: &str| format!("/v1.0/workflows/dapr/{rest}");
+    let ask = async |rest: &str| shop.ask(post(&path(rest), "1")).await.status;
+    let seen = async |id: &str| {
+        let about = shop.ask(get(&path(&format!("{id}?appID=bank")))).await;
+        (about.status == 200).then(|| about.json()["runtimeStatus"].clone())
+    };
+    for id in ["a", "b"] {
+        assert_eq!(
+            ask(&format!("sleeper/start?instanceID={id}&appID=bank")).await,
+            202
+        );
+        eventually(async || status(&bank, id).await == "RUNNING").await;
+        assert_eq!(seen(id).await.unwrap(), "RUNNING");
+        assert!(is_gone(&shop, id).await, "it is no workflow of this app");
+    }
+    assert_eq!(ask("a/pause?appID=bank").await, 202);
+    eventually(async || status(&bank, "a").await == "SUSPENDED").await;
+    assert_eq!(ask("a/resume?appID=bank").await, 202);
+    assert_eq!(ask("a/raiseEvent/wake?appID=bank").await, 202);
+    assert_eq!(ask("b/terminate?appID=bank").await, 202);
+    eventually(async || seen("a").await.unwrap() == "COMPLETED").await;
+    eventually(async || seen("b").await.unwrap() == "TERMINATED").await;
+    for id in ["a", "b"] {
+        assert_eq!(ask(&format!("{id}/purge?appID=bank")).await, 202);
+        assert!(seen(id).await.is_none() && is_gone(&bank, id).await);
+    }
+    // An empty id and the app's id mean this app.
+    for (number, app) in ["", "shop"].into_iter().enumerate() {
+        let started = ask(&format!("chain/start?instanceID=own{number}&appID={app}")).await;
+        assert_eq!(started, 202, "{app:?}");
+    }
+    let refused = shop.ask(post(&path("chain/start?appID=a%7Cb"), "1")).await;
+    assert_eq!(
+        (refused.status.as_u16(), &refused.json()["errorCode"]),
+        (400, &"ERR_WORKFLOW_APP_ID_INVALID".into())
+    );
+}
+
 /// Invariant: a purge waits only once for an app without hosts, however many children it has.
 #[tokio::test(flavor = "multi_thread")]
 async fn purge_waits_once_per_app() {
