@@ -20,7 +20,7 @@ use super::engine::request;
 use super::error::is_unknown;
 use super::instance::subtree::NOT_RECREATED;
 use super::metrics::Operation;
-use super::protocol::{FETCH_ONLY, WATCH_PAUSE, methods};
+use super::protocol::{FETCH_ONLY, WATCH_PAUSE, metadata, methods};
 use super::service::Workflows;
 use super::spans::{SCOPE, span_name, trace_context};
 use crate::actors::{ActorCall, ActorError};

@@ -495,7 +495,7 @@ async fn allows_one_actor_state_store() {
     ])
     .await
     .unwrap();
-    assert_eq!(all.actor_store().as_deref(), Some("first"));
+    assert_eq!(all.actor_store().as_deref().map(String::as_str), Some("first"));
     let names: Vec<_> = all.registered().into_iter().map(|r| r.name).collect();
     assert_eq!(names, ["no", "first"], "a broken store claims nothing");
     let second = Component {

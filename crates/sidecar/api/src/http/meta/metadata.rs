@@ -54,13 +54,6 @@ pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
         workers => json!({ "connectedWorkers": workers }),
     };
     all.insert("workflows".into(), workflows);
-    if !message.resiliencies.is_empty() {
-        let names = message.resiliencies.into_iter();
-        all.insert(
-            "resiliencies".into(),
-            names.map(|of| json!({ "name": of.name })).collect(),
-        );
-    }
     Value::Object(all)
 }
 
