@@ -74,13 +74,6 @@ pub fn execution_id(instance: &str, task: i32) -> String {
     format!("{instance}/{task}")
 }
 
-/// Whether an actor type is that of workflows or activities, whose methods apps may call.
-#[must_use]
-pub fn has_callable_actors(kind: &str) -> bool {
-    let name = kind.strip_prefix(RESERVED);
-    name.is_some_and(|name| name.ends_with(".workflow") || name.ends_with(".activity"))
-}
-
 /// Whether an actor type is an executor.
 #[must_use]
 pub fn is_executor(kind: &str) -> bool {

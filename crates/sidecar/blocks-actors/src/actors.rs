@@ -42,7 +42,7 @@ use outrigger_runtime::scheduler::Scheduler;
 use outrigger_telemetry::trace::Tracer;
 use outrigger_transport::peer::Peers;
 use outrigger_wire::runtime::v1 as proto;
-use outrigger_workflow::names::{has_callable_actors, is_executor};
+use outrigger_workflow::names::is_executor;
 use tokio::sync::watch as channel;
 use tokio_util::sync::CancellationToken;
 
@@ -315,14 +315,6 @@ impl Actors {
             }
             .to_owned(),
         }
-    }
-}
-
-/// Validates an actor whose method an app calls. The host decides about calls of workflows and activities.
-fn check_for_call(kind: &str, id: &str) -> Result<(), ActorError> {
-    match has_callable_actors(kind) {
-        true => check(kind, id),
-        false => check_for_app(kind, id),
     }
 }
 

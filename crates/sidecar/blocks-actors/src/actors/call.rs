@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::gate::{Gate, InFlight};
 use super::host::{Hosted, TurnRequest};
 use super::internal::is_reserved;
-use super::{ActorError, Actors, REENTRANCY_ID, check, check_for_call};
+use super::{ActorError, Actors, REENTRANCY_ID, check, check_for_app};
 
 /// How long a peer's call waits while calls are not admitted: longer than the election of a placement leader.
 /// A host that is cut off from placement is the last to learn that an actor moved; the calling sidecar knows
@@ -121,7 +121,7 @@ impl Actors {
     /// # Errors
     /// [`ActorError`].
     pub async fn invoke(&self, call: &ActorCall) -> Result<Reply, ActorError> {
-        check_for_call(&call.kind, &call.id)?;
+        check_for_app(&call.kind, &call.id)?;
         self.known(&call.kind).await?;
         let resilience = &self.with.resilience;
         let rules = resilience.policies.load().actor(&call.kind);

@@ -19,7 +19,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "actors-disseminate-timeout",
         DURATION,
         "30s",
-        "Time for placement to complete a dissemination before the sidecar reconnects; actors drain for less than this",
+        "Time limit of a dissemination; actors drain within 80 % of it",
     ),
     Flag::boolean(
         "actors-handover",
