@@ -50,8 +50,13 @@ EXPECTED = [
     (r"MutatingWebhookConfiguration/.*", r"/webhooks/.*/objectSelector(/matchExpressions)?",
      "the control plane is exempt from the injector"),
 ]
-# Definitions: as in v1.17.13, a name resolver needs no version; one setting is ours.
+# Definitions: as in v1.17.13, a name resolver needs no version; v1.18.1 added the limits; a name of a header is not empty, and
+# one rule is written otherwise; one setting is ours.
 EXPECTED_DEFINITIONS = [
+    r"configurations.*/workflow/properties/(activity|workflow)ConcurrencyLimits",
+    r"configurations.*/workflow/properties/globalMaxConcurrent(Activity|Workflow)Invocations",
+    r"mcpservers.*/(headers|env)/items/properties/name/minLength",
+    r"mcpservers.*/endpoint/x-kubernetes-validations",
     r"configurations.*/nameResolution/required.*",
     r"configurations.*/workflow/properties/maxActivityLosses",
 ]
