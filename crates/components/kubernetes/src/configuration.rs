@@ -99,15 +99,15 @@ struct Watching {
 impl ClusterConfiguration {
     /// `own` is the pod's namespace. Does not connect.
     async fn open(metadata: &Metadata, own: Option<String>) -> Result<Self> {
+        // Without effect: a watch misses no change.
+        let _resync = metadata.duration(&["resyncPeriod"], Unit::Seconds)?;
+        let file = metadata.filled(&["kubeconfigPath"]);
         let name = metadata.required(&["configMapName"])?;
         if !outrigger_kube::is_object_name(name) {
             return Err(metadata
                 .wrong(&["configMapName"], "it is not a valid name of a ConfigMap")
                 .into());
         }
-        // Without effect: a watch misses no change.
-        let _resync = metadata.duration(&["resyncPeriod"], Unit::Seconds)?;
-        let file = metadata.filled(&["kubeconfigPath"]);
         let client = Client::new(file.map(Path::new), AGENT).await;
         Ok(Self {
             client: client.map_err(unconnected)?,

@@ -15,10 +15,14 @@ pub(crate) const ATTEMPTS: u32 = 4;
 pub(crate) const ATTEMPTS_TIME: Duration = Duration::from_secs(10);
 /// Interval of pings, and their time limit.
 pub(crate) const PING: Duration = Duration::from_secs(30);
+#[cfg(feature = "client")]
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time limit of the head of a response, except to a call of a tool.
+#[cfg(feature = "client")]
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a subprocess to end after its input was closed.
+#[cfg(feature = "client")]
 pub(crate) const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time before a token expires at which another is requested.
+#[cfg(feature = "client")]
 pub(crate) const TOKEN_MARGIN: Duration = Duration::from_secs(10);

@@ -116,5 +116,6 @@ async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> 
     }
 }
 
-#[cfg(all(test, feature = "client"))]
+#[cfg(test)]
+#[cfg(feature = "client")]
 mod tests;

@@ -209,14 +209,14 @@ impl McpServers {
             let servers = Arc::clone(self);
             self.with
                 .tasks
-                .spawn(async move { servers.run(&entry, &workflows).await });
+                .spawn(async move { Box::pin(servers.run(&entry, &workflows)).await });
         }
     }
 
     /// Registers a server, and ends that when its resource changes or goes.
     async fn run(&self, entry: &Entry, workflows: &Workflows) {
         let registering = self.register(entry, workflows);
-        match entry.stop.run_until_cancelled(registering).await {
+        match Box::pin(entry.stop.run_until_cancelled(registering)).await {
             Some(Ok(server)) => {
                 entry.stage.send_replace(Stage::Registered(Arc::new(server)));
                 entry.stop.cancelled().await;
@@ -322,7 +322,7 @@ impl OwnWork for McpServers {
                 Found::Server(server, activity) => {
                     let input = request.input.as_deref().unwrap_or_default();
                     let ran = self.stop.run_until_cancelled(server.run(activity, input));
-                    Ok(ran.await?)
+                    Ok(Box::pin(ran).await?)
                 }
                 Found::No(why) => Err(TaskFailureDetails {
                     error_type: NOT_REGISTERED.to_owned(),

@@ -13,7 +13,7 @@ use outrigger_wire::durabletask::{
 };
 use prost::Message as _;
 use prost_types::Timestamp;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 
 use super::engine::request;
@@ -27,6 +27,8 @@ use crate::actors::{ActorCall, ActorError};
 
 /// Pause before retrying a start while no sidecar hosts workflows.
 const START_PAUSE: Duration = Duration::from_secs(1);
+/// Time for the first status of an instance of another app.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 /// A start request.
@@ -190,8 +192,12 @@ impl Workflows {
             )
         };
         let first = match self.actors.watch(&call).await {
-            // A sidecar without this mark streams every change; the first one is the status.
-            Ok(mut updates) => updates.next().await.transpose(),
+            // A sidecar without this mark streams every change: the first one is the status, and none arrives
+            // for an unknown instance.
+            Ok(mut updates) => match timeout(FETCH_TIMEOUT, updates.next()).await {
+                Ok(first) => first.transpose(),
+                Err(_) => Ok(None),
+            },
             Err(error) => Err(error),
         };
         match first {

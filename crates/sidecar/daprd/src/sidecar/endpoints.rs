@@ -60,11 +60,12 @@ impl EndpointResolver {
     }
 
     async fn mcp_server(&self, mut server: McpServer) -> McpServer {
+        let store = server.endpoint.secret_store().to_owned();
         let of = Owner {
             kind: "MCPServer",
             name: &server.name,
             namespace: &server.namespace,
-            store: &server.endpoint.secret_store().to_owned(),
+            store: &store,
             source: &server.source,
         };
         self.fill(server.endpoint.items_mut(), &of).await;

@@ -180,47 +180,6 @@ async fn aborted_turn_is_not_repeated() {
     assert_eq!(times(&asked, &hang(id)), 1);
 }
 
-/// Invariant: calls queued behind an aborted turn do not start before the round ends.
-#[tokio::test]
-async fn calls_behind_aborted_turn_wait() {
-    let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
-    let settings = json!({"entities": ["T"], "drainOngoingCallTimeout": "100ms"});
-    let app = host(settings, &asked).await;
-    // So that the caller sees the aborted call.
-    let plan = net.sidecar("host").app(app.port).resource(ACTOR_STORE);
-    let plan = plan.flag("--actors-handover");
-    let node = Arc::new(plan.flag(&placement.flag()).start().await);
-    eventually(async || placement.has("T", 1)).await;
-    let mut calls = JoinSet::new();
-    let mut call = |method: &'static str| {
-        let node = Arc::clone(&node);
-        calls.spawn(async move { (method, invoke(&node, "1", method).await) });
-    };
-    call("hang");
-    eventually(async || times(&asked, "PUT /actors/T/1/method/hang") == 1).await;
-    (0..5).for_each(|_| call("m"));
-    let pending = "dapr_runtime_actor_pending_actor_calls";
-    node.counts(pending, &[r#"actor_type="T""#], 5.0).await;
-    placement.hold(true);
-    placement.begin();
-    let (method, answer) = within(calls.join_next()).await.unwrap().unwrap();
-    assert_eq!(
-        (method, answer.status.as_u16()),
-        ("hang", 500),
-        "{}",
-        answer.text()
-    );
-    assert!(answer.text().contains("was interrupted"), "{}", answer.text());
-    eventually(async || placement.is_locked()).await;
-    assert_eq!(times(&asked, "PUT /actors/T/1/method/m"), 0);
-    placement.hold(false);
-    while let Some(called) = within(calls.join_next()).await {
-        let (_, answer) = called.unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
-    }
-    assert_eq!(times(&asked, "PUT /actors/T/1/method/m"), 5);
-}
-
 /// Invariant: an app that does not answer one actor's deactivation delays no other's, and that actor counts
 /// as deactivated after the timeout.
 #[tokio::test]

@@ -25,7 +25,7 @@ async fn until_placed(node: &Node) {
 }
 
 #[tokio::test]
-async fn actors_work_without_state_store() {
+async fn types_need_state_store() {
     let (net, placement, app) = (Net::plain(), Placement::start().await, host().await);
     let node = net
         .sidecar("me")
@@ -33,7 +33,7 @@ async fn actors_work_without_state_store() {
         .app(app.port)
         .start()
         .await;
-    until_placed(&node).await;
+    assert!(!placement.has("T", 1), "the type is not advertised");
     for request in [get(&format!("{STATE}/k")), post(STATE, WRITE)] {
         let message = node.ask(request).await.error(500, "ERR_ACTOR_RUNTIME_NOT_FOUND");
         assert!(message.contains("actorStateStore"), "{message}");
@@ -106,6 +106,7 @@ async fn calls_wait_for_first_placement_table() {
     placement.hold(true);
     let node = net
         .sidecar("me")
+        .resource(ACTOR_STORE)
         .flag(&placement.flag())
         .app(app.port)
         .launch()

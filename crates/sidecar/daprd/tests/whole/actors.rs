@@ -21,7 +21,6 @@ use tonic::Code;
 use tonic_types::StatusExt;
 
 use crate::common::app::text;
-use crate::common::client::{absolute, http2_client};
 use crate::common::grpc::{self, Outcome};
 use crate::common::worker::ACTOR_STORE;
 use crate::common::{Answer, App, Net, Node, Placement, eventually, get, post, request, within};

@@ -173,8 +173,26 @@ async fn refuses_actor_calls_across_namespaces() {
     let identity = net.identity_in(Some("other"), "a").await;
     let mut peer = peer_client(&identity, "host", host.ports.internal).await;
     let before = app.calls();
-    for path in [CALL_ACTOR, CALL_ACTOR_REMINDER, CALL_ACTOR_STREAM] {
-        let outcome = grpc::unary_over(&mut peer, path, &[], &actor_call(&[])).await;
+    let reminder = Reminder {
+        actor_type: "T".to_owned(),
+        actor_id: "1".to_owned(),
+        name: "r".to_owned(),
+        ..Reminder::default()
+    };
+    for (path, outcome) in [
+        (
+            CALL_ACTOR,
+            grpc::unary_over(&mut peer, CALL_ACTOR, &[], &actor_call(&[])).await,
+        ),
+        (
+            CALL_ACTOR_REMINDER,
+            grpc::unary_over(&mut peer, CALL_ACTOR_REMINDER, &[], &reminder).await,
+        ),
+        (
+            CALL_ACTOR_STREAM,
+            grpc::unary_over(&mut peer, CALL_ACTOR_STREAM, &[], &actor_call(&[])).await,
+        ),
+    ] {
         assert_eq!(outcome.status.code(), Code::PermissionDenied, "{path}");
         let expected = "actors of namespace default cannot be called from namespace other";
         assert_eq!(outcome.status.message(), expected, "{path}");

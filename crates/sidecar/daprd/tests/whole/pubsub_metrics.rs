@@ -141,7 +141,7 @@ async fn measures_bulks_by_outcome() {
         app::text(200, &json!({ "statuses": statuses }).to_string())
     })
     .await;
-    let rest = "  bulkSubscribe: {enabled: true, maxMessagesCount: 2, maxAwaitDurationMs: 60000}\n";
+    let rest = "  bulkSubscribe: {enabled: true, maxMessagesCount: 2, maxAwaitDurationMs: 100}\n";
     let node = net
         .sidecar("me")
         .app(app.port)

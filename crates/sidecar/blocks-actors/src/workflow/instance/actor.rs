@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt as _};
 use outrigger_wire::durabletask::backend::v1::DurableTimer;
+use outrigger_workflow::error::NO_INSTANCE;
 use outrigger_workflow::event::is_timer;
 use outrigger_workflow::names::{self, Purpose};
 use outrigger_workflow::{Counts, Origin};
@@ -19,7 +20,9 @@ use super::run::RunOutcome;
 use super::state::Instances;
 use crate::actors::{ActorCall, InternalActors, QueuedCall, Watched};
 use crate::workflow::error::{is_broken, repeat_on_change, retry_later};
-use crate::workflow::protocol::{CHECK_SUBTREE, FORCE, LOG, RETENTION_CALL, decode, is_marked, methods};
+use crate::workflow::protocol::{
+    CHECK_SUBTREE, FETCH_ONLY, FORCE, LOG, RETENTION_CALL, decode, is_marked, methods,
+};
 
 /// Idle time after which an instance leaves memory; later it is read again.
 const IDLE: Duration = Duration::from_secs(30);
@@ -70,6 +73,9 @@ impl InternalActors for Instances {
             let loaded = held.take().await?;
             let known = loaded.as_ref().filter(|loaded| !loaded.instance.is_left_over());
             let now = known.map(|loaded| loaded.instance.metadata());
+            if now.is_none() && is_marked(call, FETCH_ONLY) {
+                return Err(Status::not_found(NO_INSTANCE));
+            }
             if let Some(loaded) = loaded {
                 held.keep(loaded);
             }

@@ -95,7 +95,8 @@ async fn manages_workflows_of_another_app() {
     eventually(async || seen("a").await.unwrap() == "COMPLETED").await;
     eventually(async || seen("b").await.unwrap() == "TERMINATED").await;
     for id in ["a", "b"] {
-        assert_eq!(ask(&format!("{id}/purge?appID=bank")).await, 202);
+        let purged = shop.ask(post(&path(&format!("{id}/purge?appID=bank")), "")).await;
+        assert_eq!(purged.status, 202, "{}", purged.text());
         assert!(seen(id).await.is_none() && is_gone(&bank, id).await);
     }
     // An empty id and the app's id mean this app.

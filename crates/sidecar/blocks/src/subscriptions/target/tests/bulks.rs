@@ -174,7 +174,6 @@ async fn bulk_size_follows_subscription() {
 async fn bulk_does_not_wait_beyond_limits() {
     for (concurrency, window, events, sizes) in [
         (Some(10), None, 30, vec![10, 10, 10]),
-        (Some(1), None, 2, vec![1, 1]),
         (None, Some(10), 10, vec![10]),
         (Some(20), Some(10), 10, vec![10]),
         (Some(5), Some(10), 10, vec![5, 5]),
