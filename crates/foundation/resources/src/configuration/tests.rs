@@ -94,7 +94,8 @@ fn later_files_override() {
         (1.0, "a:1", false)
     );
     assert_eq!(c.tracing.otel.headers, [("x".to_owned(), "y".to_owned())]);
-    assert_eq!(c.features.names().collect::<Vec<_>>(), ["B"]);
+    let on = ["B", "HotReload", "WorkflowsRemoteActivityReminder"];
+    assert_eq!(c.features.names().collect::<Vec<_>>(), on);
     assert_eq!(c.name_resolution.component, "sqlite");
     assert_eq!(
         c.name_resolution.configuration,

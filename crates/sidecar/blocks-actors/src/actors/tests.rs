@@ -230,13 +230,13 @@ async fn waiting_call_of_moving_actor_takes_no_turn() {
 }
 
 #[tokio::test]
-async fn shutdown_rejects_waiting_state_reads() {
+async fn shutdown_rejects_waiting_calls() {
     let actors = actors();
     actors.admission.close();
-    let mut read = std::pin::pin!(actors.state(KIND, "a", "k"));
-    assert!(read.as_mut().now_or_never().is_none());
+    let mut call = std::pin::pin!(actors.admit_call(KIND, "a"));
+    assert!(call.as_mut().now_or_never().is_none());
     actors.ended.cancel();
-    assert!(matches!(read.now_or_never(), Some(Err(ActorError::Ended))));
+    assert!(matches!(call.now_or_never(), Some(Err(ActorError::Ended))));
 }
 
 #[test]

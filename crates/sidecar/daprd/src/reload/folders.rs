@@ -29,7 +29,7 @@ impl FolderSource {
             .map(|folder| folder.display().to_string())
             .collect();
         tracing::info!(target: LOG, "Watching directories: [{}]", shown.join(", "));
-        let watch = Watch::new(&folders);
+        let watch = Watch::start(&folders, &control);
         Self {
             folders,
             namespace,

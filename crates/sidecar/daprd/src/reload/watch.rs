@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use notify::event::ModifyKind;
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -56,8 +57,19 @@ struct Watching {
 }
 
 impl Watch {
-    /// Starts watching. If the system cannot watch folders, their changes are found by lists.
-    pub(super) fn new(folders: &[PathBuf]) -> Self {
+    /// Starts watching in the background, because a file system may hang, and reports a change then: the folders may
+    /// have changed since they were read. If the system cannot watch folders, their changes are found by lists.
+    pub(super) fn start(folders: &[PathBuf], control: &Handle) -> Self {
+        let watch = Self::new(folders);
+        let started = watch.clone();
+        control.spawn_blocking(move || {
+            started.refresh();
+            started.shared.changed.notify_one();
+        });
+        watch
+    }
+
+    fn new(folders: &[PathBuf]) -> Self {
         let shared = Arc::new(WatchState {
             changed: Notify::new(),
             places: Mutex::default(),
@@ -76,16 +88,14 @@ impl Watch {
             );
         });
         let absolute = |folder: &PathBuf| absolute(folder).unwrap_or_else(|_| folder.clone());
-        let watch = Self {
+        Self {
             shared,
             watcher: Arc::new(Mutex::new(Watching {
                 watcher: watcher.ok(),
                 known: HashMap::new(),
             })),
             folders: folders.iter().map(absolute).collect(),
-        };
-        watch.refresh();
-        watch
+        }
     }
 
     /// Resolves links and finds existing folders. Blocks for some file system calls.
@@ -235,6 +245,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.yaml");
         let mut watch = Watch::new(&[folder.path().to_owned()]);
+        watch.refresh();
         assert!(is_quiet(&mut watch).await);
         fs::write(&file, "1").unwrap();
         assert!(notices(&mut watch).await);
@@ -253,6 +264,7 @@ mod tests {
         fs::write(&target, "1").unwrap();
         symlink(&target, folder.path().join("a.yaml")).unwrap();
         let mut watch = Watch::new(&[folder.path().to_owned()]);
+        watch.refresh();
         fs::write(elsewhere.path().join("neighbour"), "1").unwrap();
         assert!(is_quiet(&mut watch).await);
         fs::write(&target, "2").unwrap();
@@ -266,6 +278,7 @@ mod tests {
         fs::create_dir(at("one")).unwrap();
         symlink("one", at("current")).unwrap();
         let mut watch = Watch::new(&[at("current"), at("later")]);
+        watch.refresh();
         fs::create_dir(at("two")).unwrap();
         symlink("two", at("next")).unwrap();
         fs::rename(at("next"), at("current")).unwrap();

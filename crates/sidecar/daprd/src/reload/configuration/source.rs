@@ -41,7 +41,7 @@ impl ConfigurationFiles {
         folders.sort_unstable();
         folders.dedup();
         Self {
-            watch: Watch::new(&folders),
+            watch: Watch::start(&folders, &control),
             files,
             env,
             control,
