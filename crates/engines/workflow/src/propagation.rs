@@ -49,7 +49,7 @@ fn read_scope(scope: i32) -> Scope {
 }
 
 impl Propagation<'_> {
-    /// What the task `id` receives: events up to its own scheduling. `None` if nothing is passed on.
+    /// The history for task `id`: events up to its own scheduling; `None` if its scope is empty.
     #[must_use]
     pub fn of(&self, id: i32, scope: Scope) -> Option<PropagatedHistory> {
         if scope == Scope::None {
@@ -60,7 +60,7 @@ impl Propagation<'_> {
         self.with_events(scope, until.map_or(self.fresh, |until| &self.fresh[..=until]))
     }
 
-    /// What the next execution receives, if this one has received a history.
+    /// The history for the next execution, if this one has received one.
     fn onward(&self) -> Option<Bytes> {
         let received = self.received?;
         let scope = read_scope(decoded(received).scope);
@@ -133,7 +133,7 @@ impl Instance {
         self.received.as_ref()
     }
 
-    /// What the instance passes on with tasks among its first `len` events. `app` hosts it.
+    /// The history for tasks among the first `len` events. `app` hosts the instance.
     #[must_use]
     pub fn propagation<'a>(&'a self, app: &'a str, len: usize) -> Propagation<'a> {
         Propagation {
@@ -149,7 +149,7 @@ impl Instance {
 }
 
 impl Step {
-    /// What the step passes on.
+    /// The histories that the step sends.
     pub(crate) fn propagation<'a>(&'a self, instance: &'a Instance) -> Propagation<'a> {
         let len = if self.is_restart() {
             0
@@ -167,7 +167,7 @@ impl Step {
         }
     }
 
-    /// What the execution after this step receives.
+    /// The history for the execution after this step.
     pub(crate) fn received_by_next(&self, instance: &Instance) -> Option<Bytes> {
         self.received.as_ref()?;
         self.propagation(instance).onward()
@@ -175,7 +175,7 @@ impl Step {
 }
 
 impl Outcome {
-    /// What the step passes on with its tasks. `instance` has not committed it yet; `app` hosts it.
+    /// The histories that the step sends with its tasks. `instance` has not committed it yet; `app` hosts it.
     #[must_use]
     pub fn propagation<'a>(&'a self, app: &'a str, instance: &'a Instance) -> Propagation<'a> {
         let (len, received) = match self.restarted {

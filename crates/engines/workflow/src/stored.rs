@@ -129,7 +129,7 @@ pub struct Counts {
     pub generation: u64,
     /// Rows of a signed instance.
     pub rows: RowCounts,
-    /// What the metadata of a signed instance declare more of than there can be, and how many.
+    /// An impossible row count in the metadata of a signed instance: the kind of row and the count.
     pub flaw: Option<(&'static str, u64)>,
     /// How far uncounted entries may reach after an interrupted multi-transaction change.
     pub reach: Reach,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{HostId, Target};
 use crate::shard::Shard;
 
-/// What a job has in common with others that share a limit, such as the name of an activity.
+/// A property that jobs under one limit share, such as the name of an activity.
 pub type Key = Arc<String>;
 
 /// The triggers in flight that a limit counts: those of a target, or those of one key of it.
@@ -21,7 +21,7 @@ pub struct Gate {
 /// A limit on the triggers in flight over all members of the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
-    /// What it counts.
+    /// The jobs that count.
     pub gate: Gate,
     /// The maximum.
     pub most: usize,

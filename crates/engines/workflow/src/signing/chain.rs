@@ -134,7 +134,7 @@ fn times(events: &[Bytes]) -> [Option<i64>; 2] {
     ]
 }
 
-/// Signatures, and what they are over.
+/// Signatures with their certificates and events.
 pub(crate) struct Chain<'a> {
     /// The stored signatures.
     pub(crate) signatures: &'a [Bytes],

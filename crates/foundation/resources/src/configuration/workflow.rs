@@ -24,7 +24,7 @@ pub struct Workflow {
 /// A limit on steps or activities of all sidecars of an app.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlobalLimit {
-    /// What it counts.
+    /// The kind of work that counts.
     pub of: Limited,
     /// Counts only the workflow or activity of this name.
     pub name: Option<String>,
@@ -32,7 +32,7 @@ pub struct GlobalLimit {
     pub most: i32,
 }
 
-/// What a [`GlobalLimit`] counts.
+/// The work that a [`GlobalLimit`] counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limited {
     /// Steps of workflows.

@@ -193,7 +193,7 @@ fn continue_as_new_forwards_received_history() {
         let own = events(history.chunks.last().unwrap());
         assert_eq!((history.chunks.len(), own.len()), (before + 1, 5));
         assert_eq!(own[..3], instance.history()[..]);
-        // What the new execution passes on has its own events only.
+        // The history of the new execution has only its own events.
         let outcome = done(answer(&instance, next, acts(vec![task(0, Scope::Lineage)])));
         let passed = passed(&outcome, &instance).remove(0).unwrap();
         assert_eq!(passed.chunks[..=before], history.chunks);
@@ -228,7 +228,7 @@ fn received_history_counts_to_limits() {
         why.starts_with("Workflow payload size") && why.contains("increase daprd --max-body-size"),
         "{why}"
     );
-    // An activity with what it receives, and a child.
+    // An activity with its received history, and a child.
     let own = |scope| {
         let mut instance = created(Some(received(Scope::Lineage)));
         let step = begin(&mut instance);
