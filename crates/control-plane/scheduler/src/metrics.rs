@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outrigger_schedule::engine::{Gate, GateCounts, Target};
+use outrigger_schedule::engine::{LimitCounts, LimitScope, Target};
 use outrigger_telemetry::metrics::push_escaped;
 
 use crate::names::Kind;
@@ -36,27 +36,27 @@ pub(crate) enum SidecarError {
 }
 
 /// Counts of limits, by label and namespace.
-type Gates = BTreeMap<String, BTreeMap<Arc<str>, GateCounts>>;
+type LimitsByLabel = BTreeMap<String, BTreeMap<Arc<str>, LimitCounts>>;
 
 /// Reads a count of a limit.
-type Count = fn(&GateCounts) -> u64;
+type Count = fn(&LimitCounts) -> u64;
 
 /// Name, kind, help and value of the metrics of limits.
-const GATES: [(&str, &str, &str, Count); 3] = [
+const LIMITS: [(&str, &str, &str, Count); 3] = [
     (
         "inflight",
         "gauge",
         "Triggers in flight that a limit counts.",
-        |gate| gate.in_flight as u64,
+        |limit| limit.in_flight as u64,
     ),
-    ("pending", "gauge", "Due jobs that wait for a limit.", |gate| {
-        gate.waiting as u64
+    ("pending", "gauge", "Due jobs that wait for a limit.", |limit| {
+        limit.waiting as u64
     }),
     (
         "throttled_total",
         "counter",
         "Jobs that became due while a limit was full.",
-        |gate| gate.throttled,
+        |limit| limit.throttled,
     ),
 ];
 
@@ -82,7 +82,7 @@ pub(crate) struct Metrics {
     undelivered: ByKind,
     latency: [Latency; 2],
     jobs: AtomicU64,
-    gates: Mutex<Gates>,
+    limits: Mutex<LimitsByLabel>,
 }
 
 impl Metrics {
@@ -118,24 +118,24 @@ impl Metrics {
     }
 
     /// Sets the counts of limits; without counts, the limit is gone.
-    pub(crate) fn gates(&self, changed: Vec<(Gate, Option<GateCounts>)>) {
+    pub(crate) fn limits(&self, changed: Vec<(LimitScope, Option<LimitCounts>)>) {
         if changed.is_empty() {
             return;
         }
-        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        for (gate, counts) in changed {
-            let label = label(&gate);
-            let namespace = gate.target.namespace();
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        for (scope, counts) in changed {
+            let label = label(&scope);
+            let namespace = scope.target.namespace();
             match counts {
                 Some(counts) => {
-                    let of = gates.entry(label).or_default();
+                    let of = limits.entry(label).or_default();
                     of.insert(Arc::clone(namespace), counts);
                 }
                 None => {
-                    if let Some(of) = gates.get_mut(&label) {
+                    if let Some(of) = limits.get_mut(&label) {
                         of.remove(namespace);
                         if of.is_empty() {
-                            gates.remove(&label);
+                            limits.remove(&label);
                         }
                     }
                 }
@@ -220,7 +220,7 @@ impl Metrics {
             }
         }
         self.render_sidecar(&mut out);
-        self.render_gates(&mut out);
+        self.render_limits(&mut out);
         self.render_latency(&mut out);
         out
     }
@@ -244,11 +244,11 @@ impl Metrics {
         }
     }
 
-    fn render_gates(&self, out: &mut String) {
-        let gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, kind, help, count) in GATES {
+    fn render_limits(&self, out: &mut String) {
+        let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, kind, help, count) in LIMITS {
             head(out, &format!("concurrency_{name}"), kind, help);
-            for (key, of) in &*gates {
+            for (key, of) in &*limits {
                 let sum: u64 = of.values().map(count).sum();
                 let _ = write!(out, "dapr_scheduler_concurrency_{name}{{concurrency_key=\"");
                 push_escaped(out, key);
@@ -286,9 +286,9 @@ impl Metrics {
 }
 
 /// `TYPE` or `TYPE:KEY`.
-fn label(gate: &Gate) -> String {
-    let (Target::App { id: name, .. } | Target::ActorType { name, .. }) = &*gate.target;
-    match &gate.key {
+fn label(scope: &LimitScope) -> String {
+    let (Target::App { id: name, .. } | Target::ActorType { name, .. }) = &*scope.target;
+    match &scope.key {
         None => name.to_string(),
         Some(key) => format!("{name}:{key}"),
     }
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn sums_limits_over_namespaces() {
-        let gate = |namespace: &str, key: Option<&str>| Gate {
+        let scope = |namespace: &str, key: Option<&str>| LimitScope {
             target: Arc::new(Target::ActorType {
                 namespace: namespace.into(),
                 name: "t".into(),
@@ -351,17 +351,17 @@ mod tests {
             key: key.map(|key| Arc::new(key.to_owned())),
         };
         let counts = |in_flight| {
-            Some(GateCounts {
+            Some(LimitCounts {
                 in_flight,
                 waiting: 10,
                 throttled: 100,
             })
         };
         let metrics = Metrics::default();
-        metrics.gates(vec![
-            (gate("a", None), counts(1)),
-            (gate("b", None), counts(2)),
-            (gate("a", Some("x\"")), counts(4)),
+        metrics.limits(vec![
+            (scope("a", None), counts(1)),
+            (scope("b", None), counts(2)),
+            (scope("a", Some("x\"")), counts(4)),
         ]);
         let has = |line: &str| metrics.render().lines().any(|found| found == line);
         assert!(has(
@@ -373,7 +373,7 @@ mod tests {
         assert!(has(
             "dapr_scheduler_concurrency_throttled_total{concurrency_key=\"t:x\\\"\"} 100"
         ));
-        metrics.gates(vec![(gate("a", None), None), (gate("b", None), None)]);
+        metrics.limits(vec![(scope("a", None), None), (scope("b", None), None)]);
         assert!(!metrics.render().contains("{concurrency_key=\"t\"}"));
     }
 }

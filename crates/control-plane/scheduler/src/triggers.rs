@@ -255,7 +255,7 @@ impl Driver {
                 let _ = holding.send(());
             }
             self.metrics.jobs(self.engine.len());
-            self.metrics.gates(self.engine.take_gates());
+            self.metrics.limits(self.engine.take_limit_counts());
             if let Some(ends) = self.ends
                 && self.is_over(ends)
             {

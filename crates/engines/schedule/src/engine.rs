@@ -5,8 +5,8 @@
 //! crash, a new engine is filled from the store. Delivery is at least once: a tick is done when the
 //! [`Action::Save`] that follows its answer is stored.
 
-mod gates;
 mod hosts;
+mod limits;
 mod line;
 mod ready;
 
@@ -21,10 +21,10 @@ use crate::interner::Interner;
 use crate::job::{Job, Next, Outcome, Progress};
 use crate::shard::Shard;
 use crate::wheel::{Handle, Wheel};
-use gates::Gates;
-pub use gates::{Gate, GateCounts, Key, Limit};
 pub use hosts::{Host, HostId};
 use hosts::{Hosts, Unfinished};
+use limits::AnnouncedLimits;
+pub use limits::{Key, Limit, LimitCounts, LimitScope};
 use ready::{Ready, Sequence};
 
 /// The recipient of a job's ticks. Hosts declare which targets they serve.
@@ -186,7 +186,7 @@ pub struct Engine {
     wheel: Wheel<Name>,
     ready: Ready,
     hosts: Hosts,
-    gates: Gates,
+    announced: AnnouncedLimits,
     staged: HashMap<Arc<Target>, BTreeSet<Name>>,
     limits: Limits,
     /// Actions to store that the driver has not confirmed yet.
@@ -216,7 +216,7 @@ impl Engine {
             wheel: Wheel::new(passed(now)),
             ready: Ready::default(),
             hosts: Hosts::default(),
-            gates: Gates::default(),
+            announced: AnnouncedLimits::default(),
             staged: HashMap::new(),
             limits: Limits {
                 in_flight: limits.in_flight.max(1),
@@ -386,7 +386,7 @@ impl Engine {
             .filter_map(|target| self.staged.remove(target));
         let staged: Vec<_> = staged.flatten().collect();
         let id = self.hosts.add(host);
-        let limits = self.gates.announce(id, limits);
+        let limits = self.announced.announce(id, limits);
         self.limit(limits);
         for name in staged {
             self.due(name);
@@ -397,27 +397,27 @@ impl Engine {
 
     /// Sets this member's place in its group, which decides its shares of the limits.
     pub fn share(&mut self, shard: Shard) {
-        let limits = self.gates.share(shard);
+        let limits = self.announced.share(shard);
         self.limit(limits);
         self.dispatch();
     }
 
-    fn limit(&mut self, limits: Vec<(Gate, usize)>) {
-        for (gate, most) in limits {
-            self.ready.limit(&gate, Some(most));
+    fn limit(&mut self, limits: Vec<(LimitScope, usize)>) {
+        for (scope, most) in limits {
+            self.ready.limit(&scope, Some(most));
         }
     }
 
     /// The limits whose counts changed since the last call; without counts, the limit was removed.
-    pub fn take_gates(&mut self) -> Vec<(Gate, Option<GateCounts>)> {
-        self.ready.take_gates()
+    pub fn take_limit_counts(&mut self) -> Vec<(LimitScope, Option<LimitCounts>)> {
+        self.ready.take_limit_counts()
     }
 
     /// Disconnects a host. Its unanswered triggers are redelivered to another host without counting a
     /// failed attempt.
     pub fn disconnect(&mut self, host: HostId) {
-        for gate in self.gates.withdraw(host) {
-            self.ready.limit(&gate, None);
+        for scope in self.announced.withdraw(host) {
+            self.ready.limit(&scope, None);
         }
         for Unfinished { target, key, name } in self.hosts.remove(host) {
             self.ready.ended(&target, key.as_ref());

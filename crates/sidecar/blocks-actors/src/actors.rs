@@ -6,7 +6,6 @@ mod app;
 mod call;
 mod durable;
 mod error;
-mod gate;
 mod host;
 pub mod internal;
 mod lifecycle;
@@ -23,6 +22,7 @@ mod state;
 mod store;
 mod streams;
 mod timers;
+mod type_admission;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -223,8 +223,8 @@ impl Actors {
 
     fn hosted_type(&self, name: &str, settings: TypeSettings) -> HostedType {
         let name: Arc<str> = name.into();
-        let (metrics, gate) = (self.metrics.of(&name), self.admission.gate(&name));
-        HostedType::new(name, settings, metrics, gate, &self.idle_scan)
+        let (metrics, admission) = (self.metrics.of(&name), self.admission.of_type(&name));
+        HostedType::new(name, settings, metrics, admission, &self.idle_scan)
     }
 
     /// Registers the app's actor types, besides those of its streams.

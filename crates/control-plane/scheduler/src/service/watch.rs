@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outrigger_accept::budget::{HeldPayload, Payloads};
 use outrigger_controlplane::grpc::Caller;
-use outrigger_schedule::engine::{Gate, Host as Target, Limit, Target as Recipient, TriggerId};
+use outrigger_schedule::engine::{Host as Target, Limit, LimitScope, Target as Recipient, TriggerId};
 use outrigger_schedule::job::Outcome;
 use outrigger_wire::scheduler::v1::{
     ConcurrencyLimit, Host, JobTargetType, WatchHostsResponse, WatchJobsRequest, WatchJobsRequestInitial,
@@ -138,7 +138,7 @@ fn limits(initial: &WatchJobsRequestInitial) -> Result<Vec<Limit>, Status> {
             name: limited_type(limit)?.into(),
         };
         Some(Limit {
-            gate: Gate {
+            scope: LimitScope {
                 target: Arc::new(target),
                 key: limit.name.clone().map(Arc::new),
             },

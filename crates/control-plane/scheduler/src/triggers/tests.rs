@@ -3,7 +3,7 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use outrigger_controlplane::health::Health;
-use outrigger_schedule::engine::{Gate, Limit, Target};
+use outrigger_schedule::engine::{Limit, LimitScope, Target};
 use outrigger_wire::scheduler::v1::{
     Job as Asked, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
 };
@@ -250,7 +250,7 @@ async fn shares_limits_with_group() {
         id: "app".into(),
     };
     let limit = Limit {
-        gate: Gate {
+        scope: LimitScope {
             target: Arc::new(target),
             key: None,
         },

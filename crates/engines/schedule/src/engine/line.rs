@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::ready::Sequence;
-use super::{Gate, GateCounts, Key, Name, Target};
+use super::{Key, LimitCounts, LimitScope, Name, Target};
 
 /// Due jobs in order of age.
 type Queue = BTreeMap<Sequence, (Name, Option<Key>)>;
 
-/// Due jobs of an app or actor type. Jobs whose key has a limit have a queue of their own, so that a full
+/// Due jobs of an app or actor type. Jobs whose key has a limit have a separate queue, so that a full
 /// limit does not block other jobs.
 #[derive(Debug, Default)]
 pub(super) struct Line {
@@ -137,13 +137,13 @@ impl Line {
     }
 
     /// Drops all waiting jobs, and adds the limits that this concerns.
-    pub(super) fn forget_due(&mut self, target: &Arc<Target>, changed: &mut HashSet<Gate>) {
+    pub(super) fn forget_due(&mut self, target: &Arc<Target>, changed: &mut HashSet<LimitScope>) {
         self.turn = None;
         self.due.clear();
         self.note(target, None, changed);
         for (key, (_, due)) in self.limits.iter_mut().flat_map(|limits| &mut limits.by_key) {
             due.clear();
-            changed.insert(Gate {
+            changed.insert(LimitScope {
                 target: Arc::clone(target),
                 key: Some(Arc::clone(key)),
             });
@@ -185,17 +185,17 @@ impl Line {
     }
 
     /// The counts of a limit, if there is one.
-    pub(super) fn counts(&self, key: Option<&Key>) -> Option<GateCounts> {
+    pub(super) fn counts(&self, key: Option<&Key>) -> Option<LimitCounts> {
         let limits = self.limits.as_ref()?;
         Some(match key {
-            None => GateCounts {
+            None => LimitCounts {
                 in_flight: self.held,
                 waiting: self.waiting(),
                 throttled: limits.all.as_ref()?.throttled,
             },
             Some(key) => {
                 let (limit, due) = limits.by_key.get(key)?;
-                GateCounts {
+                LimitCounts {
                     in_flight: self.held_of(key),
                     waiting: due.len(),
                     throttled: limit.throttled,
@@ -205,13 +205,13 @@ impl Line {
     }
 
     /// Adds the limits that a change of a job with this key concerns.
-    pub(super) fn note(&self, target: &Arc<Target>, key: Option<&Key>, changed: &mut HashSet<Gate>) {
+    pub(super) fn note(&self, target: &Arc<Target>, key: Option<&Key>, changed: &mut HashSet<LimitScope>) {
         let Some(limits) = &self.limits else {
             return;
         };
         let all = limits.all.is_some().then_some(None);
         let keyed = key.filter(|key| limits.by_key.contains_key(*key));
-        changed.extend(all.into_iter().chain(keyed.map(Some)).map(|key| Gate {
+        changed.extend(all.into_iter().chain(keyed.map(Some)).map(|key| LimitScope {
             target: Arc::clone(target),
             key: key.cloned(),
         }));

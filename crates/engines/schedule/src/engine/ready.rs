@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::line::Line;
-use super::{Gate, GateCounts, Key, Name, Target};
+use super::{Key, LimitCounts, LimitScope, Name, Target};
 
 /// A sequence number that orders queue entries and identifies one of them.
 pub(super) type Sequence = u64;
@@ -21,8 +21,8 @@ pub(super) struct Ready {
     /// Namespaces with waiting jobs.
     turns: BTreeMap<Sequence, Arc<str>>,
     next: Sequence,
-    /// Limits whose counts changed since [`Ready::take_gates`].
-    changed: HashSet<Gate>,
+    /// Limits whose counts changed since [`Ready::take_limit_counts`].
+    changed: HashSet<LimitScope>,
 }
 
 #[derive(Debug, Default)]
@@ -191,24 +191,24 @@ impl Ready {
     }
 
     /// Sets or removes a limit on the triggers in flight of a target, or of one key of it.
-    pub(super) fn limit(&mut self, gate: &Gate, most: Option<usize>) {
-        let Gate { target, key } = gate;
+    pub(super) fn limit(&mut self, scope: &LimitScope, most: Option<usize>) {
+        let LimitScope { target, key } = scope;
         let namespace = self.namespaces.entry(Arc::clone(target.namespace())).or_default();
         let line = namespace.lines.entry(Arc::clone(target)).or_default();
         line.limit(key.as_ref(), most);
-        self.changed.insert(gate.clone());
+        self.changed.insert(scope.clone());
         namespace.forget_idle(target);
         self.forget_idle(target.namespace());
     }
 
     /// The limits whose counts changed since the last call; without counts, the limit was removed.
-    pub(super) fn take_gates(&mut self) -> Vec<(Gate, Option<GateCounts>)> {
+    pub(super) fn take_limit_counts(&mut self) -> Vec<(LimitScope, Option<LimitCounts>)> {
         let changed: Vec<_> = self.changed.drain().collect();
-        let counts = changed.into_iter().map(|gate| {
-            let namespace = self.namespaces.get(gate.target.namespace());
-            let line = namespace.and_then(|namespace| namespace.lines.get(&gate.target));
-            let counts = line.and_then(|line| line.counts(gate.key.as_ref()));
-            (gate, counts)
+        let counts = changed.into_iter().map(|scope| {
+            let namespace = self.namespaces.get(scope.target.namespace());
+            let line = namespace.and_then(|namespace| namespace.lines.get(&scope.target));
+            let counts = line.and_then(|line| line.counts(scope.key.as_ref()));
+            (scope, counts)
         });
         counts.collect()
     }

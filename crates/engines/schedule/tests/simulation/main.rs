@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod clocks;
-mod gates;
 mod herds;
+mod limits;
 mod members;
 mod random;
 mod turns;

@@ -1,4 +1,4 @@
-//! The gates of all actor types, and the heartbeat of the process.
+//! The admissions of all actor types, and the heartbeat of the process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::gate::{Draining, Gate};
+use super::type_admission::{Draining, TypeAdmission};
 
 /// Interval of the process heartbeat.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
@@ -17,17 +17,17 @@ const MAX_SUSPENSION: Duration = Duration::from_millis(2_500);
 
 /// Admits or rejects calls of all types.
 pub(super) struct Admission {
-    gates: Mutex<Gates>,
+    types: Mutex<TypeAdmissions>,
     /// For types that this sidecar does not host. Their calls are not drained when a table changes.
-    pub(super) common: Arc<Gate>,
+    pub(super) common: Arc<TypeAdmission>,
     heartbeat: Arc<Heartbeat>,
 }
 
 #[derive(Default)]
-struct Gates {
+struct TypeAdmissions {
     is_open: bool,
     /// By type.
-    of: HashMap<Arc<str>, Weak<Gate>>,
+    of: HashMap<Arc<str>, Weak<TypeAdmission>>,
 }
 
 /// Detects a suspension of the process.
@@ -61,12 +61,12 @@ impl Heartbeat {
         last_seen > 0 && u128::from(self.millis().saturating_sub(last_seen)) > MAX_SUSPENSION.as_millis()
     }
 
-    /// Keeps gates closed until [`Admission::resume`].
+    /// Keeps admissions closed until [`Admission::resume`].
     pub(super) fn suspend(&self) {
         self.suspended.send_replace(true);
     }
 
-    /// Whether gates must stay closed.
+    /// Whether admissions must stay closed.
     pub(super) fn is_suspended(&self) -> bool {
         *self.suspended.borrow()
     }
@@ -86,38 +86,42 @@ impl Admission {
     pub(super) fn new() -> Self {
         let heartbeat = Arc::<Heartbeat>::default();
         Self {
-            gates: Mutex::default(),
-            common: Arc::new(Gate::new(false, true, Arc::clone(&heartbeat))),
+            types: Mutex::default(),
+            common: Arc::new(TypeAdmission::new(false, true, Arc::clone(&heartbeat))),
             heartbeat,
         }
     }
 
-    fn gates(&self) -> MutexGuard<'_, Gates> {
-        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
+    fn types(&self) -> MutexGuard<'_, TypeAdmissions> {
+        self.types.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The gate of a hosted type; one for each name.
-    pub(super) fn gate(&self, kind: &Arc<str>) -> Arc<Gate> {
-        let mut gates = self.gates();
-        if let Some(gate) = gates.of.get(kind).and_then(Weak::upgrade) {
-            return gate;
+    /// The admission of a hosted type; one for each name.
+    pub(super) fn of_type(&self, kind: &Arc<str>) -> Arc<TypeAdmission> {
+        let mut types = self.types();
+        if let Some(admission) = types.of.get(kind).and_then(Weak::upgrade) {
+            return admission;
         }
-        gates.of.retain(|_, gate| gate.strong_count() > 0);
-        let gate = Arc::new(Gate::new(gates.is_open, false, Arc::clone(&self.heartbeat)));
-        gates.of.insert(Arc::clone(kind), Arc::downgrade(&gate));
-        gate
+        types.of.retain(|_, admission| admission.strong_count() > 0);
+        let admission = Arc::new(TypeAdmission::new(
+            types.is_open,
+            false,
+            Arc::clone(&self.heartbeat),
+        ));
+        types.of.insert(Arc::clone(kind), Arc::downgrade(&admission));
+        admission
     }
 
-    /// Changes the state of all gates.
-    fn all(&self, is_open: bool, mut change: impl FnMut(&Gate)) {
-        let mut gates = self.gates();
-        gates.is_open = is_open;
+    /// Changes the state of all types.
+    fn all(&self, is_open: bool, mut change: impl FnMut(&TypeAdmission)) {
+        let mut types = self.types();
+        types.is_open = is_open;
         change(&self.common);
-        gates
+        types
             .of
             .values()
             .filter_map(Weak::upgrade)
-            .for_each(|gate| change(&gate));
+            .for_each(|admission| change(&admission));
     }
 
     /// Runs the heartbeat while polled.
@@ -149,23 +153,23 @@ impl Admission {
     /// Stops admission; the caller drains the calls in flight.
     pub(super) fn close(&self) -> Draining {
         let mut draining = Draining::default();
-        self.all(false, |gate| draining.join(gate.close()));
+        self.all(false, |admission| draining.join(admission.close()));
         draining
     }
 
-    /// Whether calls are admitted, of types whose gates are not closed.
+    /// Whether calls are admitted, of types whose admissions are not closed.
     pub(super) fn is_open(&self) -> bool {
         self.common.is_open()
     }
 
     /// Undoes [`Admission::close`] if no call was cancelled.
     pub(super) fn reopen(&self) {
-        self.all(true, Gate::reopen);
+        self.all(true, TypeAdmission::reopen);
     }
 
     /// Admits calls of all types.
     pub(super) fn open(&self) {
-        self.all(true, Gate::open);
+        self.all(true, TypeAdmission::open);
     }
 }
 
@@ -178,9 +182,9 @@ mod tests {
     #[tokio::test]
     async fn suspension_cancels_all_calls() {
         let admission = Admission::new();
-        let gate = admission.gate(&"t".into());
+        let one_type = admission.of_type(&"t".into());
         admission.open();
-        let ran = gate.admit(0).await;
+        let ran = one_type.admit(0).await;
         let mut watch = std::pin::pin!(admission.watch());
         assert!(watch.as_mut().now_or_never().is_none());
         assert!(admission.suspended().now_or_never().is_none());
@@ -189,13 +193,13 @@ mod tests {
         std::thread::sleep(MAX_SUSPENSION + Duration::from_millis(10));
         // Before the heartbeat has noticed.
         assert!(ends.now_or_never().is_some());
-        let part = gate.admit_nested(0);
+        let part = one_type.admit_nested(0);
         assert!(part.cancelled().now_or_never().is_some());
         assert!(ran.cancelled().now_or_never().is_some());
-        assert!(gate.admit(1).now_or_never().is_none());
+        assert!(one_type.admit(1).now_or_never().is_none());
         // A late order.
         admission.open();
-        assert!(gate.admit(1).now_or_never().is_none());
+        assert!(one_type.admit(1).now_or_never().is_none());
         assert!(admission.suspended().now_or_never().is_some());
         tokio::time::timeout(2 * HEARTBEAT_INTERVAL, watch)
             .await
@@ -203,32 +207,32 @@ mod tests {
         assert!(!admission.is_open());
         admission.resume();
         admission.open();
-        let guard = gate.admit(1).now_or_never().expect("admission is open");
+        let guard = one_type.admit(1).now_or_never().expect("admission is open");
         assert!(guard.cancelled().now_or_never().is_none());
     }
 
     #[test]
-    fn closes_gates_of_all_types() {
+    fn closes_all_types() {
         let admission = Admission::new();
         admission.open();
-        let [one, other] = ["t", "u"].map(|kind| admission.gate(&kind.into()));
-        assert!(Arc::ptr_eq(&one, &admission.gate(&"t".into())));
+        let [one, other] = ["t", "u"].map(|kind| admission.of_type(&kind.into()));
+        assert!(Arc::ptr_eq(&one, &admission.of_type(&"t".into())));
         one.close();
         assert!(!one.is_open() && other.is_open() && admission.is_open());
         admission.open();
         assert!(one.is_open());
         admission.close();
-        let late = admission.gate(&"v".into());
+        let late = admission.of_type(&"v".into());
         assert!(
             ![&one, &other, &late, &admission.common]
                 .iter()
-                .any(|gate| gate.is_open())
+                .any(|one_type| one_type.is_open())
         );
         admission.reopen();
         assert!(
             [&one, &other, &late, &admission.common]
                 .iter()
-                .all(|gate| gate.is_open())
+                .all(|one_type| one_type.is_open())
         );
     }
 }

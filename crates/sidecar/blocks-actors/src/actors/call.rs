@@ -17,9 +17,9 @@ use outrigger_wire::internals::v1::Reminder;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::gate::{Gate, InFlight};
 use super::host::{Hosted, TurnRequest};
 use super::internal::is_reserved;
+use super::type_admission::{InFlight, TypeAdmission};
 use super::{ActorError, Actors, REENTRANCY_ID, check, check_for_app};
 
 /// How long a peer's call waits while calls are not admitted: longer than the election of a placement leader.
@@ -199,14 +199,14 @@ impl Actors {
     /// Waits for admission of a call to this actor.
     pub(super) async fn admit_call(&self, kind: &str, id: &str) -> Result<InFlight, ActorError> {
         let hosted = self.hosted.load();
-        let (gate, shard) = self.gate_of(&hosted, kind, id);
-        if let Some(guard) = gate.try_admit(shard) {
+        let (admission, shard) = self.admission_of(&hosted, kind, id);
+        if let Some(guard) = admission.try_admit(shard) {
             return Ok(guard);
         }
-        let gate = Arc::clone(gate);
+        let admission = Arc::clone(admission);
         drop(hosted);
         tokio::select! {
-            guard = gate.admit(shard) => Ok(guard),
+            guard = admission.admit(shard) => Ok(guard),
             () = self.ended.cancelled() => Err(ActorError::Ended),
         }
     }
@@ -214,8 +214,8 @@ impl Actors {
     /// As [`Actors::admit_call`] for a peer's call, with a timeout.
     pub(super) async fn admit_from_peer(&self, kind: &str, id: &str) -> Result<InFlight, ActorError> {
         let hosted = self.hosted.load();
-        let (gate, shard) = self.gate_of(&hosted, kind, id);
-        if let Some(guard) = gate.try_admit(shard) {
+        let (admission, shard) = self.admission_of(&hosted, kind, id);
+        if let Some(guard) = admission.try_admit(shard) {
             return Ok(guard);
         }
         drop(hosted);
@@ -223,10 +223,15 @@ impl Actors {
         waited.unwrap_or(Err(ActorError::Disseminating))
     }
 
-    /// The gate and the shard of an actor's calls.
-    fn gate_of<'a>(&'a self, hosted: &'a Hosted, kind: &str, id: &str) -> (&'a Arc<Gate>, usize) {
+    /// The admission and the shard of an actor's calls.
+    fn admission_of<'a>(
+        &'a self,
+        hosted: &'a Hosted,
+        kind: &str,
+        id: &str,
+    ) -> (&'a Arc<TypeAdmission>, usize) {
         match hosted.with_actors(kind) {
-            Some(kind) => (&kind.gate, kind.shard_of(id)),
+            Some(kind) => (&kind.admission, kind.shard_of(id)),
             None => (&self.admission.common, 0),
         }
     }

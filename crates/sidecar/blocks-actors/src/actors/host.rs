@@ -12,9 +12,9 @@ use outrigger_actors::turns::{Entry, Reentry, Ticket, TooDeep};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::gate::{Gate, InFlight, SHARDS};
 use super::internal::Internal;
 use super::metrics::TypeMetrics;
+use super::type_admission::{InFlight, SHARDS, TypeAdmission};
 
 type Waker = oneshot::Sender<()>;
 
@@ -184,7 +184,7 @@ pub(super) struct HostedType {
     /// The implementation of an internal type.
     pub(super) internal: Option<Internal>,
     /// Admits its calls.
-    pub(super) gate: Arc<Gate>,
+    pub(super) admission: Arc<TypeAdmission>,
     shards: [Mutex<Shard<Waker>>; SHARDS],
     /// No actor is activated any more: the type is being unregistered.
     is_retiring: AtomicBool,
@@ -235,7 +235,7 @@ impl HostedType {
         name: Arc<str>,
         settings: TypeSettings,
         metrics: TypeMetrics,
-        gate: Arc<Gate>,
+        admission: Arc<TypeAdmission>,
         idle_scan: &Arc<IdleScan>,
     ) -> Self {
         Self {
@@ -243,7 +243,7 @@ impl HostedType {
             settings,
             metrics,
             internal: None,
-            gate,
+            admission,
             shards: std::array::from_fn(|_| Mutex::new(Shard::new(settings.idle))),
             is_retiring: AtomicBool::new(false),
             idle_scan: Arc::clone(idle_scan),

@@ -8,9 +8,9 @@ use futures::stream::{self, FuturesUnordered, StreamExt};
 use outrigger_actors::turns::Ticket;
 use tokio::time::{sleep, timeout};
 
-use super::gate::{Draining, InFlight, SHARDS};
 use super::host::{HostedType, Turn};
 use super::placement::until;
+use super::type_admission::{Draining, InFlight, SHARDS};
 use super::{ActorError, Actors, LOG};
 
 /// Maximum concurrent deactivations.
@@ -48,7 +48,7 @@ impl Actors {
                         ending.next().await;
                     }
                     // No idle scan while actors of the type move: these are ended anyway.
-                    let guard = Arc::new(drive_until(&mut ending, kind.gate.admit(shard)).await);
+                    let guard = Arc::new(drive_until(&mut ending, kind.admission.admit(shard)).await);
                     let most = match kind.internal {
                         // Internal actors are ended without I/O.
                         Some(_) => usize::MAX,
@@ -144,7 +144,7 @@ impl Actors {
             for id in kind.ids(|id| wanted(&kind.name, id)) {
                 kind.evict(&id);
             }
-            kind.gate.evict()
+            kind.admission.evict()
         });
         let evict = async {
             let _evicting = join_all(evict).await;

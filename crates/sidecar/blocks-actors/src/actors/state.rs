@@ -63,7 +63,7 @@ impl Actors {
         self.check_store()?;
         // Running calls may need their state until they end.
         let guard = match hosted.with_actors(kind) {
-            Some(kind) if kind.is_active(id) => kind.gate.admit_nested(kind.shard_of(id)),
+            Some(kind) if kind.is_active(id) => kind.admission.admit_nested(kind.shard_of(id)),
             _ => self.admit_call(kind, id).await?,
         };
         let store = self.store(ActorError::StateGet)?;
@@ -137,7 +137,7 @@ impl Actors {
         self.check_store()?;
         let active = hosted.with_actors(kind).filter(|kind| kind.is_active(id));
         let active = active.ok_or(ActorError::NotActive)?;
-        let guard = active.gate.admit_nested(active.shard_of(id));
+        let guard = active.admission.admit_nested(active.shard_of(id));
         // Writes of the app during deactivation complete before another host has the actor. A cancelled turn
         // cannot write.
         let is_told = active.is_in_last(id);
@@ -178,7 +178,7 @@ impl Actors {
         let hosted = self.known(kind).await?;
         self.check_store()?;
         let guard = match hosted.with_actors(kind) {
-            Some(kind) if kind.is_active(id) => kind.gate.admit_nested(kind.shard_of(id)),
+            Some(kind) if kind.is_active(id) => kind.admission.admit_nested(kind.shard_of(id)),
             _ => self.admit_call(kind, id).await?,
         };
         let store = self.store(ActorError::StateGet)?;

@@ -211,7 +211,7 @@ async fn waiting_call_of_moving_actor_takes_no_turn() {
     actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
     let hosted = actors.hosted.load_full();
     let kind = hosted.with_actors(KIND).unwrap();
-    let (guard, stays) = (kind.gate.admit(0).await, || true);
+    let (guard, stays) = (kind.admission.admit(0).await, || true);
     let runs = kind.turn("a", None, &TurnRequest::new(&stays)).await;
     let runs = runs.unwrap().unwrap();
     let turn_request = TurnRequest::new(&stays).within(&guard);
@@ -220,7 +220,7 @@ async fn waiting_call_of_moving_actor_takes_no_turn() {
     let mut last = std::pin::pin!(kind.last("a"));
     assert!(last.as_mut().now_or_never().is_none());
     kind.evict("a");
-    let _evicting = kind.gate.evict();
+    let _evicting = kind.admission.evict();
     drop(runs);
     assert!(waits.as_mut().now_or_never().is_none());
     assert!(!turn_request.begun.load(Ordering::SeqCst));

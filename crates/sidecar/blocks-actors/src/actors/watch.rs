@@ -19,11 +19,11 @@ use prost::Message as _;
 use tonic::{Code, Status};
 
 use super::call::{no_address, outcome};
-use super::gate::InFlight;
 use super::host::TurnRequest;
 use super::internal::Update;
 use super::remote::{failed, request};
 use super::serve::{Served, status, unread};
+use super::type_admission::InFlight;
 use super::{ActorCall, ActorError, Actors, check};
 
 const CALL_ACTOR_STREAM: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorStream";
@@ -88,7 +88,7 @@ impl Actors {
         let hosted = self.hosted.load_full();
         // The table predates the types; the watcher may look the actor up again.
         let kind = hosted.get(&call.kind).ok_or(ActorError::Moved)?;
-        let closed = kind.gate.closed();
+        let closed = kind.admission.closed();
         let Some(internal) = &kind.internal else {
             let text = "actors of apps cannot be watched";
             return Err(ActorError::Internal(Status::unimplemented(text)));

@@ -11,9 +11,9 @@ use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
 
 use super::*;
-use crate::actors::gate::{Gate, SHARDS};
 use crate::actors::host::IdleScan;
 use crate::actors::metrics::ActorMetrics;
+use crate::actors::type_admission::{SHARDS, TypeAdmission};
 
 /// Actors that never answer and leave work behind.
 #[derive(Default)]
@@ -117,9 +117,9 @@ impl InternalActors for Answering {
 
 fn hosted(internal: Internal) -> HostedType {
     let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
-    let gate = Arc::new(Gate::new(true, false, Arc::default()));
+    let admission = Arc::new(TypeAdmission::new(true, false, Arc::default()));
     let (settings, idle_scan) = (internal.settings(), Arc::<IdleScan>::default());
-    let mut hosted = HostedType::new("slow".into(), settings, metrics.of("slow"), gate, &idle_scan);
+    let mut hosted = HostedType::new("slow".into(), settings, metrics.of("slow"), admission, &idle_scan);
     hosted.internal = Some(internal);
     hosted
 }

@@ -339,7 +339,7 @@ impl Session<'_, '_> {
             let changed = hosted
                 .all()
                 .filter(|kind| !known || routes.tables().differ(&tables, &kind.name));
-            let closed = changed.map(|kind| (Arc::clone(kind), kind.gate.close()));
+            let closed = changed.map(|kind| (Arc::clone(kind), kind.admission.close()));
             let closed = closed.collect();
             let halting = async move {
                 actors.drain_types(closed).await;

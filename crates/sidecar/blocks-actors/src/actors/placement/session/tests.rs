@@ -12,8 +12,8 @@ use tokio::time::{sleep, timeout};
 
 use super::super::super::ActorCall;
 use super::super::super::call::Message;
-use super::super::super::gate::Gate;
 use super::super::super::tests::{HERE, KIND, Lasting, THERE, actors, lasting, names};
+use super::super::super::type_admission::TypeAdmission;
 use super::*;
 
 type Orders = UnboundedSender<Result<wire::PlacementOrder, Status>>;
@@ -86,8 +86,8 @@ async fn hosting() -> (Actors, Arc<Lasting>, Condition, CancellationToken) {
     (actors, lasting, ready, CancellationToken::new())
 }
 
-fn gate(actors: &Actors) -> Arc<Gate> {
-    Arc::clone(&actors.hosted.load().with_actors(KIND).unwrap().gate)
+fn admission(actors: &Actors) -> Arc<TypeAdmission> {
+    Arc::clone(&actors.hosted.load().with_actors(KIND).unwrap().admission)
 }
 
 fn count(actors: &Actors) -> usize {
@@ -229,15 +229,15 @@ async fn sees_stream_end_while_actors_move() {
             drop(said);
             assert!(running.now_or_never().expect("it is seen").is_err());
         }
-        let gate = gate(&actors);
-        let write = gate.admit_nested(0);
+        let admission = admission(&actors);
+        let write = admission.admit_nested(0);
         let mut closing = pin!(join(actors.close(), finish_handover(&mut handing)));
         assert!(timeout(Duration::from_secs(1), closing.as_mut()).await.is_err());
         assert!(
             write.cancelled().now_or_never().is_some(),
             "its writes are rejected"
         );
-        assert!(gate.admit_nested(0).cancelled().now_or_never().is_some());
+        assert!(admission.admit_nested(0).cancelled().now_or_never().is_some());
         drop(write);
         lasting.may_end.add_permits(1);
         closing.await;
@@ -287,7 +287,7 @@ async fn shutdown_keeps_stream_until_calls_drained() {
         let (actors, _lasting, ready, stop) = hosting().await;
         let drain = Duration::from_secs(20);
         actors.change_types(|known| known.drain = drain);
-        let runs = gate(&actors).admit(0).await;
+        let runs = admission(&actors).admit(0).await;
         let mut handing = None;
         let (mut session, said, orders, _answers) = quiet_stream(&actors, &ready, &mut handing);
         stop.cancel();
@@ -326,7 +326,7 @@ async fn shutdown_drains_calls_without_dissemination() {
     }
     let mut running = pin!(session.run(orders, &stop));
     assert!(running.as_mut().now_or_never().is_none());
-    let runs = gate(&actors).admit(0).await;
+    let runs = admission(&actors).admit(0).await;
     stop.cancel();
     assert!(
         timeout(LEAVE_TIMEOUT + drain / 2, running.as_mut())
@@ -348,9 +348,9 @@ fn hosting_two() -> (Actors, Condition, CancellationToken) {
     (actors, ready, CancellationToken::new())
 }
 
-fn gates(actors: &Actors) -> [Arc<Gate>; 2] {
+fn admissions(actors: &Actors) -> [Arc<TypeAdmission>; 2] {
     let hosted = actors.hosted.load();
-    ["a", "b"].map(|kind| Arc::clone(&hosted.get(kind).unwrap().gate))
+    ["a", "b"].map(|kind| Arc::clone(&hosted.get(kind).unwrap().admission))
 }
 
 /// Handles orders of one dissemination without handover, up to `last`.
@@ -372,18 +372,21 @@ async fn table_blocks_only_changed_types() {
     disseminate(&said, &[("a", &[HERE]), ("b", &[HERE])], 1, "unlock");
     assert!(running.as_mut().now_or_never().is_none());
     answered(&mut answers);
-    let gates = gates(&actors);
-    let runs = [gates[0].admit(0).await, gates[1].admit(0).await];
+    let admissions = admissions(&actors);
+    let runs = [admissions[0].admit(0).await, admissions[1].admit(0).await];
     disseminate(&said, &[], 2, "lock");
     assert!(running.as_mut().now_or_never().is_none());
     let lock = (wire::HostOperation::Lock, Some(2));
     assert_eq!(answered(&mut answers), [lock], "no call delays the answer");
-    assert!(gates.iter().all(|gate| gate.is_open()));
+    assert!(admissions.iter().all(|admission| admission.is_open()));
     let order = order_with(&[("a", &[HERE]), ("b", &[HERE, THERE])], 0, "update", 2);
     said.send(order).unwrap();
     let before = timeout(Duration::from_millis(999), running.as_mut()).await;
     assert!(before.is_err() && !runs[1].is_cancelled());
-    assert_eq!(gates.each_ref().map(|gate| gate.is_open()), [true, false]);
+    assert_eq!(
+        admissions.each_ref().map(|admission| admission.is_open()),
+        [true, false]
+    );
     let drained = timeout(Duration::from_millis(2), running.as_mut()).await;
     assert!(drained.is_err() && runs[1].is_cancelled());
     assert!(!runs[0].is_cancelled(), "its type does not change");
@@ -393,10 +396,10 @@ async fn table_blocks_only_changed_types() {
     assert!(running.as_mut().now_or_never().is_none());
     let update = (wire::HostOperation::Update, Some(2));
     assert_eq!(answered(&mut answers), [update]);
-    assert!(!gates[1].is_open(), "other hosts may still have its actors");
+    assert!(!admissions[1].is_open(), "other hosts may still have its actors");
     said.send(order_with(&[], 0, "unlock", 2)).unwrap();
     assert!(running.as_mut().now_or_never().is_none());
-    assert!(gates.iter().all(|gate| gate.is_open()));
+    assert!(admissions.iter().all(|admission| admission.is_open()));
     assert!(!stays.is_cancelled());
 }
 
@@ -409,9 +412,9 @@ async fn changed_types_drain_in_parallel() {
     disseminate(&said, &[("a", &[HERE]), ("b", &[HERE])], 1, "unlock");
     assert!(running.as_mut().now_or_never().is_none());
     answered(&mut answers);
-    let gates = gates(&actors);
+    let admissions = admissions(&actors);
     let began = Instant::now();
-    let runs = join_all(gates.each_ref().map(|gate| gate.admit(0))).await;
+    let runs = join_all(admissions.each_ref().map(|admission| admission.admit(0))).await;
     disseminate(&said, &[], 2, "update");
     let ended = join_all(runs.iter().map(async |runs| {
         runs.cancelled().await;
@@ -437,11 +440,11 @@ async fn new_stream_opens_at_unlock() {
     disseminate(&said, &types, 1, "update");
     assert!(running.as_mut().now_or_never().is_none());
     assert_eq!(answered(&mut answers).len(), 2);
-    let gates = gates(&actors);
-    assert!(!gates.iter().any(|gate| gate.is_open()));
+    let admissions = admissions(&actors);
+    assert!(!admissions.iter().any(|admission| admission.is_open()));
     said.send(order_with(&types, 0, "unlock", 1)).unwrap();
     assert!(running.as_mut().now_or_never().is_none());
-    assert!(gates.iter().all(|gate| gate.is_open()));
+    assert!(admissions.iter().all(|admission| admission.is_open()));
 }
 
 #[tokio::test(start_paused = true)]

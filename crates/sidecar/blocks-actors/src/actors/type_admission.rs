@@ -1,4 +1,4 @@
-//! The gate of an actor type: admits calls while the placement table is valid, and cancels them when it changes.
+//! Admission of the calls of an actor type while the placement table is valid; cancels them when it changes.
 //! A call takes no lock: it increments the counter of its actor's shard.
 
 use std::future::poll_fn;
@@ -17,7 +17,7 @@ use super::admission::Heartbeat;
 pub(super) const SHARDS: usize = 16;
 
 /// Admits or rejects calls of one actor type.
-pub(super) struct Gate {
+pub(super) struct TypeAdmission {
     current: ArcSwap<Period>,
     is_open: watch::Sender<bool>,
     /// For all types that this sidecar does not host.
@@ -25,13 +25,13 @@ pub(super) struct Gate {
     heartbeat: Arc<Heartbeat>,
 }
 
-/// The interval between opening and closing a gate.
+/// The interval between opening and closing an admission.
 struct Period {
     shards: [CallShard; SHARDS],
     closed: AtomicBool,
     /// Number of [`Evicting`] guards.
     evicts: AtomicUsize,
-    /// Notified when a call ends after the gate was closed.
+    /// Notified when a call ends after the admission was closed.
     ended: Notify,
     is_common: bool,
     heartbeat: Arc<Heartbeat>,
@@ -139,12 +139,12 @@ impl Drop for InFlight {
     }
 }
 
-/// The calls in flight when gates were closed.
+/// The calls in flight when admissions were closed.
 #[derive(Clone, Default)]
 pub(super) struct Draining(Vec<Arc<Period>>);
 
 impl Draining {
-    /// Adds the calls of another gate.
+    /// Adds the calls of another admission.
     pub(super) fn join(&mut self, other: Self) {
         self.0.extend(other.0);
     }
@@ -175,7 +175,7 @@ impl Drop for Evicting {
     }
 }
 
-impl Gate {
+impl TypeAdmission {
     pub(super) fn new(is_open: bool, is_common: bool, heartbeat: Arc<Heartbeat>) -> Self {
         Self {
             current: ArcSwap::new(Period::new(is_open, is_common, &heartbeat)),
@@ -197,7 +197,7 @@ impl Gate {
         }
     }
 
-    /// Admits a call unless the gate is closed.
+    /// Admits a call unless the admission is closed.
     pub(super) fn try_admit(&self, shard: usize) -> Option<InFlight> {
         let guard = self.count(shard);
         (!guard.period.closed.load(Ordering::SeqCst)).then_some(guard)
@@ -211,12 +211,12 @@ impl Gate {
         InFlight { period, shard }
     }
 
-    /// Registers a part of a running call, even if the gate is closed: it is cancelled with the call.
+    /// Registers a part of a running call, even if the admission is closed: it is cancelled with the call.
     pub(super) fn admit_nested(&self, shard: usize) -> InFlight {
         self.count(shard)
     }
 
-    /// If the process was suspended, closes the gate and cancels all calls; every entry point checks this.
+    /// If the process was suspended, closes the admission and cancels all calls; every entry point checks this.
     fn check_suspended(&self) {
         if self.heartbeat.was_suspended() {
             self.heartbeat.suspend();
@@ -247,7 +247,7 @@ impl Gate {
         Evicting(period)
     }
 
-    /// Completes when the gate closes: watches do not delay a new table.
+    /// Completes when the admission closes: watches do not delay a new table.
     pub(super) fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut is_open = self.is_open.subscribe();
         async move {
@@ -256,7 +256,7 @@ impl Gate {
         }
     }
 
-    /// Undoes [`Gate::close`] if no call was cancelled.
+    /// Undoes [`TypeAdmission::close`] if no call was cancelled.
     pub(super) fn reopen(&self) {
         self.current.load().closed.store(false, Ordering::SeqCst);
         self.is_open.send_replace(true);
@@ -288,18 +288,18 @@ mod tests {
 
     use super::*;
 
-    fn gate(is_open: bool) -> Gate {
-        Gate::new(is_open, false, Arc::default())
+    fn admission(is_open: bool) -> TypeAdmission {
+        TypeAdmission::new(is_open, false, Arc::default())
     }
 
     #[tokio::test(start_paused = true)]
     async fn close_drains_then_cancels_calls() {
-        let gate = gate(false);
-        assert!(gate.admit(0).now_or_never().is_none());
-        gate.open();
-        let (short, long) = (gate.admit(0).await, gate.admit(17).await);
-        let mut draining = std::pin::pin!(gate.close().end(Duration::from_secs(2)));
-        assert!(gate.admit(3).now_or_never().is_none());
+        let admission = admission(false);
+        assert!(admission.admit(0).now_or_never().is_none());
+        admission.open();
+        let (short, long) = (admission.admit(0).await, admission.admit(17).await);
+        let mut draining = std::pin::pin!(admission.close().end(Duration::from_secs(2)));
+        assert!(admission.admit(3).now_or_never().is_none());
         assert!(draining.as_mut().now_or_never().is_none());
         drop(short);
         let began = tokio::time::Instant::now();
@@ -310,18 +310,18 @@ mod tests {
         let (in_time, ()) = tokio::join!(draining, ending);
         assert!(!in_time);
         assert_eq!(began.elapsed(), Duration::from_secs(2));
-        gate.open();
-        assert!(gate.admit(3).now_or_never().is_some());
+        admission.open();
+        assert!(admission.admit(3).now_or_never().is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn calls_within_drain_time_complete() {
-        let gate = gate(true);
-        let guard = gate.admit(0).await;
-        let draining = gate.close().end(Duration::from_secs(2));
+        let admission = admission(true);
+        let guard = admission.admit(0).await;
+        let draining = admission.close().end(Duration::from_secs(2));
         let work = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let part = gate.admit_nested(0);
+            let part = admission.admit_nested(0);
             let cancelled = part.cancelled().now_or_never().is_some();
             drop((part, guard));
             cancelled
@@ -334,29 +334,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn cancelling_includes_nested_calls() {
-        let gate = gate(true);
-        let draining = gate.close();
+        let admission = admission(true);
+        let draining = admission.close();
         // No call is in flight.
         draining.clone().end(Duration::from_secs(2)).await;
-        let part = gate.admit_nested(0);
+        let part = admission.admit_nested(0);
         assert!(part.cancelled().now_or_never().is_none());
         draining.cancel();
         assert!(part.cancelled().now_or_never().is_some());
-        assert!(gate.admit_nested(3).cancelled().now_or_never().is_some());
-        gate.open();
-        assert!(gate.admit_nested(3).cancelled().now_or_never().is_none());
+        assert!(admission.admit_nested(3).cancelled().now_or_never().is_some());
+        admission.open();
+        assert!(admission.admit_nested(3).cancelled().now_or_never().is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn opening_admits_waiting_calls() {
-        let gate = Arc::new(gate(false));
+        let admission = Arc::new(admission(false));
         let waiting = tokio::spawn({
-            let gate = Arc::clone(&gate);
-            async move { drop(gate.admit(1).await) }
+            let admission = Arc::clone(&admission);
+            async move { drop(admission.admit(1).await) }
         });
         tokio::task::yield_now().await;
-        gate.open();
+        admission.open();
         waiting.await.unwrap();
-        gate.close().end(Duration::ZERO).await;
+        admission.close().end(Duration::ZERO).await;
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use outrigger_schedule::engine::{
-    Action, Engine, Gate, Host, HostId, Limit, Limits, Name, Stored, Target, TriggerId, Version,
+    Action, Engine, Host, HostId, Limit, LimitScope, Limits, Name, Stored, Target, TriggerId, Version,
 };
 use outrigger_schedule::job::{Job, Outcome, Progress, Request};
 use outrigger_schedule::shard::Shard;
@@ -43,8 +43,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn gate(of: usize, key: usize) -> Gate {
-    Gate {
+fn scope(of: usize, key: usize) -> LimitScope {
+    LimitScope {
         target: Arc::new(Target::ActorType {
             namespace: "ns".into(),
             name: TYPES[of].into(),
@@ -57,13 +57,13 @@ struct World {
     now: Timestamp,
     engine: Engine,
     jobs: BTreeMap<Name, (usize, usize)>,
-    hosts: Vec<(HostId, HashSet<Gate>)>,
+    hosts: Vec<(HostId, HashSet<LimitScope>)>,
     /// The newest value of each limit.
-    newest: HashMap<Gate, usize>,
+    newest: HashMap<LimitScope, usize>,
     shard: Shard,
     under_way: Vec<(HostId, TriggerId, usize, usize)>,
     revision: u64,
-    counts: HashMap<Gate, usize>,
+    counts: HashMap<LimitScope, usize>,
 }
 
 impl World {
@@ -133,7 +133,7 @@ impl World {
             due_time: Some("0s"),
             ..Request::default()
         };
-        let Gate { target, key } = gate(of, key);
+        let LimitScope { target, key } = scope(of, key);
         let stored = Stored {
             name,
             target: (*target).clone(),
@@ -153,22 +153,22 @@ impl World {
         let limits: Vec<_> = limits
             .iter()
             .map(|&(of, key, most)| Limit {
-                gate: gate(of, key),
+                scope: scope(of, key),
                 most,
             })
             .collect();
-        for Limit { gate, most } in &limits {
-            self.newest.insert(gate.clone(), *most);
+        for Limit { scope, most } in &limits {
+            self.newest.insert(scope.clone(), *most);
         }
-        let gates = limits.iter().map(|limit| limit.gate.clone()).collect();
+        let scopes = limits.iter().map(|limit| limit.scope.clone()).collect();
         let host = Host::new("ns", "app", false, &TYPES).limited(limits);
-        self.hosts.push((self.engine.connect(host), gates));
+        self.hosts.push((self.engine.connect(host), scopes));
     }
 
-    fn in_flight(&self, gate: &Gate) -> usize {
+    fn in_flight(&self, scope: &LimitScope) -> usize {
         let counts = |&&(_, _, of, key): &&(HostId, TriggerId, usize, usize)| {
-            let of = self::gate(of, key);
-            of.target == gate.target && (gate.key.is_none() || gate.key == of.key)
+            let of = self::scope(of, key);
+            of.target == scope.target && (scope.key.is_none() || scope.key == of.key)
         };
         self.under_way.iter().filter(counts).count()
     }
@@ -181,10 +181,10 @@ impl World {
                     host, trigger, name, ..
                 } => {
                     let (of, key) = self.jobs[&name];
-                    for gate in [gate(of, 0), gate(of, key)] {
-                        if self.hosts.iter().any(|(_, gates)| gates.contains(&gate)) {
-                            let most = self.shard.part_of(self.newest[&gate]);
-                            assert!(self.in_flight(&gate) < most, "{gate:?} is full");
+                    for scope in [scope(of, 0), scope(of, key)] {
+                        if self.hosts.iter().any(|(_, scopes)| scopes.contains(&scope)) {
+                            let most = self.shard.part_of(self.newest[&scope]);
+                            assert!(self.in_flight(&scope) < most, "{scope:?} is full");
                         }
                     }
                     self.under_way.push((host, trigger, of, key));
@@ -195,14 +195,14 @@ impl World {
                 _ => {}
             }
         }
-        for (gate, counts) in self.engine.take_gates() {
+        for (scope, counts) in self.engine.take_limit_counts() {
             match counts {
-                Some(counts) => self.counts.insert(gate, counts.in_flight),
-                None => self.counts.remove(&gate),
+                Some(counts) => self.counts.insert(scope, counts.in_flight),
+                None => self.counts.remove(&scope),
             };
         }
-        for (gate, shown) in &self.counts {
-            assert_eq!(*shown, self.in_flight(gate), "{gate:?}");
+        for (scope, shown) in &self.counts {
+            assert_eq!(*shown, self.in_flight(scope), "{scope:?}");
         }
     }
 }

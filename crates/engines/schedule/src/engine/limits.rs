@@ -11,7 +11,7 @@ pub type Key = Arc<String>;
 
 /// The triggers in flight that a limit counts: those of a target, or those of one key of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Gate {
+pub struct LimitScope {
     /// The actor type.
     pub target: Arc<Target>,
     /// The key; `None` means all jobs of the target.
@@ -22,14 +22,14 @@ pub struct Gate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
     /// The jobs that count.
-    pub gate: Gate,
+    pub scope: LimitScope,
     /// The maximum.
     pub most: usize,
 }
 
 /// The state of a limit at this member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GateCounts {
+pub struct LimitCounts {
     /// Triggers in flight.
     pub in_flight: usize,
     /// Due jobs that wait.
@@ -40,9 +40,9 @@ pub struct GateCounts {
 
 /// The limits of connected hosts. If several hosts announce one, the newest value holds.
 #[derive(Debug)]
-pub(super) struct Gates {
-    announced: HashMap<Gate, Announced>,
-    by_host: HashMap<HostId, HashSet<Gate>>,
+pub(super) struct AnnouncedLimits {
+    announced: HashMap<LimitScope, Announced>,
+    by_host: HashMap<HostId, HashSet<LimitScope>>,
     shard: Shard,
 }
 
@@ -52,7 +52,7 @@ struct Announced {
     hosts: usize,
 }
 
-impl Default for Gates {
+impl Default for AnnouncedLimits {
     fn default() -> Self {
         Self {
             announced: HashMap::new(),
@@ -62,48 +62,48 @@ impl Default for Gates {
     }
 }
 
-impl Gates {
+impl AnnouncedLimits {
     /// Adds the limits of a host; returns those of this member.
-    pub(super) fn announce(&mut self, host: HostId, limits: Vec<Limit>) -> Vec<(Gate, usize)> {
-        let mut gates = HashSet::new();
-        for Limit { gate, most } in limits {
-            let announced = self.announced.entry(gate.clone()).or_default();
+    pub(super) fn announce(&mut self, host: HostId, limits: Vec<Limit>) -> Vec<(LimitScope, usize)> {
+        let mut scopes = HashSet::new();
+        for Limit { scope, most } in limits {
+            let announced = self.announced.entry(scope.clone()).or_default();
             announced.most = most;
-            announced.hosts += usize::from(gates.insert(gate));
+            announced.hosts += usize::from(scopes.insert(scope));
         }
-        let of_host = gates.iter().filter_map(|gate| {
-            let most = self.announced.get(gate)?.most;
-            Some((gate.clone(), self.shard.part_of(most)))
+        let of_host = scopes.iter().filter_map(|scope| {
+            let most = self.announced.get(scope)?.most;
+            Some((scope.clone(), self.shard.part_of(most)))
         });
         let of_host = of_host.collect();
-        if !gates.is_empty() {
-            self.by_host.insert(host, gates);
+        if !scopes.is_empty() {
+            self.by_host.insert(host, scopes);
         }
         of_host
     }
 
     /// Removes the limits of a host; returns those that no other host announces.
-    pub(super) fn withdraw(&mut self, host: HostId) -> Vec<Gate> {
+    pub(super) fn withdraw(&mut self, host: HostId) -> Vec<LimitScope> {
         let mut gone = Vec::new();
-        for gate in self.by_host.remove(&host).unwrap_or_default() {
-            let Some(announced) = self.announced.get_mut(&gate) else {
+        for scope in self.by_host.remove(&host).unwrap_or_default() {
+            let Some(announced) = self.announced.get_mut(&scope) else {
                 continue;
             };
             announced.hosts -= 1;
             if announced.hosts == 0 {
-                self.announced.remove(&gate);
-                gone.push(gate);
+                self.announced.remove(&scope);
+                gone.push(scope);
             }
         }
         gone
     }
 
     /// Sets this member's place in the group; returns all limits of this member.
-    pub(super) fn share(&mut self, shard: Shard) -> Vec<(Gate, usize)> {
+    pub(super) fn share(&mut self, shard: Shard) -> Vec<(LimitScope, usize)> {
         self.shard = shard;
         self.announced
             .iter()
-            .map(|(gate, announced)| (gate.clone(), shard.part_of(announced.most)))
+            .map(|(scope, announced)| (scope.clone(), shard.part_of(announced.most)))
             .collect()
     }
 }
