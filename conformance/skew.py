@@ -5,36 +5,20 @@ import datetime
 import json
 import pathlib
 import sys
-import time
 import traceback
 import uuid
 
 import fleet as fleets
 import http_app
 import suite
+from handover import same, until
 from sdk.world import component
 
-TIMEOUT = 60
 OURS = "ours"
 # Dapr's rule: no service of the control plane is older than a sidecar. Outrigger speaks 1.18 and also works below one of 1.17.
 OLDER = {"1.18": ("1.17",)}
 TYPE = "counter"
 STORE = component("store", "state.in-memory", actorStateStore="true")
-
-
-def until(what, condition):
-    """Waits until a condition is true; returns its value."""
-    deadline = time.monotonic() + TIMEOUT
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"after {TIMEOUT} s still not: {what}")
-        time.sleep(0.05)
-    return found
-
-
-def same(got, expected, what):
-    if got != expected:
-        raise AssertionError(f"{what}: got {got!r}, expected {expected!r}")
 
 
 # The workflows; `callee` is the id of the other app.

@@ -336,9 +336,9 @@ impl HttpApi {
         let path = context.path;
         let user_agent = request.headers().get(USER_AGENT).cloned();
         let endpoint = matched.as_ref().map(|m| m.endpoint);
-        let route = match endpoint.unwrap_or(&invoke::ROUTE) {
-            endpoint if std::ptr::eq(endpoint, &invoke::ROUTE) => invoke::logged_name(request),
-            endpoint => endpoint.name.to_owned(),
+        let route: Cow<'_, str> = match endpoint.unwrap_or(&invoke::ROUTE) {
+            endpoint if std::ptr::eq(endpoint, &invoke::ROUTE) => invoke::logged_name(request).into(),
+            endpoint => Cow::Borrowed(endpoint.name),
         };
         let response = self.answer(matched, context).await;
         self.log.http(&HttpCall {

@@ -1,6 +1,7 @@
 //! Actors of apps that open a stream to their sidecar.
 
 use hyper::body::Incoming;
+use outrigger_transport::body::BoxError;
 use outrigger_wire::runtime::v1::subscribe_actor_events_request_alpha1::RequestType as Said;
 use outrigger_wire::runtime::v1::subscribe_actor_events_response_alpha1::ResponseType as Asked;
 use outrigger_wire::runtime::v1::{
@@ -34,15 +35,21 @@ async fn asked(stream: &mut Incoming) -> Asked {
     message.response_type.unwrap()
 }
 
+/// A stream of an app that hosts `T`, with the sender of its messages.
+async fn subscribed(node: &Node) -> (mpsc::Sender<Result<bytes::Bytes, BoxError>>, Incoming) {
+    let (tell, body) = fed();
+    tell.send(Ok(initial())).await.unwrap();
+    let mut stream = grpc::start(node.ports.grpc, STREAM, &[], body).await.into_body();
+    assert!(matches!(asked(&mut stream).await, Asked::InitialResponse(_)));
+    (tell, stream)
+}
+
 #[tokio::test]
 async fn app_without_port_hosts_actors() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let plan = net.sidecar("me").flag(&placement.flag()).resource(ACTOR_STORE);
     let node = plan.start().await;
-    let (tell, body) = fed();
-    tell.send(Ok(initial())).await.unwrap();
-    let mut stream = grpc::start(node.ports.grpc, STREAM, &[], body).await.into_body();
-    assert!(matches!(asked(&mut stream).await, Asked::InitialResponse(_)));
+    let (tell, mut stream) = subscribed(&node).await;
     eventually(async || placement.has("T", 1)).await;
     let serve = async {
         let Asked::InvokeRequest(call) = asked(&mut stream).await else {
@@ -76,10 +83,7 @@ async fn stop_deactivates_actors_over_stream() {
     let (net, placement) = (Net::plain(), Placement::start().await);
     let plan = net.sidecar("me").flag(&placement.flag()).resource(ACTOR_STORE);
     let node = plan.start().await;
-    let (tell, body) = fed();
-    tell.send(Ok(initial())).await.unwrap();
-    let mut stream = grpc::start(node.ports.grpc, STREAM, &[], body).await.into_body();
-    assert!(matches!(asked(&mut stream).await, Asked::InitialResponse(_)));
+    let (tell, mut stream) = subscribed(&node).await;
     eventually(async || placement.has("T", 1)).await;
     let serve = async {
         let Asked::InvokeRequest(call) = asked(&mut stream).await else {
