@@ -124,7 +124,7 @@ class Official(Home):
 
     def test_versions(self):
         self.assertRegex(self.dapr("--version"), r"Runtime version: 1\.18\.\d+")
-        self.assertRegex(self.dapr("build-info"), r"Version: 1\.17\.\d+")
+        self.assertRegex(self.dapr("build-info"), r"Version: 1\.18\.\d+")
 
     def test_the_command_lines_of_other_versions(self):
         """Flags of 1.17 and of 1.12 work: ports that these versions do not choose are passed too."""
