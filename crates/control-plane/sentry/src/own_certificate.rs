@@ -135,7 +135,7 @@ impl OwnCertificate {
     }
 
     fn sign(&self) -> Result<(CertifiedKey, Issued), OwnCertificateError> {
-        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519)?;
         let public_key = rcgen::PublicKeyData::subject_public_key_info(&key);
         let authority = self.authority.load();
         let issued = authority

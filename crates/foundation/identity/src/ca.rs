@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use outrigger_wire::sentry::v1::{SignCertificateRequest, SignCertificateResponse};
-use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519, PKCS_RSA_SHA256};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::bundle::{BundleError, TrustAnchors};
@@ -29,6 +29,8 @@ const BACKOFF: Duration = Duration::from_millis(50);
 const JITTER: f64 = 0.1;
 /// Overrides the app ID as the requested identity.
 const IDENTITY_VARIABLE: &str = "SENTRY_LOCAL_IDENTITY";
+/// Services whose certificates an API server of Kubernetes verifies. Some API servers reject Ed25519.
+const WEBHOOKS: [&str; 2] = ["dapr-injector", "dapr-operator"];
 /// Namespace of this workload.
 const NAMESPACE_VARIABLE: &str = "NAMESPACE";
 /// Default namespace.
@@ -184,8 +186,7 @@ impl CaClient {
     }
 
     async fn request_identity(&self) -> Result<Svid, FetchError> {
-        let key =
-            KeyPair::generate().map_err(|error| FetchError::Local(format!("no private key: {error}")))?;
+        let key = self.new_key().await?;
         let request = self.request(&key).await?;
         let response = self.sign(&request).await?;
         let trust_chain = response.trust_chain_certificates.clone();
@@ -196,6 +197,20 @@ impl CaClient {
             learned.learn(&trust_chain);
         }
         Ok(svid)
+    }
+
+    /// An Ed25519 key; RSA 2048 for webhooks.
+    async fn new_key(&self) -> Result<KeyPair, FetchError> {
+        let algorithm = match WEBHOOKS.contains(&self.config.app_id.as_str()) {
+            true => &PKCS_RSA_SHA256,
+            false => &PKCS_ED25519,
+        };
+        let failed = |error: &dyn std::fmt::Display| FetchError::Local(format!("no private key: {error}"));
+        // The search for primes takes about 100 ms.
+        tokio::task::spawn_blocking(move || KeyPair::generate_for(algorithm))
+            .await
+            .map_err(|error| failed(&error))?
+            .map_err(|error| failed(&error))
     }
 
     async fn request(&self, key: &KeyPair) -> Result<SignCertificateRequest, FetchError> {

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider, kx_group};
 
-/// aws-lc-rs with AES-128-GCM preferred: it matches the strength of the P-256 certificates at the lowest
-/// cost.
+/// aws-lc-rs with AES-128-GCM preferred: it matches the strength of Ed25519 and P-256 certificates at the
+/// lowest cost.
 pub(crate) fn crypto() -> &'static Arc<CryptoProvider> {
     // Constant data: every caller would build the same value.
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();

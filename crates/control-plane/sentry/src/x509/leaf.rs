@@ -20,8 +20,8 @@ const AUTHORITY_KEY_ID: &[u8] = &[0x55, 0x1d, 0x23];
 const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
 const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 
-/// digitalSignature and keyEncipherment: bits 0 and 2, five unused.
-const LEAF_KEY_USAGE: &[u8] = &[BIT_STRING, 2, 5, 0b1010_0000];
+/// digitalSignature: bit 0, seven unused.
+const LEAF_KEY_USAGE: &[u8] = &[BIT_STRING, 2, 7, 0b1000_0000];
 
 /// The contents of a workload certificate.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use rcgen::{
     PublicKeyData,
 };
 use time::{Duration, OffsetDateTime};
+use x509_parser::oid_registry::OID_SIG_ED25519;
 use x509_parser::prelude::{GeneralName, X509Certificate, X509Version};
 
 use super::{load, *};
@@ -38,7 +39,6 @@ fn usage(certificate: &X509Certificate<'_>) -> u16 {
 
 /// Bits of key usages, in the parser's order.
 const DIGITAL_SIGNATURE: u16 = 1;
-const KEY_ENCIPHERMENT: u16 = 1 << 2;
 const CERT_SIGN: u16 = 1 << 5;
 const CRL_SIGN: u16 = 1 << 6;
 
@@ -62,12 +62,12 @@ fn generated_authority_matches_contract() {
         "O=spiffe://td.example/ns/dapr/dapr-sentry"
     );
     assert_eq!(issuer.issuer(), root.subject());
-    assert_eq!(usage(&root), DIGITAL_SIGNATURE | KEY_ENCIPHERMENT | CERT_SIGN);
-    assert_eq!(
-        usage(&issuer),
-        DIGITAL_SIGNATURE | KEY_ENCIPHERMENT | CERT_SIGN | CRL_SIGN
-    );
+    assert_eq!(usage(&root), DIGITAL_SIGNATURE | CERT_SIGN);
+    assert_eq!(usage(&issuer), DIGITAL_SIGNATURE | CERT_SIGN | CRL_SIGN);
     for certificate in [&root, &issuer] {
+        let key = &certificate.public_key().algorithm.algorithm;
+        assert_eq!(*key, OID_SIG_ED25519);
+        assert_eq!(certificate.signature_algorithm.algorithm, OID_SIG_ED25519);
         let constraints = certificate.basic_constraints().unwrap().unwrap();
         assert!(constraints.critical && constraints.value.ca);
         assert_eq!(constraints.value.path_len_constraint, None);
@@ -79,7 +79,9 @@ fn generated_authority_matches_contract() {
         );
         assert!(certificate.raw_serial().len() <= 17);
     }
-    assert!(generated.key.starts_with(b"-----BEGIN PRIVATE KEY-----\n"));
+    let (tag, key) = pem::decode_block(&generated.key).unwrap();
+    // The version follows the header of the sequence.
+    assert_eq!((tag.as_str(), &key[2..5]), ("PRIVATE KEY", &[2, 1, 0][..]));
     load(&generated).unwrap();
 }
 
@@ -101,7 +103,7 @@ fn workload_certificate_matches_contract() {
         leaf.validity().not_after.timestamp(),
         issued.not_after.unix_timestamp()
     );
-    assert_eq!(usage(&leaf), DIGITAL_SIGNATURE | KEY_ENCIPHERMENT);
+    assert_eq!(usage(&leaf), DIGITAL_SIGNATURE);
     let purposes = leaf.extended_key_usage().unwrap().unwrap().value;
     assert!(purposes.server_auth && purposes.client_auth && !purposes.any);
     assert!(!leaf.basic_constraints().unwrap().unwrap().value.ca);

@@ -6,18 +6,22 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use outrigger_identity::{AnchorsSource, CaConfig, Expect, Identity, Mode, SecurityConfig, pem, server_name};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
+};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
+use x509_parser::oid_registry::OID_SIG_ED25519;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::running::{Running, TIMEOUT, eventually, prepare};
 
 /// Remaining lifetime of the CA in seconds at the start of the test.
 const LEFT: i64 = 24;
 
-/// Writes a CA that expires soon, with the record that sentry generated it; returns its root.
+/// Writes a CA of P-256 keys, as Dapr's sentry made before v1.18, that expires soon, with the record that sentry generated it; returns its root.
 fn write_old_ca(folder: &Path) -> String {
     let now = OffsetDateTime::now_utc();
     let mut params = CertificateParams::default();
@@ -25,9 +29,9 @@ fn write_old_ca(folder: &Path) -> String {
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     params.not_before = now - time::Duration::HOUR;
     params.not_after = now + time::Duration::seconds(LEFT);
-    let root_key = KeyPair::generate().unwrap();
+    let root_key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
     let root = params.self_signed(&root_key).unwrap();
-    let issuer_key = KeyPair::generate().unwrap();
+    let issuer_key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
     let issuer = params
         .signed_by(&issuer_key, &Issuer::from_params(&params, &root_key))
         .unwrap();
@@ -138,6 +142,8 @@ async fn fleet_stays_connected_during_rotation() {
     assert_eq!(phases, [2.0, 3.0, 1.0]);
     let bundle = pem::parse_certificates(&sentry.root()).unwrap();
     assert!(bundle.len() == 1 && bundle != old, "the old root is dropped");
+    let (_, root) = X509Certificate::from_der(&bundle[0]).unwrap();
+    assert_eq!(root.signature_algorithm.algorithm, OID_SIG_ED25519);
     let late = late.expect("it was started");
     eventually(async || [&one, &two, &late].iter().all(|it| it.svid().chain()[1] != first)).await;
     eventually(async || meet(&one, &late).await.is_ok() && meet(&late, &two).await.is_ok()).await;

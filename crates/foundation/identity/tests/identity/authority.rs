@@ -17,6 +17,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 use tracing::Level;
+use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::public_key::PublicKey;
 
 const SENTRY: &str = "spiffe://localhost/ns/dapr-system/dapr-sentry";
 
@@ -79,10 +81,24 @@ async fn obtains_identity() {
     let signing_request = CertificateSigningRequestParams::from_pem(&text).unwrap();
     assert_eq!(signing_request.params.distinguished_name.iter().count(), 0);
     assert!(signing_request.params.subject_alt_names.is_empty());
-    assert_eq!(
-        signing_request.public_key.algorithm(),
-        &rcgen::PKCS_ECDSA_P256_SHA256
-    );
+    assert_eq!(signing_request.public_key.algorithm(), &rcgen::PKCS_ED25519);
+}
+
+#[tokio::test]
+async fn webhooks_have_rsa_keys() {
+    for app_id in ["dapr-injector", "dapr-operator", "dapr-scheduler"] {
+        let stub = StubCa::start(SENTRY, vec![Answer::Sign]).await;
+        let mut config = config(&stub.address, &[]);
+        config.app_id = app_id.to_owned();
+        let client = CaClient::new(config, TrustAnchors::new(stub.authority.bundle())).unwrap();
+        let svid = client.fetch().await.unwrap();
+        let (_, leaf) = X509Certificate::from_der(&svid.chain()[0]).unwrap();
+        let key = leaf.public_key().parsed().unwrap();
+        match app_id {
+            "dapr-scheduler" => assert!(!matches!(key, PublicKey::RSA(_)), "{app_id}"),
+            _ => assert_eq!(key.key_size(), 2048, "{app_id}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -83,20 +83,37 @@ async fn accepts_peer_over_tls13_and_h2() {
 
 #[tokio::test]
 async fn accepts_tls12() {
+    let authority = Authority::new("public", Algorithm::Ed25519);
+    for algorithm in LEAF_ALGORITHMS {
+        let issue = |app_id| issue(&authority, app_id, algorithm);
+        let target = identity(&authority, issue("target"));
+        let old = restrict_to_tls12(&authority, issue("caller"));
+        let (near, _) = connect(old, target.server_config()).await.unwrap();
+        let version = near.get_ref().1.protocol_version();
+        assert_eq!(version, Some(ProtocolVersion::TLSv1_2), "{algorithm:?}");
+    }
+}
+
+/// Kinds of keys of workloads of v1.18, of v1.17, and of webhooks.
+const LEAF_ALGORITHMS: [Algorithm; 3] = [Algorithm::Ed25519, Algorithm::P256, Algorithm::Rsa];
+
+fn issue(authority: &Authority, app_id: &str, algorithm: Algorithm) -> Issued {
+    let id = format!("spiffe://public/ns/ns/{app_id}");
+    authority.issue_with(Leaf::workload(&id), algorithm)
+}
+
+#[tokio::test]
+async fn accepts_peers_with_other_keys() {
     let authority = Authority::new("public", Algorithm::P256);
-    let caller = identity(&authority, authority.workload("ns", "caller"));
-    let target = identity(&authority, authority.workload("ns", "target"));
-    let old = restrict_to_tls12(&authority, authority.workload("ns", "caller"));
-    let (near, _) = connect(old, target.server_config()).await.unwrap();
-    assert_eq!(
-        near.get_ref().1.protocol_version(),
-        Some(ProtocolVersion::TLSv1_2)
-    );
-    assert!(
-        connect(caller.client_config(path("ns", "target")), target.server_config())
-            .await
-            .is_ok()
-    );
+    for client in LEAF_ALGORITHMS {
+        for server in LEAF_ALGORITHMS {
+            let caller = identity(&authority, issue(&authority, "caller", client));
+            let target = identity(&authority, issue(&authority, "target", server));
+            let config = caller.client_config(path("ns", "target"));
+            let met = connect(config, target.server_config()).await;
+            assert!(met.is_ok(), "{client:?} to {server:?}: {:?}", met.err());
+        }
+    }
 }
 
 /// Another kind of client: TLS 1.2 only, with an ordinary certificate verifier.
@@ -124,6 +141,7 @@ fn restrict_to_tls12(authority: &Authority, issued: Issued) -> Arc<ClientConfig>
 #[tokio::test]
 async fn accepts_all_authority_key_types() {
     for algorithm in [
+        Algorithm::P256,
         Algorithm::P384,
         Algorithm::P521,
         Algorithm::Ed25519,
