@@ -12,7 +12,7 @@ mod verify;
 
 pub use algorithm::Algorithm;
 
-pub(crate) use issuer::{JwtAuthority, JwtFiles, JwtRequest, TokenError, generate};
+pub(crate) use issuer::{JwtAuthority, JwtFiles, JwtRequest, TokenError, Tokens, generate};
 pub(crate) use key_set::{KeySet, KeySetError};
 pub(crate) use verify::{Expected, verify};
 

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 use crate::{
     authority::Authority,
     csr,
-    jwt::JwtRequest,
+    jwt::{JwtAuthority, JwtRequest, Tokens},
     metrics::Metrics,
     server::lifetime::Lifetime,
     validator::{Refusal, Validators},
@@ -22,6 +22,9 @@ const LOG: &str = "dapr.sentry.server";
 
 /// Number of scheduler replicas that get a DNS name.
 const SCHEDULER_REPLICAS: usize = 3;
+
+/// Maximum number of audiences of a request: each costs a signature.
+const MAX_AUDIENCES: usize = 64;
 
 /// Implements `dapr.proto.sentry.v1.CA`.
 #[derive(Debug)]
@@ -101,25 +104,31 @@ impl CaService {
                 tracing::error!(target: LOG, "Error signing identity: {error}");
                 Status::internal("failed to sign certificate")
             })?;
-        let jwt = match &authority.jwt {
+        let tokens = match &authority.jwt {
             None => None,
-            Some(jwt) => {
-                let token = jwt.issue(&JwtRequest {
-                    id,
-                    audiences: &request.jwt_audiences,
-                });
-                Some(token.map_err(|error| Status::internal(format!("failed to generate JWT: {error}")))?)
-            }
+            Some(jwt) => Some(tokens(jwt, id, &request.jwt_audiences)?),
         };
+        let (jwt, per_audience_jwts) = tokens.map(|tokens| (tokens.all, tokens.each)).unzip();
         tracing::debug!(target: LOG, "signed a certificate for {id}");
         Ok(SignCertificateResponse {
             workload_certificate: pem::encode_certificates(&issued.chain).into(),
             trust_chain_certificates: vec![authority.x509.trust_anchors().to_owned().into()],
             valid_until: Some(timestamp(issued.not_after)),
             jwt,
-            per_audience_jwts: Default::default(),
+            per_audience_jwts: per_audience_jwts.unwrap_or_default(),
         })
     }
+}
+
+fn tokens(jwt: &JwtAuthority, id: &SpiffeId, audiences: &[String]) -> Result<Tokens, Status> {
+    if audiences.len() > MAX_AUDIENCES {
+        return Err(Status::invalid_argument(format!(
+            "the request has {} JWT audiences; request at most {MAX_AUDIENCES}, see --sentry-request-jwt-audiences",
+            audiences.len()
+        )));
+    }
+    jwt.issue(&JwtRequest { id, audiences })
+        .map_err(|error| Status::internal(format!("failed to generate JWT: {error}")))
 }
 
 fn refused(refusal: Refusal) -> Status {

@@ -129,7 +129,7 @@ impl FetchError {
             Self::Sign { .. } | Self::Certificate(_) | Self::Svid(_) | Self::Local(_) => "sign",
             Self::ValidUntil(_) => "invalid_ts",
             Self::Jwt(JwtError::Parse(_)) => "jwt_parse",
-            Self::Jwt(JwtError::Audience { .. }) => "jwt_aud",
+            Self::Jwt(JwtError::NotOfTrustDomain { .. } | JwtError::Mismatch { .. }) => "jwt_aud",
         }
     }
 }
@@ -313,9 +313,17 @@ fn accept(response: SignCertificateResponse, key: KeyPair) -> Result<Svid, Fetch
     let chain = pem::parse_certificates(&response.workload_certificate)?;
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let svid = Svid::new(chain, key)?;
+    let now = Timestamp::now();
+    let of_audience = |(audience, token): (String, String)| {
+        let jwt = JwtSvid::parse(&token, now)?.of_one_audience(&audience)?;
+        Ok((audience, jwt))
+    };
+    let each = response.per_audience_jwts.into_iter().map(of_audience);
+    let each = each.collect::<Result<_, JwtError>>()?;
+    let svid = svid.with_audience_jwts(each);
     match response.jwt.filter(|token| !token.is_empty()) {
         Some(token) => {
-            let jwt = JwtSvid::parse(&token, svid.id().trust_domain(), Timestamp::now())?;
+            let jwt = JwtSvid::parse(&token, now)?.of_trust_domain(svid.id().trust_domain())?;
             Ok(svid.with_jwt(jwt))
         }
         None => Ok(svid),

@@ -20,27 +20,36 @@ pub enum JwtError {
     Parse(String),
     /// The audience does not include the trust domain of the identity.
     #[error("JWT audience {found:?} does not contain the trust domain {expected:?}")]
-    Audience {
+    NotOfTrustDomain {
         /// Audience of the token.
         found: Vec<String>,
         /// The trust domain.
         expected: String,
     },
+    /// A token for one audience has another one, or further ones.
+    #[error("JWT audience mismatch: {found:?} is not exactly {expected:?}")]
+    Mismatch {
+        /// Audience of the token.
+        found: Vec<String>,
+        /// The audience of the token's entry.
+        expected: String,
+    },
 }
 
-/// A JWT and its expiry.
+/// A JWT, its audiences and its expiry.
 #[derive(Clone)]
 pub struct JwtSvid {
     token: String,
+    audiences: Vec<String>,
     expires: Timestamp,
 }
 
 impl JwtSvid {
-    /// Parses `token`, which must be valid at `now` and have `trust_domain` in its audience.
+    /// Parses `token`, which must be valid at `now`.
     ///
     /// # Errors
-    /// [`JwtError::Parse`] or [`JwtError::Audience`].
-    pub fn parse(token: &str, trust_domain: &str, now: Timestamp) -> Result<Self, JwtError> {
+    /// [`JwtError::Parse`].
+    pub fn parse(token: &str, now: Timestamp) -> Result<Self, JwtError> {
         let claims = claims(token)?;
         let expires = time_claim(&claims, "exp")?.ok_or_else(|| parse_error("the claim exp is missing"))?;
         if expires + SKEW <= now {
@@ -51,17 +60,43 @@ impl JwtSvid {
                 return Err(JwtError::Parse(format!("the claim {claim} is in the future")));
             }
         }
-        let found = audience(&claims);
-        if !found.iter().any(|audience| audience == trust_domain) {
-            return Err(JwtError::Audience {
-                found,
-                expected: trust_domain.to_owned(),
-            });
-        }
         Ok(Self {
             token: token.to_owned(),
+            audiences: audiences(&claims),
             expires,
         })
+    }
+
+    /// Requires that the audiences include `trust_domain`.
+    pub(crate) fn of_trust_domain(self, trust_domain: &str) -> Result<Self, JwtError> {
+        match self.is_for(trust_domain) {
+            true => Ok(self),
+            false => Err(JwtError::NotOfTrustDomain {
+                found: self.audiences,
+                expected: trust_domain.to_owned(),
+            }),
+        }
+    }
+
+    /// Requires that `audience` is the only audience.
+    pub(crate) fn of_one_audience(self, audience: &str) -> Result<Self, JwtError> {
+        match self.audiences == [audience] {
+            true => Ok(self),
+            false => Err(JwtError::Mismatch {
+                found: self.audiences,
+                expected: audience.to_owned(),
+            }),
+        }
+    }
+
+    /// The audiences, from the claim `aud`.
+    pub fn audiences(&self) -> &[String] {
+        &self.audiences
+    }
+
+    /// Whether `audience` is one of the audiences.
+    pub(crate) fn is_for(&self, audience: &str) -> bool {
+        self.audiences.iter().any(|of| of == audience)
     }
 
     /// The compact form of the token.
@@ -117,8 +152,8 @@ fn time_claim(claims: &Value, name: &str) -> Result<Option<Timestamp>, JwtError>
         .ok_or_else(|| parse_error(&format!("the claim {name} is not a time")))
 }
 
-/// The audience is a string or a list of strings.
-fn audience(claims: &Value) -> Vec<String> {
+/// The claim `aud` is a string or a list of strings.
+fn audiences(claims: &Value) -> Vec<String> {
     match claims.get("aud") {
         Some(Value::String(one)) => vec![one.clone()],
         Some(Value::Array(many)) => many
@@ -146,7 +181,7 @@ mod tests {
     }
 
     fn parse(claims: &Value) -> Result<JwtSvid, JwtError> {
-        JwtSvid::parse(&token(claims), "public", Timestamp::from_second(NOW).unwrap())
+        JwtSvid::parse(&token(claims), Timestamp::from_second(NOW).unwrap())?.of_trust_domain("public")
     }
 
     #[test]
@@ -168,12 +203,33 @@ mod tests {
             json!(7),
         ] {
             let error = parse(&json!({"aud": audience, "exp": NOW + 60})).unwrap_err();
-            assert!(matches!(error, JwtError::Audience { .. }), "{audience}: {error}");
+            let refused = matches!(error, JwtError::NotOfTrustDomain { .. });
+            assert!(refused, "{audience}: {error}");
         }
         assert!(matches!(
             parse(&json!({"exp": NOW + 60})),
-            Err(JwtError::Audience { .. })
+            Err(JwtError::NotOfTrustDomain { .. })
         ));
+    }
+
+    #[test]
+    fn requires_exactly_one_audience() {
+        let exact = |audience: Value| {
+            let token = token(&json!({"aud": audience, "exp": NOW + 60}));
+            let jwt = JwtSvid::parse(&token, Timestamp::from_second(NOW).unwrap()).unwrap();
+            jwt.of_one_audience("bank")
+        };
+        exact(json!("bank")).unwrap();
+        assert_eq!(exact(json!(["bank"])).unwrap().audiences(), ["bank"]);
+        for audience in [
+            json!(["bank", "public"]),
+            json!(["bank", "bank"]),
+            json!("public"),
+            json!(null),
+        ] {
+            let refused = exact(audience.clone());
+            assert!(matches!(refused, Err(JwtError::Mismatch { .. })), "{audience}");
+        }
     }
 
     #[test]
@@ -189,7 +245,7 @@ mod tests {
         let now = Timestamp::from_second(NOW).unwrap();
         for text in ["", "a.b", "a.b.c", "..", "eyJ9.eyJ9.x", "a.b.c.d"] {
             assert!(
-                matches!(JwtSvid::parse(text, "public", now), Err(JwtError::Parse(_))),
+                matches!(JwtSvid::parse(text, now), Err(JwtError::Parse(_))),
                 "{text}"
             );
         }

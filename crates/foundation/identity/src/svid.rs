@@ -1,5 +1,6 @@
 //! The identity document of this process: certificate chain, private key and optionally a JWT.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub struct Svid {
     not_before: Timestamp,
     not_after: Timestamp,
     jwt: Option<JwtSvid>,
+    /// Tokens by their only audience.
+    audience_jwts: HashMap<String, JwtSvid>,
 }
 
 impl Svid {
@@ -52,6 +55,7 @@ impl Svid {
             not_before,
             not_after,
             jwt: None,
+            audience_jwts: HashMap::new(),
         })
     }
 
@@ -60,6 +64,15 @@ impl Svid {
     pub fn with_jwt(self, jwt: JwtSvid) -> Self {
         Self {
             jwt: Some(jwt),
+            ..self
+        }
+    }
+
+    /// The same identity with tokens for one audience each.
+    #[must_use]
+    pub fn with_audience_jwts(self, audience_jwts: HashMap<String, JwtSvid>) -> Self {
+        Self {
+            audience_jwts,
             ..self
         }
     }
@@ -89,9 +102,16 @@ impl Svid {
         self.not_after
     }
 
-    /// The JWT issued with the certificate, if any.
+    /// The JWT issued with the certificate for all audiences, if any.
     pub fn jwt(&self) -> Option<&JwtSvid> {
         self.jwt.as_ref()
+    }
+
+    /// The JWT for `audience` alone, or the common one if that is also for `audience`: Dapr's sentry of v1.17
+    /// issues only that one.
+    pub fn jwt_for(&self, audience: &str) -> Option<&JwtSvid> {
+        let common = || self.jwt().filter(|jwt| jwt.is_for(audience));
+        self.audience_jwts.get(audience).or_else(common)
     }
 
     pub(crate) fn certified(&self) -> Arc<CertifiedKey> {

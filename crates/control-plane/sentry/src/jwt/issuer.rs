@@ -1,5 +1,6 @@
 //! The JWT part of the authority: its key, its key set, and the tokens it issues.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::{
@@ -47,6 +48,15 @@ pub(crate) struct JwtRequest<'a> {
     pub audiences: &'a [String],
 }
 
+/// The tokens of a workload.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    /// For all audiences.
+    pub all: String,
+    /// By audience, for that audience alone.
+    pub each: HashMap<String, String>,
+}
+
 /// Why a token cannot be issued.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
@@ -61,7 +71,7 @@ struct Claims<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     iss: Option<&'a str>,
     sub: &'a str,
-    aud: Vec<&'a str>,
+    aud: &'a [&'a str],
     iat: u64,
     nbf: u64,
     exp: u64,
@@ -123,20 +133,32 @@ impl JwtAuthority {
         self.signer.algorithm()
     }
 
-    /// Issues a token for a workload. Like a certificate, it is valid from slightly before now.
-    pub(crate) fn issue(&self, request: &JwtRequest<'_>) -> Result<String, TokenError> {
+    /// Issues the tokens of a workload. The trust domain is the first audience. Signs once for each audience.
+    pub(crate) fn issue(&self, request: &JwtRequest<'_>) -> Result<Tokens, TokenError> {
+        let requested = request.audiences.iter().map(String::as_str);
+        let audiences: Vec<&str> = std::iter::once(request.id.trust_domain())
+            .chain(requested)
+            .collect();
+        let distinct: BTreeSet<&str> = audiences.iter().copied().collect();
+        let each = distinct
+            .into_iter()
+            .map(|audience| Ok((audience.to_owned(), self.token(request.id, &[audience])?)))
+            .collect::<Result<_, _>>()?;
+        let all = self.token(request.id, &audiences)?;
+        Ok(Tokens { all, each })
+    }
+
+    /// A token. Like a certificate, it is valid from slightly before now.
+    fn token(&self, id: &SpiffeId, audiences: &[&str]) -> Result<String, TokenError> {
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         let mut nonce = [0u8; 16];
         aws_lc_rs::rand::fill(&mut nonce).map_err(|_| TokenError::Random)?;
-        let audiences = request.audiences.iter().map(String::as_str);
         let claims = Claims {
             iss: self.issuer.as_deref(),
-            sub: request.id.as_str(),
-            aud: std::iter::once(request.id.trust_domain())
-                .chain(audiences)
-                .collect(),
+            sub: id.as_str(),
+            aud: audiences,
             iat: now.as_secs(),
             nbf: now.saturating_sub(self.skew).as_secs(),
             exp: now.saturating_add(self.ttl).as_secs(),

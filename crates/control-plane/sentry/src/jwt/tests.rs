@@ -53,6 +53,7 @@ fn issue(authority: &JwtAuthority) -> String {
             audiences: &[AUDIENCE.to_owned()],
         })
         .unwrap()
+        .all
 }
 
 fn now() -> f64 {
@@ -104,6 +105,35 @@ fn signs_and_verifies_with_every_algorithm() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn issues_token_for_each_audience() {
+    let files = files(Algorithm::Rs256, "it");
+    let config = JwtConfig {
+        key_id: Some("it".to_owned()),
+        ..config(Algorithm::Rs256)
+    };
+    let authority = JwtAuthority::load(&files, &config, Duration::ZERO).unwrap();
+    let id = SUBJECT.parse().unwrap();
+    let audiences = [AUDIENCE, "bank", AUDIENCE].map(str::to_owned);
+    let request = JwtRequest {
+        id: &id,
+        audiences: &audiences,
+    };
+    let tokens = authority.issue(&request).unwrap();
+    assert_eq!(
+        part(&tokens.all, 1)["aud"],
+        json!(["public", AUDIENCE, "bank", AUDIENCE])
+    );
+    assert_eq!(tokens.each.len(), 3);
+    for audience in ["public", AUDIENCE, "bank"] {
+        let claims = part(&tokens.each[audience], 1);
+        assert_eq!(claims["aud"], json!([audience]));
+        assert_eq!(claims["sub"], SUBJECT);
+        assert_ne!(claims["jti"], part(&tokens.all, 1)["jti"]);
+    }
+    assert_eq!(check(&tokens.each[AUDIENCE], &files.jwks), Ok(()));
 }
 
 #[test]

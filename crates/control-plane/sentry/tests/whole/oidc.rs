@@ -1,11 +1,15 @@
 //! The OIDC server, and tokens as its clients see them.
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use outrigger_identity::pem;
+use outrigger_wire::sentry::v1::SignCertificateRequest;
 use rcgen::KeyPair;
 use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{io::AsyncReadExt, net::TcpStream};
+use tonic::Code;
 
 use crate::running::{eventually, get, get_trusting, local, prepare, request, start};
 
@@ -49,6 +53,33 @@ impl TlsFiles {
     }
 }
 
+/// The audiences in the claim `aud` of a token.
+fn audiences(token: &str) -> Value {
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
+    serde_json::from_slice::<Value>(&claims).unwrap()["aud"].take()
+}
+
+#[tokio::test]
+async fn issues_token_for_each_audience() {
+    let sentry = start(&["-jwt-enabled"]).await;
+    let with = |count: usize| SignCertificateRequest {
+        jwt_audiences: (0..count).map(|n| format!("audience-{n}")).collect(),
+        ..request()
+    };
+    let response = sentry.sign(with(2)).await.unwrap();
+    let all = ["public", "audience-0", "audience-1"];
+    assert_eq!(audiences(&response.jwt.unwrap()), Value::from(all.to_vec()));
+    assert_eq!(response.per_audience_jwts.len(), all.len());
+    for audience in all {
+        let of = audiences(&response.per_audience_jwts[audience]);
+        assert_eq!(of, Value::from(vec![audience]));
+    }
+    sentry.sign(with(64)).await.unwrap();
+    let refused = sentry.sign(with(65)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("65 JWT audiences"), "{refused}");
+}
+
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
 #[tokio::test]
@@ -77,7 +108,8 @@ async fn discovery_refers_to_keys() {
 async fn oidc_requires_tokens() {
     let sentry = start(&["-oidc-enabled=true", "-oidc-server-tls-enabled=false"]).await;
     assert_eq!(sentry.addresses.oidc, None);
-    assert_eq!(sentry.sign(request()).await.unwrap().jwt, None);
+    let response = sentry.sign(request()).await.unwrap();
+    assert!(response.jwt.is_none() && response.per_audience_jwts.is_empty());
 }
 
 #[tokio::test]

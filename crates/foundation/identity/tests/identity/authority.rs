@@ -297,6 +297,18 @@ async fn validates_responses() {
         (Answer::with_jwt("nonsense"), "jwt_parse"),
         (Answer::with_jwt(&stub::jwt("[]")), "jwt_aud"),
         (Answer::with_jwt(&stub::jwt(r#"["elsewhere"]"#)), "jwt_aud"),
+        (
+            Answer::with_jwts(&stub::jwt(r#""public""#), "shop", ""),
+            "jwt_parse",
+        ),
+        (
+            Answer::with_jwts(
+                &stub::jwt(r#""public""#),
+                "shop",
+                &stub::jwt(r#"["shop","bank"]"#),
+            ),
+            "jwt_aud",
+        ),
     ] {
         let (error, requests) = fetch_error(vec![answer]).await;
         assert_eq!((error.reason(), requests), (reason, 1), "{error}");
@@ -308,8 +320,22 @@ async fn keeps_jwt() {
     let token = stub::jwt(r#"["public","shop"]"#);
     let stub = StubCa::start(SENTRY, vec![Answer::with_jwt(&token), Answer::with_jwt("")]).await;
     let client = client(&stub, &[]);
-    assert_eq!(client.fetch().await.unwrap().jwt().unwrap().token(), token);
+    let svid = client.fetch().await.unwrap();
+    assert_eq!(svid.jwt().unwrap().token(), token);
+    let of = |audience| svid.jwt_for(audience).map(|jwt| jwt.token());
+    assert_eq!((of("shop"), of("bank")), (Some(token.as_str()), None));
     assert!(client.fetch().await.unwrap().jwt().is_none());
+}
+
+#[tokio::test]
+async fn prefers_jwt_of_audience() {
+    let (common, shop) = (stub::jwt(r#"["public","bank","shop"]"#), stub::jwt(r#""shop""#));
+    let stub = StubCa::start(SENTRY, vec![Answer::with_jwts(&common, "shop", &shop)]).await;
+    let svid = client(&stub, &[]).fetch().await.unwrap();
+    let of = |audience| svid.jwt_for(audience).map(|jwt| jwt.token());
+    assert_eq!(of("shop"), Some(shop.as_str()));
+    assert_eq!(of("bank"), Some(common.as_str()));
+    assert_eq!(of("elsewhere"), None);
 }
 
 fn events() -> (Arc<Mutex<Vec<IdentityEvent>>>, outrigger_identity::EventSink) {

@@ -59,6 +59,15 @@ impl Answer {
         let token = token.to_owned();
         Self::bent(move |response| response.jwt = Some(token))
     }
+
+    /// Like [`Answer::with_jwt`], with a token for one audience.
+    pub(crate) fn with_jwts(token: &str, audience: &str, of_audience: &str) -> Self {
+        let (token, entry) = (token.to_owned(), (audience.to_owned(), of_audience.to_owned()));
+        Self::bent(move |response| {
+            response.jwt = Some(token);
+            response.per_audience_jwts.extend([entry]);
+        })
+    }
 }
 
 /// A token with this audience (as JSON), valid for an hour.
