@@ -1,11 +1,7 @@
 //! The callers that may create pods with sidecars: the cluster's controllers and configured service accounts.
 
-use std::collections::HashSet;
-use std::str::FromStr;
-
-use outrigger_kube::{ApiError, Client, Kind};
+use outrigger_resources::glob::Glob;
 use serde::Deserialize;
-use serde_json::Value;
 
 /// The group of administrators.
 const MASTERS: &str = "system:masters";
@@ -34,187 +30,104 @@ pub(crate) struct User {
     #[serde(default)]
     pub(crate) username: String,
     #[serde(default)]
-    pub(crate) uid: String,
-    #[serde(default)]
     pub(crate) groups: Option<Vec<String>>,
 }
 
-/// Service accounts by namespace and name.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Accounts(HashSet<(String, String)>);
-
-impl Accounts {
-    /// The controllers, plus those of a list `namespace:name,...`. Other entries are ignored.
-    pub(crate) fn new(list: &str) -> Self {
-        let pair = |(namespace, name): (&str, &str)| (namespace.trim().to_owned(), name.trim().to_owned());
-        let given = list.split(',').filter_map(|part| part.split_once(':'));
-        Self(CONTROLLERS.iter().copied().chain(given).map(pair).collect())
-    }
-
-    /// The UIDs of the existing accounts.
-    ///
-    /// # Errors
-    /// [`ApiError`].
-    pub(crate) async fn uids(&self, client: &Client) -> Result<HashSet<String>, ApiError> {
-        let accounts = client.all(Kind::SERVICE_ACCOUNTS, None, "").await?;
-        let text =
-            |account: &Value, field: &str| account["metadata"][field].as_str().unwrap_or_default().to_owned();
-        let wanted = |account: &&Value| {
-            self.0
-                .contains(&(text(account, "namespace"), text(account, "name")))
-        };
-        let uids = accounts.iter().filter(wanted).map(|account| text(account, "uid"));
-        Ok(uids.filter(|uid| !uid.is_empty()).collect())
-    }
-}
-
-/// Prefixes of namespaces and names.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Prefixes(Vec<(Part, Part)>);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
-    Is(String),
-    Begins(String),
-}
-
-impl Part {
-    fn parse(text: &str) -> Result<Self, String> {
-        let part = match text.strip_suffix('*') {
-            Some(begin) => Self::Begins(begin.to_owned()),
-            None => Self::Is(text.to_owned()),
-        };
-        let (Self::Is(inner) | Self::Begins(inner)) = &part;
-        match inner.contains('*') || text.is_empty() {
-            true => Err(format!("{text:?}: only the end may be *")),
-            false => Ok(part),
-        }
-    }
-
-    fn matches(&self, text: &str) -> bool {
-        match self {
-            Self::Is(whole) => text == whole,
-            Self::Begins(begin) => text.starts_with(begin.as_str()),
-        }
-    }
-}
-
-impl FromStr for Prefixes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mut all = Vec::new();
-        for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-            let (namespace, name) = pair
-                .split_once(':')
-                .ok_or_else(|| format!("{pair:?} is not namespace:name"))?;
-            let (namespace, name) = (Part::parse(namespace.trim())?, Part::parse(name.trim())?);
-            if matches!((&namespace, &name), (Part::Begins(one), Part::Begins(two)) if one.is_empty() && two.is_empty())
-            {
-                return Err(
-                    "*:* would let every account create pods with sidecars: name a namespace or an account"
-                        .to_owned(),
-                );
-            }
-            all.push((namespace, name));
-        }
-        Ok(Self(all))
-    }
-}
-
-impl Prefixes {
-    fn matches(&self, username: &str) -> bool {
-        let account = username
-            .strip_prefix(ACCOUNT)
-            .and_then(|account| account.split_once(':'));
-        account.is_some_and(|(namespace, name)| {
-            self.0
-                .iter()
-                .any(|(begin, rest)| begin.matches(namespace) && rest.matches(name))
-        })
-    }
-}
-
 /// The callers that may create pods with sidecars.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Callers {
-    pub(crate) uids: HashSet<String>,
-    pub(crate) prefixes: Prefixes,
+    /// Patterns of namespaces and names of service accounts, besides the controllers.
+    accounts: Vec<(Glob, Glob)>,
 }
 
 impl Callers {
+    /// Adds a list `namespace:name,...` of patterns.
+    ///
+    /// # Errors
+    /// A text that names the wrong entry.
+    pub(crate) fn add(&mut self, list: &str) -> Result<(), String> {
+        for entry in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            let (namespace, name) = entry
+                .split_once(':')
+                .filter(|(_, name)| !name.contains(':'))
+                .ok_or_else(|| format!("{entry:?} is not namespace:name"))?;
+            let (namespace, name) = (namespace.trim(), name.trim());
+            if namespace.is_empty() && name.is_empty() {
+                return Err(format!("{entry:?} has neither a namespace nor a name"));
+            }
+            let pattern = |text: &str| text.parse::<Glob>().map_err(|error| error.to_string());
+            self.accounts.push((pattern(namespace)?, pattern(name)?));
+        }
+        Ok(())
+    }
+
     /// Whether a user may create pods with sidecars.
     pub(crate) fn may(&self, user: &User) -> bool {
         let groups = user.groups.as_deref().unwrap_or_default();
-        self.uids.contains(&user.uid)
-            || groups.iter().any(|group| group == MASTERS)
-            || self.prefixes.matches(&user.username)
+        let account = user
+            .username
+            .strip_prefix(ACCOUNT)
+            .and_then(|account| account.split_once(':'));
+        groups.iter().any(|group| group == MASTERS) || account.is_some_and(|account| self.allows(account))
+    }
+
+    fn allows(&self, account @ (namespace, name): (&str, &str)) -> bool {
+        let matches =
+            |(of_namespace, of_name): &(Glob, Glob)| of_namespace.matches(namespace) && of_name.matches(name);
+        CONTROLLERS.contains(&account) || self.accounts.iter().any(matches)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use outrigger_kube::testing::Server;
-    use serde_json::json;
-
     use super::*;
 
-    fn user(username: &str, uid: &str, groups: &[&str]) -> User {
-        User {
-            username: username.to_owned(),
-            uid: uid.to_owned(),
-            groups: Some(groups.iter().map(|&group| group.to_owned()).collect()),
+    fn callers(list: &str) -> Result<Callers, String> {
+        let mut callers = Callers::default();
+        callers.add(list).map(|()| callers)
+    }
+
+    #[test]
+    fn authorizes_by_group_and_account() {
+        let callers = callers("ci:*, team-*:deploy-?,exact:one, a[bc] : *x").unwrap();
+        for (username, groups, expected) in [
+            ("anybody", &["system:masters"][..], true),
+            ("anybody", &["others"], false),
+            ("system:serviceaccount:kube-system:job-controller", &[], true),
+            ("system:serviceaccount:shop:job-controller", &[], false),
+            ("system:serviceaccount:ci:runner", &[], true),
+            ("system:serviceaccount:cix:runner", &[], false),
+            ("system:serviceaccount:team-a:deploy-x", &[], true),
+            ("system:serviceaccount:team-a:deploy-xy", &[], false),
+            ("system:serviceaccount:exact:one", &[], true),
+            ("system:serviceaccount:exact:oneone", &[], false),
+            ("system:serviceaccount:ac:x", &[], true),
+            ("system:serviceaccount:ad:x", &[], false),
+            ("system:serviceaccount:ci", &[], false),
+            ("ci:runner", &[], false),
+        ] {
+            let user = User {
+                username: username.to_owned(),
+                groups: Some(groups.iter().map(|&group| group.to_owned()).collect()),
+            };
+            assert_eq!(callers.may(&user), expected, "{username} {groups:?}");
         }
     }
 
     #[test]
-    fn authorizes_by_uid_group_and_name() {
-        let callers = Callers {
-            uids: HashSet::from(["u1".to_owned()]),
-            prefixes: "ci:*, team-*:deploy-*,exact:one".parse().unwrap(),
+    fn wildcard_allows_every_account() {
+        let user = User {
+            username: "system:serviceaccount:any:one".to_owned(),
+            groups: None,
         };
-        for (name, uid, groups, expected) in [
-            ("anybody", "u1", &[][..], true),
-            ("anybody", "u2", &["system:masters"], true),
-            ("anybody", "u2", &["others"], false),
-            ("system:serviceaccount:ci:runner", "", &[], true),
-            ("system:serviceaccount:cix:runner", "", &[], false),
-            ("system:serviceaccount:team-a:deploy-x", "", &[], true),
-            ("system:serviceaccount:team-a:x", "", &[], false),
-            ("system:serviceaccount:exact:one", "", &[], true),
-            ("system:serviceaccount:exact:oneone", "", &[], false),
-            ("ci:runner", "", &[], false),
-        ] {
-            assert_eq!(callers.may(&user(name, uid, groups)), expected, "{name} {uid}");
-        }
+        assert!(callers("*:*").unwrap().may(&user));
+        assert!(!callers(" , ").unwrap().may(&user));
     }
 
     #[test]
     fn refuses_invalid_patterns() {
-        for bad in ["*:*", "a", "a*b:c", ":x", "a:"] {
-            assert!(bad.parse::<Prefixes>().is_err(), "{bad}");
+        for bad in ["a", "a:b:c", ":", "ci:*,a[:b", "a:[b"] {
+            assert!(callers(bad).is_err(), "{bad}");
         }
-        assert_eq!("".parse(), Ok(Prefixes::default()));
-    }
-
-    #[tokio::test]
-    async fn finds_uids_of_accounts() {
-        let server = Server::start().await;
-        for (namespace, name, uid) in [
-            ("kube-system", "replicaset-controller", "u1"),
-            ("mine", "account", "u2"),
-            ("mine", "other", "u3"),
-        ] {
-            let object = json!({"metadata": {"namespace": namespace, "name": name, "uid": uid}});
-            server.put(
-                &format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}"),
-                object,
-            );
-        }
-        let uids = Accounts::new("mine:account, broken")
-            .uids(&server.client())
-            .await
-            .unwrap();
-        assert_eq!(uids, HashSet::from(["u1".to_owned(), "u2".to_owned()]));
     }
 }

@@ -14,7 +14,12 @@ pub use flags::FLAGS;
 pub use outrigger_controlplane::config::{ConfigError, LogSettings};
 pub use settings::{Service, Settings};
 
-use crate::callers::{Accounts, Prefixes};
+use crate::callers::Callers;
+
+/// Variable with patterns of service accounts that may create pods with sidecars.
+const ACCOUNTS: &str = "ALLOWED_SERVICE_ACCOUNTS";
+/// Its deprecated second name.
+pub(crate) const OLD_ACCOUNTS: &str = "ALLOWED_SERVICE_ACCOUNTS_PREFIX_NAMES";
 
 /// Everything an injector needs to be built.
 #[derive(Debug, Clone)]
@@ -37,10 +42,8 @@ pub struct Config {
     pub configuration: String,
     /// Settings for all sidecars.
     pub settings: Settings,
-    /// Service accounts that may create pods with sidecars, by name.
-    pub(crate) accounts: Accounts,
-    /// The same, by prefix.
-    pub(crate) prefixes: Prefixes,
+    /// Callers that may create pods with sidecars.
+    pub(crate) callers: Callers,
     /// Settings of the process log.
     pub log: LogSettings,
 }
@@ -65,11 +68,12 @@ impl Config {
             flags.boolean("scheduler-enabled"),
             &mut problems,
         );
-        let prefixes = env("ALLOWED_SERVICE_ACCOUNTS_PREFIX_NAMES").unwrap_or_default();
-        let prefixes = prefixes
-            .parse::<Prefixes>()
-            .inspect_err(|error| problems.push(format!("ALLOWED_SERVICE_ACCOUNTS_PREFIX_NAMES: {error}")))
-            .unwrap_or_default();
+        let mut callers = Callers::default();
+        for name in [ACCOUNTS, OLD_ACCOUNTS] {
+            if let Err(error) = callers.add(&env(name).unwrap_or_default()) {
+                problems.push(format!("{name}: {error}"));
+            }
+        }
         let mut reader = Reader::new(flags);
         reader.problems = problems;
         let webhook = reader.listen("listen-address", "port");
@@ -91,8 +95,7 @@ impl Config {
                 configuration: env("DAPR_CONTROL_PLANE_CONFIGURATION")
                     .unwrap_or_else(|| "daprsystem".to_owned()),
                 trust_domain,
-                accounts: Accounts::new(&env("ALLOWED_SERVICE_ACCOUNTS").unwrap_or_default()),
-                prefixes,
+                callers,
                 settings,
                 log,
             }),

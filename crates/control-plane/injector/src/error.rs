@@ -5,7 +5,7 @@ use std::io;
 use outrigger_accept::BindErrors;
 use outrigger_controlplane::TaskFailed;
 use outrigger_identity::StartError;
-use outrigger_kube::{ApiError, ConnectError};
+use outrigger_kube::ConnectError;
 
 /// Why the injector cannot start, or had to stop.
 #[derive(Debug, thiserror::Error)]
@@ -13,9 +13,6 @@ pub enum InjectorError {
     /// The Kubernetes API failed.
     #[error(transparent)]
     Cluster(#[from] ConnectError),
-    /// The service accounts cannot be listed.
-    #[error("cannot list the service accounts of the cluster: {0}")]
-    Accounts(ApiError),
     /// No certificate from sentry.
     #[error("cannot obtain an identity from sentry (DAPR_SENTRY_ADDRESS, DAPR_TRUST_ANCHORS_FILE)")]
     Identity(#[from] StartError),

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::Request;
 use outrigger_accept::{Limits, Ports, Server};
@@ -14,8 +13,7 @@ use outrigger_kube::Client;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::callers::Callers;
-use crate::config::Config;
+use crate::config::{Config, OLD_ACCOUNTS};
 use crate::error::InjectorError;
 use crate::metrics::Metrics;
 use crate::mtls::Mtls;
@@ -36,9 +34,6 @@ const CONNECTIONS: Limits = Limits {
 const MAX_REVIEW: usize = 8 << 20;
 /// Maximum bytes of all reviews in flight.
 const MAX_REVIEWS: usize = 64 << 20;
-/// How long to retry listing service accounts, and the pause between attempts.
-const ACCOUNTS_TIMEOUT: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(500);
 /// Path of the injector's token. If it exists, sidecars get a token too.
 const TOKEN: &str = "/var/run/secrets/dapr.io/sentrytoken/token";
 
@@ -67,7 +62,7 @@ pub struct Addresses {
 }
 
 impl Injector {
-    /// Lists the service accounts, obtains the identity, and binds every port. `env` reads the environment.
+    /// Obtains the identity, and binds every port. `env` reads the environment.
     ///
     /// # Errors
     /// [`InjectorError`].
@@ -96,7 +91,12 @@ impl Injector {
         let monitoring = Monitoring::bind(&mut ports, &config.healthz, config.metrics.as_ref(), &parts).await;
         let (webhook, mut monitoring) = ports.all(webhook.zip(monitoring))?;
         let registered = monitoring.part("injector-webhook-configuration");
-        let callers = callers(&client, &config).await?;
+        if env(OLD_ACCOUNTS).is_some_and(|list| !list.is_empty()) {
+            tracing::warn!(
+                target: LOG,
+                "{OLD_ACCOUNTS} is deprecated: move its patterns to ALLOWED_SERVICE_ACCOUNTS"
+            );
+        }
         let tls = TlsConfig {
             trust_domain: config.trust_domain,
             anchors: Some(config.anchors),
@@ -107,7 +107,7 @@ impl Injector {
         let mtls = Mtls::new(client.clone(), &config.settings.namespace, &config.configuration);
         let reviewer = Reviewer {
             settings: Arc::new(config.settings),
-            callers,
+            callers: config.callers,
             anchors: identity.anchors().clone(),
             token: tokio::fs::try_exists(Path::new(TOKEN)).await.unwrap_or(false),
             client: client.clone(),
@@ -169,23 +169,5 @@ impl Injector {
         self.monitoring
             .supervise(tasks, &stop, move || metrics.render())
             .await
-    }
-}
-
-/// The callers that may create pods with sidecars.
-async fn callers(client: &Client, config: &Config) -> Result<Callers, InjectorError> {
-    let begun = tokio::time::Instant::now();
-    loop {
-        match config.accounts.uids(client).await {
-            Ok(uids) => {
-                let prefixes = config.prefixes.clone();
-                return Ok(Callers { uids, prefixes });
-            }
-            Err(error) if begun.elapsed() >= ACCOUNTS_TIMEOUT => return Err(InjectorError::Accounts(error)),
-            Err(error) => {
-                tracing::debug!(target: LOG, "cannot list service accounts: {error}");
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
     }
 }

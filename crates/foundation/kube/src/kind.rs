@@ -32,7 +32,6 @@ kinds! {
     PODS: "api/v1" "pods", "Pods.";
     SECRETS: "api/v1" "secrets", "Secrets.";
     SERVICES: "api/v1" "services", "Services.";
-    SERVICE_ACCOUNTS: "api/v1" "serviceaccounts", "Service accounts.";
     DEPLOYMENTS: "apis/apps/v1" "deployments", "Deployments.";
     STATEFUL_SETS: "apis/apps/v1" "statefulsets", "Stateful sets.";
     ROLLOUTS: "apis/argoproj.io/v1alpha1" "rollouts", "Rollouts of Argo.";

@@ -120,7 +120,16 @@ fn rejects_invalid_settings() {
             "mine",
             "REMINDERS_SERVICE_ADDRESS is required",
         ),
-        ("ALLOWED_SERVICE_ACCOUNTS_PREFIX_NAMES", "*:*", "*:*"),
+        (
+            "ALLOWED_SERVICE_ACCOUNTS",
+            "a",
+            "ALLOWED_SERVICE_ACCOUNTS: \"a\" is not namespace:name",
+        ),
+        (
+            "ALLOWED_SERVICE_ACCOUNTS_PREFIX_NAMES",
+            "a:[b",
+            "ALLOWED_SERVICE_ACCOUNTS_PREFIX_NAMES: \"[b\"",
+        ),
         (
             "DAPR_CONTROL_PLANE_TRUST_DOMAIN",
             "A B",

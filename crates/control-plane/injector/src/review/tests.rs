@@ -7,6 +7,8 @@ use tracing::Level;
 
 use super::*;
 
+/// A controller that creates pods.
+const MAKER: &str = "system:serviceaccount:kube-system:job-controller";
 const COMPONENT: &str = "/apis/dapr.io/v1alpha1/namespaces/shop/components/one";
 const SYSTEM: &str = "/apis/dapr.io/v1alpha1/namespaces/dapr-system/configurations/daprsystem";
 
@@ -42,10 +44,7 @@ impl Webhook {
                 native: false,
                 sockets_folder: "/s".to_owned(),
             }),
-            callers: Callers {
-                uids: ["u1".to_owned()].into(),
-                ..Callers::default()
-            },
+            callers: Callers::default(),
             anchors: TrustAnchors::new(bundle),
             token: false,
             client: server.client(),
@@ -73,10 +72,10 @@ impl Webhook {
     }
 
     /// The response to a review of a pod.
-    async fn review(&self, uid: &str, kind: &str, pod: &Value) -> Value {
+    async fn review(&self, username: &str, kind: &str, pod: &Value) -> Value {
         let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "r1",
             "kind": {"group": "", "version": "v1", "kind": kind}, "namespace": "shop",
-            "userInfo": {"username": "someone", "uid": uid}, "object": pod}});
+            "userInfo": {"username": username}, "object": pod}});
         let (status, answer) = self.send(JSON, &review.to_string()).await;
         assert_eq!(status, StatusCode::OK);
         assert_eq!(
@@ -114,7 +113,7 @@ fn patched(response: &Value, mut pod: Value) -> Value {
 #[tokio::test]
 async fn injects_sidecar_with_current_anchors() {
     let webhook = Webhook::start().await;
-    let response = webhook.review("u1", "Pod", &enabled()).await;
+    let response = webhook.review(MAKER, "Pod", &enabled()).await;
     let pod = patched(&response, enabled());
     let sidecar = &pod["spec"]["containers"][1];
     assert_eq!(sidecar["name"], "daprd");
@@ -127,7 +126,7 @@ async fn injects_sidecar_with_current_anchors() {
         "on where nobody says otherwise"
     );
     assert!(webhook.counted("succeeded_total{app_id=\"cart\"} 1") && webhook.counted("requests_total 1"));
-    let again = webhook.review("u1", "Pod", &pod).await;
+    let again = webhook.review(MAKER, "Pod", &pod).await;
     assert_eq!((&again["allowed"], &again["patch"]), (&json!(true), &Value::Null));
 
     let next = Authority::new("cluster.local", Algorithm::P256);
@@ -136,14 +135,14 @@ async fn injects_sidecar_with_current_anchors() {
         SYSTEM,
         json!({"metadata": {"name": "daprsystem"}, "spec": {"mtls": {"enabled": false}}}),
     );
-    let rotated = patched(&webhook.review("u1", "Pod", &enabled()).await, enabled());
+    let rotated = patched(&webhook.review(MAKER, "Pod", &enabled()).await, enabled());
     assert_eq!(
         rotated["spec"]["containers"][1]["env"][1]["value"],
         next.root_pem()
     );
     let without_mtls = async {
         loop {
-            let pod = patched(&webhook.review("u1", "Pod", &enabled()).await, enabled());
+            let pod = patched(&webhook.review(MAKER, "Pod", &enabled()).await, enabled());
             let args = pod["spec"]["containers"][1]["args"].as_array().unwrap().clone();
             if !args.contains(&json!("--enable-mtls")) {
                 break;
@@ -158,18 +157,18 @@ async fn injects_sidecar_with_current_anchors() {
 #[tokio::test]
 async fn leaves_other_pods_unchanged() {
     let webhook = Webhook::start().await;
-    for (uid, kind, pod) in [
-        ("u2", "Pod", enabled()),
-        ("u1", "Service", enabled()),
-        ("u1", "Pod", pod(json!({"dapr.io/enabled": "yes"}))),
-        ("u1", "Pod", pod(json!({}))),
-        ("u1", "Pod", json!({})),
+    for (username, kind, pod) in [
+        ("system:serviceaccount:shop:one", "Pod", enabled()),
+        (MAKER, "Service", enabled()),
+        (MAKER, "Pod", pod(json!({"dapr.io/enabled": "yes"}))),
+        (MAKER, "Pod", pod(json!({}))),
+        (MAKER, "Pod", json!({})),
     ] {
-        let response = webhook.review(uid, kind, &pod).await;
+        let response = webhook.review(username, kind, &pod).await;
         assert_eq!(
             (&response["allowed"], &response["patch"]),
             (&json!(true), &Value::Null),
-            "{uid} {kind} {pod}"
+            "{username} {kind} {pod}"
         );
     }
     assert!(webhook.counted("failed_total{app_id=\"cart\",reason=\"pod_patch\"} 1"));
@@ -180,7 +179,7 @@ async fn leaves_other_pods_unchanged() {
 async fn refuses_pod_with_reason() {
     let webhook = Webhook::start().await;
     let wrong = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "Cart!"}));
-    let response = webhook.review("u1", "Pod", &wrong).await;
+    let response = webhook.review(MAKER, "Pod", &wrong).await;
     assert_eq!(response["allowed"], false);
     assert!(
         response["status"]["message"]
@@ -194,7 +193,7 @@ async fn refuses_pod_with_reason() {
     let components = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart",
         "dapr.io/inject-pluggable-components": "true"}));
     webhook.server.down(true);
-    let away = webhook.review("u1", "Pod", &components).await;
+    let away = webhook.review(MAKER, "Pod", &components).await;
     assert!(
         away["status"]["message"]
             .as_str()
@@ -209,7 +208,7 @@ async fn refuses_pod_with_reason() {
         COMPONENT,
         json!({"metadata": {"name": "one", "namespace": "shop", "annotations": annotations}}),
     );
-    let patched = patched(&webhook.review("u1", "Pod", &components).await, components);
+    let patched = patched(&webhook.review(MAKER, "Pod", &components).await, components);
     assert_eq!(patched["spec"]["containers"][2]["name"], "one");
 }
 
@@ -225,7 +224,7 @@ async fn refuses_pod_on_component_list_timeout() {
         webhook.server.asked("LIST", "components", 1).await;
         tokio::time::pause();
     };
-    let (response, ()) = futures::future::join(webhook.review("u1", "Pod", &components), waits).await;
+    let (response, ()) = futures::future::join(webhook.review(MAKER, "Pod", &components), waits).await;
     let waited = begun.elapsed();
     assert!(waited < Duration::from_secs(10), "{waited:?}");
     assert_eq!(response["allowed"], false);
@@ -240,7 +239,7 @@ async fn refuses_pod_on_component_list_timeout() {
 async fn warns_of_wrong_annotations() {
     let webhook = Webhook::start().await;
     let wrong = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart", "dapr.io/app-port": "http"}));
-    let response = webhook.review("u1", "Pod", &wrong).await;
+    let response = webhook.review(MAKER, "Pod", &wrong).await;
     assert_eq!(response["allowed"], true);
     assert!(
         response["warnings"][0]
@@ -276,7 +275,7 @@ async fn refuses_other_kinds_and_versions() {
         ("admission.k8s.io/v1", "ConversionReview"),
     ] {
         let review = json!({"apiVersion": version, "kind": kind, "request": {"uid": "r1", "kind": {"kind": "Pod"},
-            "namespace": "shop", "userInfo": {"uid": "u1"}, "object": enabled()}});
+            "namespace": "shop", "userInfo": {"username": MAKER}, "object": enabled()}});
         let (status, answer) = webhook.send(JSON, &review.to_string()).await;
         let message =
             format!("cannot review a {kind} of {version}: send an AdmissionReview of admission.k8s.io/v1");
@@ -291,7 +290,7 @@ async fn limits_concurrent_component_lists() {
     let components = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart",
         "dapr.io/inject-pluggable-components": "true"}));
     webhook.server.silent(true);
-    let reviews = futures::future::join_all((0..200).map(|_| webhook.review("u1", "Pod", &components)));
+    let reviews = futures::future::join_all((0..200).map(|_| webhook.review(MAKER, "Pod", &components)));
     let waits = async {
         webhook.server.asked("LIST", "components", MAX_LISTS).await;
         // More would have arrived by the time another request is answered.
@@ -299,7 +298,7 @@ async fn limits_concurrent_component_lists() {
         webhook
             .server
             .client()
-            .all(Kind::SERVICE_ACCOUNTS, None, "")
+            .all(Kind::NAMESPACES, None, "")
             .await
             .unwrap();
         let lists = webhook.server.requests("LIST", "components").len();
@@ -328,7 +327,7 @@ async fn truncates_logged_review_texts() {
             "namespace": namespace, "userInfo": user, "object": object}})
         .to_string()
     };
-    let allowed = json!({"uid": "u1"});
+    let allowed = json!({"username": MAKER});
     let wrong = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": long}));
     let mut odd = enabled();
     odd["spec"]["containers"] = long.clone().into();
@@ -365,12 +364,12 @@ async fn refuses_oversized_pods_early() {
     let annotated = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart",
         "dapr.io/env": "a=b,".repeat(64 << 10)}));
     for (pod, why) in [(crowded, "1001 containers"), (annotated, "its annotations have ")] {
-        let response = webhook.review("u1", "Pod", &pod).await;
+        let response = webhook.review(MAKER, "Pod", &pod).await;
         let message = response["status"]["message"].as_str().unwrap();
         assert!(message.contains(why), "{message}");
     }
     let mut large = enabled();
     large["spec"]["containers"] = vec![json!({"name": "app"}); 1000].into();
-    let patched = patched(&webhook.review("u1", "Pod", &large).await, large);
+    let patched = patched(&webhook.review(MAKER, "Pod", &large).await, large);
     assert_eq!(patched["spec"]["containers"][1000]["name"], "daprd");
 }
