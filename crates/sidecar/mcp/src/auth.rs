@@ -72,10 +72,17 @@ impl Authentication {
 /// The JWT of this sidecar for `audience`.
 fn jwt(identity: &Identity, audience: &str) -> Result<String, String> {
     let svid = identity.svid();
-    let token = svid.jwt().map(|jwt| jwt.token().to_owned());
-    token.ok_or_else(|| {
-        format!("SPIFFE JWT fetch failed: the CA issued no JWT for {audience}: enable JWTs in sentry")
-    })
+    match (svid.jwt_for(audience), svid.jwt()) {
+        (Some(jwt), _) => Ok(jwt.token().to_owned()),
+        (None, None) => Err(format!(
+            "SPIFFE JWT fetch failed: the CA issued no JWT for {audience}: enable JWTs in sentry"
+        )),
+        (None, Some(other)) => Err(format!(
+            "SPIFFE JWT fetch failed: the CA issued JWTs for {}, not for {audience}: add it to \
+             --sentry-request-jwt-audiences",
+            other.audiences().join(", ")
+        )),
+    }
 }
 
 /// The tokens of an issuer.
@@ -147,5 +154,45 @@ impl Tokens {
             }
             answered => answered,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use jiff::{Timestamp, ToSpan};
+    use outrigger_identity::testing::{Algorithm, Authority};
+    use outrigger_identity::{JwtSvid, TrustAnchors};
+    use serde_json::json;
+
+    use super::*;
+
+    fn token(audiences: &[&str]) -> String {
+        let claims = json!({"aud": audiences, "exp": (Timestamp::now() + 1.hour()).as_second()});
+        let encode = |part: String| URL_SAFE_NO_PAD.encode(part);
+        format!("{}.{}.c2ln", encode("{}".to_owned()), encode(claims.to_string()))
+    }
+
+    fn parse(token: &str) -> JwtSvid {
+        JwtSvid::parse(token, Timestamp::now()).unwrap()
+    }
+
+    #[test]
+    fn presents_jwt_of_audience() {
+        let authority = Authority::new("td", Algorithm::Ed25519);
+        let identity = || authority.workload("ns", "app").into_svid();
+        let anchors = || TrustAnchors::new(authority.bundle());
+        let none = Identity::new(identity(), anchors());
+        assert!(jwt(&none, "shop").unwrap_err().contains("enable JWTs in sentry"));
+
+        let (common, shop) = (token(&["td", "bank", "shop"]), token(&["shop"]));
+        let each = [("shop".to_owned(), parse(&shop))].into();
+        let svid = identity().with_jwt(parse(&common)).with_audience_jwts(each);
+        let both = Identity::new(svid, anchors());
+        assert_eq!(jwt(&both, "shop"), Ok(shop));
+        assert_eq!(jwt(&both, "bank"), Ok(common));
+        let refused = jwt(&both, "elsewhere").unwrap_err();
+        assert!(refused.contains("for td, bank, shop, not for elsewhere"), "{refused}");
     }
 }
