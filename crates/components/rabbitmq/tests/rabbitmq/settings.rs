@@ -53,7 +53,12 @@ pub(super) async fn settings_take_effect(url: &str, rabbit: &RabbitMq) {
     prefetch_count_bounds_deliveries(url).await;
     let broker = open(url, "named", &[("clientName", "a client of the tests")]).await;
     broker.unwrap().close().await;
-    assert!(rabbit.log().contains("a client of the tests"));
+    let logged = async {
+        while !rabbit.log().contains("a client of the tests") {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(SOON, logged).await.unwrap();
 }
 
 async fn auto_ack_is_at_most_once(url: &str) {

@@ -125,7 +125,7 @@ async fn host(name: &str, seen: &Arc<Seen>) -> App {
         async move {
             let path = request.uri().path().to_owned();
             if path == "/dapr/config" {
-                return app::text(200, r#"{"entities":["T"],"drainOngoingCallTimeout":"20s"}"#);
+                return app::text(200, r#"{"entities":["T"],"drainOngoingCallTimeout":"4s"}"#);
             }
             if path == "/healthz" {
                 let healthy = !seen.unhealthy.lock().unwrap().contains(&name);
