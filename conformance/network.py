@@ -1,7 +1,9 @@
 """A separate network for a script with fixed ports, if the system allows it."""
 
+import contextlib
 import fcntl
 import os
+import pathlib
 import shutil
 import signal
 import socket
@@ -20,11 +22,16 @@ def outside():
 
 
 def own():
-    """Restarts the script in a separate network, if possible, and brings up its loopback."""
+    """Restarts the script in a separate network, if possible, and brings up its loopback.
+
+    Documents and defaults name ports from 50001 on, so outgoing connections there use lower ones.
+    """
     if not outside():
         with socket.socket() as any_socket:
             # SIOCSIFFLAGS: IFF_UP and IFF_RUNNING on `lo`.
             fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))
+        with contextlib.suppress(OSError):
+            pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("32768 49999")
         stop_by_signals()
         return
     unshare = ["unshare", "--net"] + ([] if os.geteuid() == 0 else ["--map-root-user"])
