@@ -5,6 +5,7 @@ use std::time::Duration;
 /// Maximum size of an answer of a server, and of the list of its tools, in bytes.
 pub const MAX_ANSWER: usize = 16 << 20;
 /// Maximum pages of a server's list of tools.
+#[cfg(feature = "client")]
 pub(crate) const MAX_PAGES: usize = 500;
 /// Maximum tools whose arguments are checked before a call.
 pub(crate) const MAX_SCHEMAS: usize = 500;
@@ -14,6 +15,7 @@ pub(crate) const MAX_SCHEMA: usize = 1 << 20;
 pub(crate) const ATTEMPTS: u32 = 4;
 pub(crate) const ATTEMPTS_TIME: Duration = Duration::from_secs(10);
 /// Interval of pings, and their time limit.
+#[cfg(feature = "client")]
 pub(crate) const PING: Duration = Duration::from_secs(30);
 #[cfg(feature = "client")]
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(15);
