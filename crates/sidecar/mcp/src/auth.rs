@@ -193,6 +193,9 @@ mod tests {
         assert_eq!(jwt(&both, "shop"), Ok(shop));
         assert_eq!(jwt(&both, "bank"), Ok(common));
         let refused = jwt(&both, "elsewhere").unwrap_err();
-        assert!(refused.contains("for td, bank, shop, not for elsewhere"), "{refused}");
+        assert!(
+            refused.contains("for td, bank, shop, not for elsewhere"),
+            "{refused}"
+        );
     }
 }

@@ -6,6 +6,7 @@ pub mod control;
 pub mod fleet;
 pub mod grpc;
 pub mod net;
+pub mod node;
 pub mod placement;
 pub mod relay;
 pub mod worker;
@@ -24,7 +25,8 @@ use tokio_stream::wrappers::ReceiverStream;
 pub use app::App;
 pub use client::{Answer, get, post, request};
 pub use control::{Control, Replicas};
-pub use net::{Net, Node, Plan, Process};
+pub use net::{Net, Plan};
+pub use node::{Node, Process};
 pub use placement::Placement;
 pub use relay::Relay;
 
