@@ -9,7 +9,7 @@ TOOLS = "$(shell conformance/cache)/bin"
 PEER_BIN = $(TOOLS)/1.18
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test nightly check oracle conformance sdk pluggable cli mixed kubernetes measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
+.PHONY: help build demo test nightly check oracle conformance sdk pluggable cli mixed kubernetes cluster measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -87,6 +87,12 @@ kubernetes: ## the chart, control plane and sidecars against a real kube-apiserv
 	scripts/build checks
 	conformance/kubernetes/run $(RELEASE)
 	conformance/kubernetes/switch
+
+cluster: ## as root, a Kubernetes cluster of two nodes with containerd and kubelets: our chart and images, workloads, drains and failures, the switch from Dapr's chart (builds Kubernetes once: half an hour, 4 GB)
+	@scripts/need cargo cc make python3 venv cluster redis
+	scripts/build checks
+	conformance/build cluster cli reference
+	conformance/cluster/run $(RELEASE) workloads failures cli switch
 
 measurekubernetes: ## the operator and the injector at scale, then Dapr's, each on a separate API server (half an hour)
 	@scripts/need cargo cc make python3 venv etcd
