@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use outrigger_wire::sentry::v1::{SignCertificateRequest, SignCertificateResponse};
-use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519, PKCS_RSA_SHA256};
+use rcgen::{
+    CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PKCS_RSA_SHA256,
+    SignatureAlgorithm,
+};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::bundle::{BundleError, TrustAnchors};
@@ -186,9 +189,19 @@ impl CaClient {
     }
 
     async fn request_identity(&self) -> Result<Svid, FetchError> {
-        let key = self.new_key().await?;
-        let request = self.request(&key).await?;
-        let response = self.sign(&request).await?;
+        let mut key = new_key(self.algorithm()).await?;
+        let mut request = self.request(&key).await?;
+        let mut signed = self.sign(&request).await;
+        // Dapr's sentry before v1.17.7 signs with the algorithm of the request, which its P-256 issuer must have.
+        if signed.as_ref().is_err_and(|(error, _)| error.is_of_issuer()) {
+            tracing::debug!(
+                "sentry cannot sign for this kind of key: requesting a certificate for a P-256 key"
+            );
+            key = new_key(&PKCS_ECDSA_P256_SHA256).await?;
+            request.certificate_signing_request = signing_request(&key)?.into();
+            signed = self.sign(&request).await;
+        }
+        let response = signed.map_err(|(error, attempts)| self.failure(&request, &error, attempts))?;
         let trust_chain = response.trust_chain_certificates.clone();
         let svid = accept(response, key)?;
         // Learn the roots before the certificate is used: peers may already have certificates of the next
@@ -199,18 +212,12 @@ impl CaClient {
         Ok(svid)
     }
 
-    /// An Ed25519 key; RSA 2048 for webhooks.
-    async fn new_key(&self) -> Result<KeyPair, FetchError> {
-        let algorithm = match WEBHOOKS.contains(&self.config.app_id.as_str()) {
+    /// Ed25519; RSA for webhooks.
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        match WEBHOOKS.contains(&self.config.app_id.as_str()) {
             true => &PKCS_RSA_SHA256,
             false => &PKCS_ED25519,
-        };
-        let failed = |error: &dyn std::fmt::Display| FetchError::Local(format!("no private key: {error}"));
-        // The search for primes takes about 100 ms.
-        tokio::task::spawn_blocking(move || KeyPair::generate_for(algorithm))
-            .await
-            .map_err(|error| failed(&error))?
-            .map_err(|error| failed(&error))
+        }
     }
 
     async fn request(&self, key: &KeyPair) -> Result<SignCertificateRequest, FetchError> {
@@ -245,7 +252,11 @@ impl CaClient {
             .unwrap_or_else(|| self.config.app_id.clone())
     }
 
-    async fn sign(&self, request: &SignCertificateRequest) -> Result<SignCertificateResponse, FetchError> {
+    /// Fails with the last error and the number of attempts.
+    async fn sign(
+        &self,
+        request: &SignCertificateRequest,
+    ) -> Result<SignCertificateResponse, (AttemptError, u32)> {
         let mut attempt = 1;
         loop {
             let outcome = tokio::time::timeout(ATTEMPT_TIMEOUT, self.sentry.sign(request.clone())).await;
@@ -255,7 +266,7 @@ impl CaClient {
                 Err(_) => AttemptError::Timeout,
             };
             if attempt == ATTEMPTS || !error.is_transient() {
-                return Err(self.failure(request, &error, attempt));
+                return Err((error, attempt));
             }
             tracing::debug!(attempt, "sentry did not sign: {error}");
             attempt += 1;
@@ -287,6 +298,16 @@ impl SvidSource for CaClient {
     fn fetch(&self) -> Pin<Box<dyn Future<Output = Result<Svid, FetchError>> + Send + '_>> {
         Box::pin(self.request_identity())
     }
+}
+
+/// A new key; RSA has 2048 bits.
+async fn new_key(algorithm: &'static SignatureAlgorithm) -> Result<KeyPair, FetchError> {
+    let failed = |error: &dyn std::fmt::Display| FetchError::Local(format!("no private key: {error}"));
+    // The search for primes takes about 100 ms.
+    tokio::task::spawn_blocking(move || KeyPair::generate_for(algorithm))
+        .await
+        .map_err(|error| failed(&error))?
+        .map_err(|error| failed(&error))
 }
 
 /// A certificate request without a subject, as PEM.

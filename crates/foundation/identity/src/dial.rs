@@ -48,6 +48,14 @@ impl AttemptError {
         }
     }
 
+    /// Whether the issuer of Dapr's sentry failed, which it reports with this text.
+    pub(crate) fn is_of_issuer(&self) -> bool {
+        let Self::Status(status) = self else {
+            return false;
+        };
+        status.code() == Code::Internal && status.message() == "failed to sign certificate"
+    }
+
     /// The remedy.
     pub(crate) fn remedy(&self) -> &'static str {
         match self {

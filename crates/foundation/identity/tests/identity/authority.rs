@@ -102,6 +102,25 @@ async fn webhooks_have_rsa_keys() {
 }
 
 #[tokio::test]
+async fn old_sentry_signs_p256_key() {
+    let failed = || Answer::Refuse(Status::internal("failed to sign certificate"));
+    let stub = StubCa::start(SENTRY, vec![failed(), Answer::Sign]).await;
+    client(&stub, &[]).fetch().await.unwrap();
+    let wanted = [&rcgen::PKCS_ED25519, &rcgen::PKCS_ECDSA_P256_SHA256];
+    assert_eq!(stub.requests().len(), wanted.len());
+    for (request, wanted) in stub.requests().iter().zip(wanted) {
+        let text = std::str::from_utf8(&request.certificate_signing_request).unwrap();
+        let request = CertificateSigningRequestParams::from_pem(text).unwrap();
+        assert_eq!(request.public_key.algorithm(), wanted);
+    }
+
+    let (error, requests) = fetch_error(vec![failed(), failed()]).await;
+    assert_eq!((requests, error.reason()), (2, "sign"));
+    let (error, requests) = fetch_error(vec![Answer::Refuse(Status::internal("other"))]).await;
+    assert_eq!((requests, error.reason()), (1, "sign"));
+}
+
+#[tokio::test]
 async fn requests_use_new_keys() {
     let stub = StubCa::start(SENTRY, vec![Answer::Sign, Answer::Sign]).await;
     let client = client(&stub, &[]);
