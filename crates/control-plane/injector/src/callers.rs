@@ -36,7 +36,7 @@ pub(crate) struct User {
 /// The callers that may create pods with sidecars.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Callers {
-    /// Patterns of namespaces and names of service accounts, besides the controllers.
+    /// Patterns of namespaces and names of service accounts, in addition to the controllers.
     accounts: Vec<(Glob, Glob)>,
 }
 
