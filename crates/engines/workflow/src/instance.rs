@@ -259,7 +259,7 @@ impl Instance {
     }
 
     /// As [`Instance::check`]; `waits`: the inbox has the event.
-    fn check_against(
+    pub(crate) fn check_against(
         &self,
         event: &HistoryEvent,
         origin: &Origin,

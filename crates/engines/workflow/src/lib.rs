@@ -6,6 +6,7 @@ mod actions;
 mod cascade;
 mod commit;
 pub mod create;
+mod delivery;
 pub mod error;
 pub mod event;
 pub mod facts;
@@ -23,6 +24,7 @@ pub mod stored;
 mod waits;
 
 pub use create::Creation;
+pub use delivery::Delivery;
 pub use instance::{Added, Additions, Instance, Run, VerifyResult};
 pub use origin::{Arrival, Origin};
 pub use payload::Limit;

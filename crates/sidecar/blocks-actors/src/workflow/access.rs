@@ -15,12 +15,13 @@ use outrigger_wire::durabletask::backend::v1::{
     ActivityInvocation, BackendWorkflowState, CreateWorkflowInstanceRequest,
 };
 use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_workflow::Arrival;
 use outrigger_workflow::event::ends;
 use outrigger_workflow::names::ActorTypes;
 use prost::Message as _;
 use tonic::Status;
 
-use super::protocol::methods;
+use super::protocol::{arrival, methods};
 use crate::actors::internal::is_reserved;
 use crate::actors::{API_CALL, ActorCall, ActorError, Caller};
 
@@ -150,7 +151,7 @@ pub(crate) enum Asked {
     /// An operation. The name of the workflow is in the call, or is that of the instance.
     Operation(Operation, Option<String>),
     /// Takes the result of a task that the workflow scheduled.
-    Result(Box<HistoryEvent>),
+    Result(Box<Arrival>),
 }
 
 /// A call of another app, and the policies that decide about it.
@@ -296,14 +297,15 @@ fn task_name(invocation: ActivityInvocation) -> Option<String> {
 }
 
 fn added(body: &[u8]) -> Option<Asked> {
-    let event = HistoryEvent::decode(body).ok()?;
+    let arrival = arrival(body).ok()?;
+    let event = &arrival.event;
     let operation = match event.event_type.as_ref()? {
         EventType::ExecutionTerminated(_) => Operation::Terminate,
         EventType::EventRaised(_) => Operation::Raise,
         EventType::ExecutionSuspended(_) => Operation::Pause,
         EventType::ExecutionResumed(_) => Operation::Resume,
         EventType::TimerFired(_) => return None,
-        _ => return ends(&event).is_some().then(|| Asked::Result(Box::new(event))),
+        _ => return ends(event).is_some().then(|| Asked::Result(Box::new(arrival))),
     };
     Some(Asked::Operation(operation, None))
 }

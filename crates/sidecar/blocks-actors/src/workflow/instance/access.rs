@@ -1,12 +1,12 @@
 //! Access of other apps to an instance.
 
-use outrigger_wire::durabletask::HistoryEvent;
-use outrigger_workflow::event::ends;
+use outrigger_workflow::{Arrival, Delivery};
 use tonic::Status;
 
 use super::state::Held;
 use crate::actors::ActorCall;
 use crate::workflow::access::{Asked, Guarded, undecided};
+use crate::workflow::error::retry_later;
 use crate::workflow::protocol::LOG;
 
 /// What becomes of an admitted call.
@@ -29,7 +29,7 @@ impl Held<'_> {
         };
         let (operation, name) = match guarded.asked()? {
             Asked::Operation(operation, name) => (operation, name),
-            Asked::Result(event) => return self.check_result(&guarded, &event).await,
+            Asked::Result(result) => return self.check_result(&guarded, &result).await,
         };
         let name = match name {
             Some(name) => name,
@@ -50,25 +50,23 @@ impl Held<'_> {
     }
 
     /// Takes results from the app that runs the task, whatever the policies say: the workflow sent it there. A
-    /// result that no task awaits changes nothing.
-    async fn check_result(&mut self, guarded: &Guarded<'_>, event: &HistoryEvent) -> Result<Access, Status> {
+    /// result that no task will await changes nothing.
+    async fn check_result(&mut self, guarded: &Guarded<'_>, result: &Arrival) -> Result<Access, Status> {
         // The sender of a result needs to know that there is no instance.
         let Some(loaded) = self.take().await? else {
             return Ok(Access::Granted);
         };
-        let awaited = ends(event).and_then(|(awaited, id)| loaded.instance.facts().opened(awaited, id));
-        let runs_at = awaited.map(|open| open.app.clone());
+        let decided = loaded.instance.delivery(result, guarded.app);
         self.keep(loaded);
-        match runs_at {
-            Some(Some(app)) if app == guarded.app => Ok(Access::Granted),
-            Some(_) => Err(guarded.unknown_method()),
-            None => {
-                tracing::debug!(
-                    target: LOG,
-                    "workflow '{}' awaits no such result of app '{}': it is dropped",
-                    self.id,
-                    guarded.app
-                );
+        let (id, app) = (self.id, guarded.app);
+        match decided {
+            Delivery::Accepted => Ok(Access::Granted),
+            Delivery::Denied => Err(guarded.unknown_method()),
+            Delivery::Early => Err(retry_later(format!(
+                "workflow '{id}' has not stored yet that app '{app}' runs the task of this result"
+            ))),
+            Delivery::Unwanted => {
+                tracing::debug!(target: LOG, "workflow '{id}' awaits no such result of app '{app}': it is dropped");
                 Ok(Access::Answered)
             }
         }
