@@ -134,7 +134,7 @@ impl Operator for Service {
     ) -> Result<Response<Updates<wire::ComponentUpdateEvent>>, Status> {
         let (_, extensions, request) = request.into_parts();
         let app_id = app_id(&extensions, &request.namespace)?;
-        let concerns = Box::new(move |_: &Meta, component: &Resource<_>| component.is_for(&app_id));
+        let concerns = scoped(app_id);
         let event = |update: Update| wire::ComponentUpdateEvent {
             component: update.manifest,
             r#type: update.event.into(),
@@ -238,8 +238,9 @@ impl Operator for Service {
         request: Request<wire::ListHttpEndpointsRequest>,
     ) -> Result<Response<wire::ListHttpEndpointsResponse>, Status> {
         let (_, extensions, request) = request.into_parts();
-        app_id(&extensions, &request.namespace)?;
-        self.list(&self.copies.endpoints, &request.namespace, None).await
+        let app_id = app_id(&extensions, &request.namespace)?;
+        self.list(&self.copies.endpoints, &request.namespace, Some(&app_id))
+            .await
     }
 
     async fn http_endpoint_update(
@@ -247,12 +248,12 @@ impl Operator for Service {
         request: Request<wire::HttpEndpointUpdateRequest>,
     ) -> Result<Response<Updates<wire::HttpEndpointUpdateEvent>>, Status> {
         let (_, extensions, request) = request.into_parts();
-        app_id(&extensions, &request.namespace)?;
+        let app_id = app_id(&extensions, &request.namespace)?;
         let event = |update: Update| wire::HttpEndpointUpdateEvent {
             http_endpoints: update.manifest,
             r#type: update.event.into(),
         };
-        self.follow(&self.copies.endpoints, request.namespace, every(), event)
+        self.follow(&self.copies.endpoints, request.namespace, scoped(app_id), event)
             .await
     }
 
@@ -262,11 +263,11 @@ impl Operator for Service {
         request: Request<wire::ListMcpServersRequest>,
     ) -> Result<Response<wire::ListMcpServersResponse>, Status> {
         let (_, extensions, request) = request.into_parts();
-        app_id(&extensions, &request.namespace)?;
+        let app_id = app_id(&extensions, &request.namespace)?;
         match self.copies.mcp_servers.if_listed().await? {
             None => Ok(Response::new(wire::ListMcpServersResponse::default())),
             Some(_) => {
-                self.list(&self.copies.mcp_servers, &request.namespace, None)
+                self.list(&self.copies.mcp_servers, &request.namespace, Some(&app_id))
                     .await
             }
         }
@@ -277,12 +278,12 @@ impl Operator for Service {
         request: Request<wire::McpServerUpdateRequest>,
     ) -> Result<Response<Updates<wire::McpServerUpdateEvent>>, Status> {
         let (_, extensions, request) = request.into_parts();
-        app_id(&extensions, &request.namespace)?;
+        let app_id = app_id(&extensions, &request.namespace)?;
         let event = |update: Update| wire::McpServerUpdateEvent {
             mcp_server: update.manifest,
             r#type: update.event.into(),
         };
-        self.follow(&self.copies.mcp_servers, request.namespace, every(), event)
+        self.follow(&self.copies.mcp_servers, request.namespace, scoped(app_id), event)
             .await
     }
 
@@ -320,7 +321,7 @@ impl Operator for Service {
             policy: update.manifest,
             r#type: update.event.into(),
         };
-        let concerns = Box::new(move |_: &Meta, policy: &Resource<_>| policy.is_for(&app_id));
+        let concerns = scoped(app_id);
         let policies = &self.copies.workflow_access_policies;
         self.follow(policies, request.namespace, concerns, event).await
     }
@@ -351,6 +352,11 @@ impl Operator for Service {
         self.follow(&self.copies.configurations, request.namespace, concerns, event)
             .await
     }
+}
+
+/// The resources without scopes and those in the app's scope, which may hold secrets.
+fn scoped<K: ResourceKind>(app_id: String) -> Concerns<K> {
+    Box::new(move |_, resource| resource.is_for(&app_id))
 }
 
 /// All resources of the namespace concern the caller.

@@ -202,6 +202,7 @@ impl<'a> Loading<'a> {
     }
 
     fn documents(&mut self, file: &Path, text: &str) {
+        let mut is_empty = true;
         for (index, chunk) in split::documents(text).enumerate() {
             let mut document = match Document::parse(file, index, &chunk) {
                 Ok(Some(document)) => document,
@@ -216,11 +217,15 @@ impl<'a> Loading<'a> {
                     continue;
                 }
             };
+            is_empty &= document.text("kind").is_none();
             let read = self.document(&mut document);
             self.loaded.warnings.append(&mut document.warnings);
             if let Err(Broken) = read {
                 self.loaded.broken.push(file.to_owned());
             }
+        }
+        if is_empty {
+            self.loaded.empty.push(file.to_owned());
         }
     }
 

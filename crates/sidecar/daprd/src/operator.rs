@@ -145,15 +145,19 @@ impl Operator {
         Ok(loaded)
     }
 
-    /// The resources of a kind for the app.
+    /// The resources of a kind for the app; `None` if the operator does not know the kind.
     ///
     /// # Errors
     /// [`OperatorError`], after a single attempt.
-    pub async fn list(&self, kind: Kind) -> Result<Loaded, OperatorError> {
+    pub async fn list(&self, kind: Kind) -> Result<Option<Loaded>, OperatorError> {
         let kind = OperatorKind::of(kind);
-        let listing = known((kind.list)(self.requester.clone()));
-        let listed = self.once(&kind.listing(), listing).await?;
-        self.read(listed.into_iter().map(|json| (kind.kind, json)))
+        match in_time((kind.list)(self.requester.clone())).await {
+            Err(status) if status.code() == Code::Unimplemented => Ok(None),
+            Err(status) => Err(self.failed(&kind.listing(), &status)),
+            Ok(listed) => self
+                .read(listed.into_iter().map(|json| (kind.kind, json)))
+                .map(Some),
+        }
     }
 
     /// The changes of a kind of resources.
@@ -236,7 +240,7 @@ impl Operator {
     }
 }
 
-/// A list of a kind of resources. An operator of an older version that does not know the kind has none.
+/// A first list of a kind of resources. An operator of an older version that does not know the kind has none.
 async fn known(listing: Listing) -> Result<Response<Vec<Bytes>>, Status> {
     match listing.await {
         Err(status) if status.code() == Code::Unimplemented => Ok(Response::new(Vec::new())),

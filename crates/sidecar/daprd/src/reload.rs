@@ -200,7 +200,14 @@ impl<T: Resource, R: Reconcile<Desired = [T]>> Reconciler for Followed<R, T> {
 
     async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
         let resources = T::of(listed).clone();
-        self.desired.list(resources, &listed.broken);
+        match T::KIND {
+            // A file that is being written must not open access: only deleting it ends its policies.
+            Kind::WorkflowAccessPolicy => {
+                let unread = [&listed.broken[..], &listed.empty].concat();
+                self.desired.list(resources, &unread);
+            }
+            _ => self.desired.list(resources, &listed.broken),
+        }
         self.running.reconcile(self.desired.all()).await
     }
 
@@ -273,6 +280,9 @@ pub enum ListError {
     /// A temporary failure; running parts are not affected.
     #[error("{0}")]
     Unavailable(String),
+    /// The source does not know the kind; running parts are not affected.
+    #[error("the source does not know the kind of resources")]
+    Unknown,
 }
 
 /// Why the process cannot continue.
@@ -363,6 +373,8 @@ impl Reloader {
                         reconciler.listed(&listed).await?;
                     }
                 }
+                // For example after a rollback of the operator, which must not remove access policies.
+                Err(ListError::Unknown) => {}
                 Err(ListError::Contradiction(text)) => return Err(ReloadError::Contradiction(text)),
                 Err(ListError::Unavailable(text)) => {
                     tracing::error!(target: LOG, "{text}; running resources are left unchanged");
@@ -386,9 +398,10 @@ impl Reloader {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
 
+    use outrigger_resources::WorkflowAccessPolicy;
     use tokio::sync::oneshot;
 
     use super::*;
@@ -495,5 +508,33 @@ mod tests {
         assert_eq!(lists.load(Ordering::Relaxed), 3);
         stop.cancel();
         running.await.unwrap().unwrap();
+    }
+    /// Records the names of the policies applied last.
+    struct Recorded(Arc<Mutex<Vec<String>>>);
+
+    impl Reconcile for Recorded {
+        type Desired = [WorkflowAccessPolicy];
+
+        fn reconcile<'a>(&'a mut self, desired: &'a Self::Desired) -> BoxFuture<'a, Result<(), ReloadError>> {
+            *self.0.lock().unwrap() = desired.iter().map(|policy| policy.name.clone()).collect();
+            Box::pin(std::future::ready(Ok(())))
+        }
+    }
+
+    #[tokio::test]
+    async fn emptied_file_keeps_access_policies() {
+        let yaml = "apiVersion: dapr.io/v1alpha1\nkind: WorkflowAccessPolicy\nmetadata: {name: p}\nspec: {rules: []}\n";
+        let loaded = outrigger_resources::load::text(yaml, "app").unwrap();
+        let file = loaded.workflow_access_policies[0].source.file.clone();
+        let applied = Arc::<Mutex<Vec<String>>>::default();
+        let mut reconciler = follow::<WorkflowAccessPolicy, _>(Recorded(Arc::clone(&applied)), &loaded);
+        let emptied = Loaded {
+            empty: vec![file],
+            ..Loaded::default()
+        };
+        reconciler.listed(&emptied).await.unwrap();
+        assert_eq!(*applied.lock().unwrap(), ["p"]);
+        reconciler.listed(&Loaded::default()).await.unwrap();
+        assert!(applied.lock().unwrap().is_empty(), "its file is deleted");
     }
 }

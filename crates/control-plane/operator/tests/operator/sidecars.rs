@@ -225,6 +225,15 @@ async fn streams_policies_endpoints_and_servers() {
             running.api.put(&address, manifest);
         }
     };
+    // Resources of other apps, whose secrets are not for this one.
+    for plural in ["httpendpoints", "mcpservers"] {
+        let metadata = json!({"name": "other", "namespace": "shop"});
+        let address = format!("/apis/dapr.io/v1alpha1/namespaces/shop/{plural}/other");
+        running.api.put(
+            &address,
+            json!({"metadata": metadata, "scopes": ["desk"], "spec": {}}),
+        );
+    }
     // An unchanged resource is no event.
     for (notes, expected) in [(["a", "a"], Created), (["b", "b"], Updated)] {
         notes.into_iter().for_each(put);

@@ -126,6 +126,8 @@ macro_rules! kinds {
             pub left_out: Vec<Problem>,
             /// Files that were not completely readable, so that their content is unknown.
             pub broken: Vec<PathBuf>,
+            /// Files without a document that has a kind: possibly being written.
+            pub empty: Vec<PathBuf>,
         }
 
         $(

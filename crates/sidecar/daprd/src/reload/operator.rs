@@ -68,13 +68,14 @@ impl Source for OperatorSource {
     async fn list(&mut self) -> Result<Loaded, ListError> {
         self.retry_at = None;
         let listed = self.operator.list(self.kind.kind).await;
-        let listed = listed.map_err(|error| match error {
+        let listed = match listed {
+            Ok(listed) => listed.ok_or(ListError::Unknown),
             // Only contradicting components end the process.
-            OperatorError::Content(text) if self.kind.kind == Kind::Component => {
-                ListError::Contradiction(format!("the operator: {text}"))
+            Err(OperatorError::Content(text)) if self.kind.kind == Kind::Component => {
+                Err(ListError::Contradiction(format!("the operator: {text}")))
             }
-            error => ListError::Unavailable(error.to_string()),
-        });
+            Err(error) => Err(ListError::Unavailable(error.to_string())),
+        };
         if let Ok(listed) = &listed {
             self.shown.show(&listed.warnings);
         }

@@ -5,8 +5,20 @@ use super::*;
 #[test]
 fn ignores_other_kinds() {
     let other = store("x").replace("kind: Component", "kind: Deployment");
-    let loaded = Folder::with(&[("a.yaml", &other), ("b.yaml", "")]).load();
+    let loaded = Folder::with(&[("a.yaml", &other)]).load();
     assert_eq!(loaded, Loaded::default());
+}
+
+#[test]
+fn lists_empty_files() {
+    let texts = ["", "# nothing\n", "apiVersion: dapr.io/v1alpha1\n", &store("s")];
+    let files: Vec<_> = ["a.yaml", "b.yaml", "c.yaml", "d.yaml"]
+        .into_iter()
+        .zip(texts)
+        .collect();
+    let empty = Folder::with(&files).load().empty;
+    let empty: Vec<_> = empty.iter().map(|file| file.file_name().unwrap()).collect();
+    assert_eq!(empty, ["a.yaml", "b.yaml", "c.yaml"]);
 }
 
 #[test]
