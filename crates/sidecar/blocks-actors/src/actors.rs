@@ -75,6 +75,8 @@ const MAX_NAME: usize = 1024;
 pub const REENTRANCY_ID: HeaderName = HeaderName::from_static("dapr-reentrancy-id");
 /// Marks a call that came through the API of a sidecar.
 pub const API_CALL: HeaderName = HeaderName::from_static("dapr-api-call");
+/// Names the app whose reminder a call passes on. It only takes rights away from a call.
+pub(crate) const HANDED_BY: HeaderName = HeaderName::from_static("outrigger-handed-by");
 /// Marks a call from another sidecar.
 const REMOTE: HeaderName = HeaderName::from_static("x-dapr-remote");
 /// Set in an actor's reply to cancel a reminder or timer.

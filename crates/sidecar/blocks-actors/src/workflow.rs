@@ -18,7 +18,7 @@ pub mod access;
 mod activity;
 mod client;
 mod engine;
-mod error;
+pub(crate) mod error;
 mod instance;
 mod limits;
 mod manage;

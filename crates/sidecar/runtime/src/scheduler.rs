@@ -78,6 +78,8 @@ pub struct Trigger {
     pub name: String,
     /// The data of the scheduled job.
     pub data: Option<Any>,
+    /// The app that scheduled it, as the scheduler has verified; empty if unknown.
+    pub creator: String,
     /// The actor of a reminder; `None` for a job.
     pub actor: Option<TargetActorReminder>,
     /// Set by the receiver.

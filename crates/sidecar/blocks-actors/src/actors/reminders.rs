@@ -4,7 +4,9 @@ use std::sync::Weak;
 
 use futures::future::BoxFuture;
 use outrigger_actors::recurrence::{TimeError, reminder_schedule};
+use outrigger_runtime::call::Reply;
 use outrigger_runtime::scheduler::{Outcome, Receiver, SchedulerError, Trigger, WITHOUT};
+use outrigger_telemetry::trace::Parent;
 use outrigger_wire::common::v1::JobFailurePolicy;
 use outrigger_wire::internals::v1::Reminder;
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
@@ -14,7 +16,10 @@ use tonic::Code;
 
 use super::app::{BYTES_VALUE, json};
 use super::call::Message;
-use super::{ActorError, Actors, check_for_app, check_name, spans};
+use super::internal::is_reserved;
+use super::remote::empty;
+use super::{ActorCall, ActorError, Actors, check_for_app, check_name, spans};
+use crate::workflow::error::is_unknown;
 
 const LOG: &str = "dapr.runtime.actors.reminders";
 
@@ -224,6 +229,33 @@ impl Actors {
         scheduler.delete_all(whose, false).await.map_err(not_deleted)
     }
 
+    /// Passes on the result that another app's reminder has for a workflow, as a call of that app. Other
+    /// reminders of another app, and results that it must not send, are dropped.
+    async fn pass_on(&self, app: &str, reminder: &Reminder, trace: Parent) -> Result<Reply, ActorError> {
+        let sent = match self.with.workflow_access.handed_over(app, reminder) {
+            Ok(call) => self.send(&Message::Call(&ActorCall { trace, ..call })).await,
+            Err(denied) => Err(ActorError::Internal(denied)),
+        };
+        let Err(error) = sent else { return sent };
+        let is_denied = error
+            .status()
+            .is_some_and(|(code, _)| code == Code::PermissionDenied);
+        if !is_denied && !is_unknown(&error) {
+            return Err(error);
+        }
+        let Reminder {
+            name,
+            actor_type,
+            actor_id,
+            ..
+        } = reminder;
+        tracing::warn!(
+            target: LOG,
+            "reminder {name} of app '{app}' for actor {actor_type}||{actor_id} is dropped: {error}"
+        );
+        Ok(empty())
+    }
+
     /// Announces the hosted types to the scheduler after each new placement table.
     pub(super) async fn announce(&self) {
         let mut announced = self.announced.subscribe();
@@ -301,9 +333,15 @@ impl Receiver for ReminderReceiver {
             };
             let mut span = spans::due(&actors.with.tracer, &reminder);
             let trace = span.as_parent();
-            let sent = actors
-                .send(&Message::Due(&reminder, &trace, &trigger.begun))
-                .await;
+            let creator = trigger.creator.as_str();
+            let is_own = creator.is_empty() || creator == &*actors.with.app_id;
+            let sent = if is_own || !is_reserved(&reminder.actor_type) {
+                let due = Message::Due(&reminder, &trace, &trigger.begun);
+                actors.send(&due).await
+            } else {
+                trigger.begun.set();
+                actors.pass_on(creator, &reminder, trace).await
+            };
             spans::note(&mut span, &sent);
             drop(span);
             let hosted = actors.hosted.load_full();

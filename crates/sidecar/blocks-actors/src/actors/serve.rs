@@ -1,7 +1,7 @@
 //! The internal API for other sidecars.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use outrigger_actors::routes::{Origin, Stamp};
 use outrigger_identity::SpiffeId;
 use outrigger_runtime::call::{AppStatus, Reply};
@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 use super::app::is_cancelled;
 use super::call::Message;
 use super::remote::{CANCELLED, HANDED, restore_case};
-use super::{ActorCall, ActorError, Actors, Caller, REMOTE, check, check_name, spans};
+use super::{ActorCall, ActorError, Actors, Caller, HANDED_BY, REMOTE, check, check_name, spans};
 
 /// A call of another sidecar.
 pub struct Served<'a> {
@@ -117,9 +117,12 @@ impl Actors {
         call.caller = self.caller(peer);
         let is_forwarded = matches!(origin, Origin::Handed(_)) && call.caller == Caller::Own;
         if is_forwarded {
-            call.caller = self.forwarded_caller(&call.metadata);
+            call.caller = self.named_caller(&call.metadata, &names::CALLER_APP_ID);
         } else if let Some(peer) = peer {
             put_identities(&mut call.metadata, peer, &self.with.app_id);
+        }
+        if call.caller == Caller::Own && call.metadata.contains_key(HANDED_BY) {
+            call.caller = self.named_caller(&call.metadata, &HANDED_BY);
         }
         self.with.workflow_access.admit(&call)?;
         call.metadata.insert(REMOTE, HeaderValue::from_static("true"));
@@ -127,8 +130,8 @@ impl Actors {
     }
 
     /// The caller that a sidecar of this app has verified; this app itself names none.
-    fn forwarded_caller(&self, metadata: &HeaderMap) -> Caller {
-        match metadata.get(names::CALLER_APP_ID).map(HeaderValue::to_str) {
+    fn named_caller(&self, metadata: &HeaderMap, name: &HeaderName) -> Caller {
+        match metadata.get(name).map(HeaderValue::to_str) {
             None => Caller::Own,
             Some(Ok(app)) if app == &*self.with.app_id => Caller::Own,
             Some(Ok(app)) => Caller::App(app.to_owned()),

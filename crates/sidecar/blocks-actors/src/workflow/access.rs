@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use http::HeaderValue;
 use outrigger_policy::workflow_access::{AllowList, Target};
 use outrigger_resources::WorkflowAccessPolicy;
 use outrigger_resources::workflow_access_policy::Operation;
@@ -15,15 +16,17 @@ use outrigger_wire::durabletask::backend::v1::{
     ActivityInvocation, BackendWorkflowState, CreateWorkflowInstanceRequest,
 };
 use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::internals::v1::Reminder;
 use outrigger_workflow::Arrival;
 use outrigger_workflow::event::ends;
-use outrigger_workflow::names::ActorTypes;
+use outrigger_workflow::names::{self, ActorTypes, Purpose};
 use prost::Message as _;
 use tonic::Status;
 
+use super::engine::request;
 use super::protocol::{arrival, methods};
 use crate::actors::internal::is_reserved;
-use crate::actors::{API_CALL, ActorCall, ActorError, Caller};
+use crate::actors::{API_CALL, ActorCall, ActorError, Caller, HANDED_BY};
 
 const LOG: &str = "dapr.acl.workflow";
 
@@ -124,22 +127,51 @@ impl WorkflowAccess {
         result
     }
 
+    /// The call of another app that passes on its reminder.
+    ///
+    /// # Errors
+    /// The reminder does not carry an event for a workflow of this app.
+    pub(crate) fn handed_over(&self, app: &str, reminder: &Reminder) -> Result<ActorCall, Status> {
+        let is_event = names::purpose(&reminder.name) == Some(Purpose::Event);
+        let by = HeaderValue::from_str(app).ok();
+        let by = by.filter(|_| is_event && reminder.actor_type == self.types.workflow);
+        let by = by.ok_or_else(|| {
+            Status::permission_denied("reminders of another app may only carry results of tasks")
+        })?;
+        let data = reminder.data.clone().unwrap_or_default();
+        let mut call = request(
+            &reminder.actor_type,
+            &reminder.actor_id,
+            methods::ADD_EVENT,
+            data.value,
+        );
+        call.metadata.insert(HANDED_BY, by);
+        call.caller = Caller::App(app.to_owned());
+        Ok(call)
+    }
+
     /// Admits a peer of another namespace to no workflow, if there is a policy.
     pub(crate) fn denial_of_namespace(&self, kind: &str) -> Option<Status> {
         let is_denied = is_reserved(kind) && self.policies.load().is_some();
         is_denied.then(|| Status::permission_denied(DENIED))
     }
 
-    /// A call that the policies decide about; `None` for calls of this app, and without policies.
+    /// A call that the policies decide about; `None` for calls of this app, and without policies. A call that
+    /// passes on another app's reminder is always decided about: the app cannot send the call itself if
+    /// placement keeps it away.
     pub(crate) fn guard<'a>(&'a self, call: &'a ActorCall) -> Option<Guarded<'a>> {
         let app = match &call.caller {
             Caller::Own => return None,
             Caller::App(app) => app.as_str(),
             Caller::Unknown => "",
         };
+        let policies = self.policies.load_full();
+        if policies.is_none() && !call.metadata.contains_key(HANDED_BY) {
+            return None;
+        }
         Some(Guarded {
             access: self,
-            policies: self.policies.load_full()?,
+            policies,
             app,
             call,
         })
@@ -157,7 +189,8 @@ pub(crate) enum Asked {
 /// A call of another app, and the policies that decide about it.
 pub(crate) struct Guarded<'a> {
     access: &'a WorkflowAccess,
-    policies: Arc<Policies>,
+    /// Without policies, only results of tasks are allowed.
+    policies: Option<Arc<Policies>>,
     /// The calling app; empty without a certificate.
     pub(crate) app: &'a str,
     call: &'a ActorCall,
@@ -177,11 +210,7 @@ impl Guarded<'_> {
             );
             return Err(self.deny(WORKFLOW, operation.name(), &what));
         }
-        if self
-            .policies
-            .allowed
-            .allows(app, Target::Workflow(operation, name))
-        {
+        if self.allows(Target::Workflow(operation, name)) {
             self.count(&self.access.allowed, operation.name(), WORKFLOW);
             return Ok(());
         }
@@ -204,7 +233,7 @@ impl Guarded<'_> {
             let what = format!("caller identity missing on activity '{name}' schedule");
             return Err(self.deny(ACTIVITY, schedule, &what));
         }
-        if self.policies.allowed.allows(app, Target::Activity(&name)) {
+        if self.allows(Target::Activity(&name)) {
             self.count(&self.access.allowed, schedule, ACTIVITY);
             return Ok(());
         }
@@ -213,6 +242,11 @@ impl Guarded<'_> {
             schedule,
             &format!("app '{app}' schedule on activity '{name}'"),
         ))
+    }
+
+    fn allows(&self, target: Target<'_>) -> bool {
+        let policies = self.policies.as_ref();
+        policies.is_some_and(|policies| policies.allowed.allows(self.app, target))
     }
 
     /// The request of the call.

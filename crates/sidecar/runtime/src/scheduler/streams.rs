@@ -377,7 +377,8 @@ async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse, begun: Delive
     let WatchJobsResponse {
         name, data, metadata, ..
     } = trigger;
-    let target = metadata.and_then(|metadata| metadata.target?.r#type);
+    let metadata = metadata.unwrap_or_default();
+    let target = metadata.target.and_then(|target| target.r#type);
     let (receiver, actor) = match target {
         Some(Type::Job(_)) => (&scheduler.jobs, None),
         Some(Type::Actor(actor)) => (&scheduler.reminders, Some(actor)),
@@ -395,6 +396,7 @@ async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse, begun: Delive
             let trigger = Trigger {
                 name,
                 data,
+                creator: metadata.app_id,
                 actor,
                 begun,
             };

@@ -7,13 +7,16 @@ use futures::future::BoxFuture;
 use http::HeaderName;
 use outrigger_identity::TrustDomain;
 use outrigger_resources::load;
+use outrigger_runtime::scheduler::{Outcome, Receiver as _, Trigger};
 use outrigger_wire::common::v1::InvokeRequest;
 use outrigger_wire::internals::v1::{Actor as WireActor, ListStringValue};
+use outrigger_wire::scheduler::v1::TargetActorReminder;
 use prost_types::Any;
 
 use super::super::tests::{KIND, OPEN_KIND, actors};
 use super::*;
 use crate::actors::InternalActors;
+use crate::actors::reminders::ReminderReceiver;
 
 const RETENTIONER: &str = "dapr.internal.default.shop.retentioner";
 const DENIED: &str = "access denied by workflow access policy";
@@ -158,6 +161,41 @@ async fn caller_is_that_of_certificate() {
         assert_eq!(caller("default/shop", &forwarded("desk")).await, app("desk"));
         assert_eq!(caller("default/shop", &FORGED).await, Caller::Own);
     }
+}
+
+#[tokio::test]
+async fn handed_result_has_its_sender() {
+    let peer = Peer::new(false);
+    for (from, expected) in [("default/shop", "desk"), ("default/fleet", "fleet")] {
+        let caller = peer.call(from, KIND, &[("outrigger-handed-by", "desk")]).await;
+        assert_eq!(caller.unwrap(), app(expected));
+    }
+}
+
+#[tokio::test]
+async fn reminder_of_other_app_becomes_its_call() {
+    let Peer { actors, seen } = Peer::new(false);
+    let actors = std::sync::Arc::new(actors);
+    let receiver = ReminderReceiver(std::sync::Arc::downgrade(&actors));
+    let receive = async |creator: &str, name: &str| {
+        let trigger = Trigger {
+            name: name.to_owned(),
+            data: None,
+            creator: creator.to_owned(),
+            actor: Some(TargetActorReminder {
+                r#type: KIND.to_owned(),
+                id: "a".to_owned(),
+            }),
+            begun: DeliveryStarted::default(),
+        };
+        assert_eq!(receiver.receive(trigger).await, Outcome::Success);
+        seen.0.lock().unwrap().pop()
+    };
+    // Reminders of this app are no calls.
+    assert_eq!(receive("shop", "activity-result-x").await, None);
+    assert_eq!(receive("", "activity-result-x").await, None);
+    assert_eq!(receive("desk", "activity-result-x").await, Some(app("desk")));
+    assert_eq!(receive("desk", "new-event-x").await, None);
 }
 
 #[tokio::test]

@@ -216,6 +216,49 @@ fn own_calls_and_lack_of_policies_need_no_decision() {
     assert!(access.guard(&foreign).is_none());
 }
 
+/// Regression: any app could end a task by a reminder, whatever the policies said.
+#[test]
+fn reminder_of_other_app_is_guarded() {
+    let access = access(None);
+    let reminder = |kind: &str, name: &str, of| Reminder {
+        actor_type: format!("dapr.internal.default.shop.{kind}"),
+        actor_id: "i".to_owned(),
+        name: name.to_owned(),
+        data: Some(prost_types::Any {
+            value: event(of).encode_to_vec(),
+            ..prost_types::Any::default()
+        }),
+        ..Reminder::default()
+    };
+    let result = || EventType::TaskCompleted(TaskCompletedEvent::default());
+    for (kind, name) in [
+        ("workflow", "new-event-x"),
+        ("workflow", "timer-1"),
+        ("activity", "run-activity"),
+        ("activity", "activity-result-x"),
+    ] {
+        let denied = access.handed_over("desk", &reminder(kind, name, result()));
+        assert_eq!(
+            denied.unwrap_err().code(),
+            Code::PermissionDenied,
+            "{kind} {name}"
+        );
+    }
+    let handed = |of| {
+        let call = access.handed_over("desk", &reminder("workflow", "activity-result-x", of));
+        call.unwrap()
+    };
+    let call = handed(result());
+    assert_eq!(call.caller, Caller::App("desk".to_owned()));
+    assert!(matches!(
+        access.guard(&call).unwrap().asked(),
+        Ok(Asked::Result(_))
+    ));
+    let call = handed(EventType::EventRaised(EventRaisedEvent::default()));
+    let guarded = access.guard(&call).unwrap();
+    assert!(guarded.workflow(Operation::Raise, "Order").is_err());
+}
+
 #[test]
 fn names_and_rules_of_invalid_policy_do_not_count() {
     let access = access(Some(
