@@ -41,7 +41,7 @@ class Control(Home):
         (row,) = self.listed()
         self.url = f"http://{HOST}:{row['httpPort']}"
         metadata = f"{self.url}/v1.0/metadata"
-        wait("the worker", lambda: json.load(urllib.request.urlopen(metadata, timeout=5))["workflows"], self.process,
+        wait("the worker", lambda: json.load(urllib.request.urlopen(metadata, timeout=5)).get("workflows"), self.process,
              self.log)
 
     def tearDown(self):

@@ -15,7 +15,7 @@ use outrigger_wire::durabletask::{
 };
 use outrigger_wire::runtime::v1 as runtime;
 use prost::Message;
-use serde_json::json;
+use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::common::grpc::{self, Outcome};
@@ -142,7 +142,7 @@ async fn dapr(node: &Node, method: &str, message: &impl Message) -> Outcome {
     grpc::unary(node.ports.grpc, &path, &[], message).await
 }
 
-async fn status(node: &Node, id: &str) -> serde_json::Value {
+async fn status(node: &Node, id: &str) -> Value {
     let answer = node.ask(get(&format!("/v1.0/workflows/dapr/{id}"))).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()
@@ -268,7 +268,7 @@ async fn hosts_types_while_worker_is_connected() {
         let metadata = node.ask(get("/v1.0/metadata")).await.json();
         metadata["workflows"].clone()
     };
-    assert_eq!(workers().await, json!({}));
+    assert_eq!(workers().await, Value::Null);
     let one = Worker::connect(&node).await;
     world.hosts(1).await;
     let two = Worker::connect(&node).await;
@@ -278,7 +278,7 @@ async fn hosts_types_while_worker_is_connected() {
     assert!(world.placement.has(KIND, 1));
     drop(two);
     world.hosts(0).await;
-    assert_eq!(workers().await, json!({}));
+    assert_eq!(workers().await, Value::Null);
     let _again = Worker::connect(&node).await;
     world.hosts(1).await;
 }

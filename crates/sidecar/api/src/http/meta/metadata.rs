@@ -49,11 +49,9 @@ pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
         all.insert("scheduler".into(), addresses);
     }
     let workers = message.workflows.unwrap_or_default().connected_workers;
-    let workflows = match workers {
-        0 => json!({}),
-        workers => json!({ "connectedWorkers": workers }),
-    };
-    all.insert("workflows".into(), workflows);
+    if workers > 0 {
+        all.insert("workflows".into(), json!({ "connectedWorkers": workers }));
+    }
     Value::Object(all)
 }
 
