@@ -113,7 +113,8 @@ class Workflows:
         same((status, told), (202, {"instanceID": instance}), f"the start of {instance}")
 
     def told(self, instance):
-        status, _, told = self.ask("GET", instance)
+        # A read by Dapr's sidecar during a save may fail.
+        status, _, told = until(f"{instance} is read", lambda: "transient" not in str(answer := self.ask("GET", instance)) and answer)
         same(status, 200, f"{instance}, {told}")
         return told
 

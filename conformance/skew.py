@@ -11,6 +11,8 @@ import uuid
 import fleet as fleets
 import http_app
 import suite
+from dapr.ext.workflow import PropagationScope
+from dapr.ext.workflow._durabletask.worker import TaskHubGrpcWorker
 from handover import same, until
 from sdk.world import component
 
@@ -19,6 +21,15 @@ OURS = "ours"
 OLDER = {"1.18": ("1.17",)}
 TYPE = "counter"
 STORE = component("store", "state.in-memory", actorStateStore="true")
+SIGNING = """apiVersion: dapr.io/v1alpha1
+kind: Configuration
+metadata:
+  name: signing
+spec:
+  features:
+  - name: WorkflowHistorySigning
+    enabled: true
+"""
 
 
 # The workflows; `callee` is the id of the other app.
@@ -40,6 +51,30 @@ def ship(context, number):
     event = yield context.wait_for_external_event("shipped")
     number = yield context.call_activity("double", input=number)
     return f"{event} {number}"
+
+
+def heritage(context):
+    """The workflows of a propagated history: the app, the name and the results of its activities `double`."""
+    history = context.get_propagated_history()
+    return history and [[seen.app_id, seen.name, [done.output for done in seen.get_activities_by_name("double")]]
+                        for seen in history.get_workflows()]
+
+
+def told(context, callee):
+    """Propagates the history to an activity and to a child in the other app."""
+    yield context.call_activity("double", input=21)
+    by_activity = yield context.call_activity("hear", app_id=callee, propagation=PropagationScope.OWN_HISTORY)
+    by_child = yield context.call_sub_orchestrator("pass_on", app_id=callee, propagation=PropagationScope.LINEAGE,
+                                                   instance_id=f"{context.instance_id}-child")
+    return [by_activity, by_child]
+
+
+def pass_on(context, _):
+    return [heritage(context), (yield context.call_activity("hear", propagation=PropagationScope.LINEAGE))]
+
+
+def hear(context, _):
+    return heritage(context)
 
 
 def double(_context, number):
@@ -86,19 +121,22 @@ class App:
 class Side:
     """A sidecar with its app and its workflow worker."""
 
-    def __init__(self, fleet, name, build, actors):
-        from durabletask.worker import TaskHubGrpcWorker
+    def __init__(self, fleet, name, build, actors, signed):
         folder = fleet.dir / f"resources-{name}"
         folder.mkdir()
         (folder / "store.yaml").write_text(STORE)
+        flags = [f"--resources-path={folder}"]
+        if signed:
+            (folder / "signing.yaml").write_text(SIGNING)
+            flags.append(f"--config={folder / 'signing.yaml'}")
         self.app = App()
         # The config of an app without actors is not read.
-        self.sidecar = fleet.sidecar(name, self.app.port if actors else None, binaries=build, flags=[f"--resources-path={folder}"])
+        self.sidecar = fleet.sidecar(name, self.app.port if actors else None, binaries=build, flags=flags)
         self.id = self.sidecar.app_id
         self.worker = TaskHubGrpcWorker(host_address=f"{fleets.HOST}:{self.sidecar.grpc}")
-        for workflow in (order, refused, ship):
+        for workflow in (order, refused, ship, told, pass_on):
             self.worker.add_orchestrator(workflow)
-        for activity in (double, refuse):
+        for activity in (double, refuse, hear):
             self.worker.add_activity(activity)
         self.worker.start()
 
@@ -119,13 +157,13 @@ class Side:
 class Pair:
     """A caller and a callee of different builds."""
 
-    def __init__(self, fleet, builds, caller, callee):
+    def __init__(self, fleet, builds, caller, callee, signed):
         key = uuid.uuid4().hex[:6]
         self.fleet = fleet
         self.names = [f"caller-{key}", f"callee-{key}"]
         self.sides = []
-        self.sides.append(Side(fleet, self.names[0], builds[caller], actors=False))
-        self.sides.append(Side(fleet, self.names[1], builds[callee], actors=True))
+        self.sides.append(Side(fleet, self.names[0], builds[caller], actors=False, signed=signed))
+        self.sides.append(Side(fleet, self.names[1], builds[callee], actors=True, signed=signed))
         self.caller, self.callee = self.sides
 
     def close(self):
@@ -170,6 +208,14 @@ class Pair:
             ended = caller.reaches(id, "FAILED")
             assert "no anchor" in json.dumps(ended["properties"]), ended
 
+    def propagation(self):
+        for caller, callee in (self.sides, reversed(self.sides)):
+            id = f"told-{caller.id}"
+            caller.begin("told", id, callee.id)
+            ended = caller.reaches(id, "COMPLETED")
+            first, last = [caller.id, "told", ["42"]], [callee.id, "pass_on", []]
+            same(json.loads(ended["properties"]["dapr.workflow.output"]), [[first], [[first], [first, last]]], "the histories")
+
     def terminations(self):
         """Terminating a parent ends its child in the other app; purging it deletes both."""
         id = f"ended-{self.caller.id}"
@@ -180,7 +226,17 @@ class Pair:
         self.callee.reaches(f"{id}-child", "TERMINATED")
 
 
-CHECKS = (Pair.invocation, Pair.actors, Pair.jobs, Pair.workflows, Pair.failures, Pair.terminations)
+WORKFLOWS = (Pair.workflows, Pair.failures, Pair.propagation, Pair.terminations)
+CHECKS = (Pair.invocation, Pair.actors, Pair.jobs, *WORKFLOWS)
+
+
+def checks(caller, callee, signed):
+    """The checks that can pass. A parent in Dapr 1.17 looks for a child of another app in its own app, and one in Dapr 1.18 looks
+    for a child in Dapr 1.17 without end: neither is terminated."""
+    hopeless = caller == "1.17" or (caller, callee) == ("1.18", "1.17")
+    # Dapr 1.17 does not propagate histories.
+    left = {Pair.terminations: hopeless, Pair.propagation: "1.17" in (caller, callee)}
+    return [check for check in (WORKFLOWS if signed else CHECKS) if not left.get(check)]
 
 
 def combinations():
@@ -202,23 +258,25 @@ def main(ours, wanted=""):
     passed = failed = 0
     planes = {}
     for control, caller, callee in combinations():
-        name = f"control plane {control}, caller {caller}, callee {callee}"
-        if wanted in name:
-            planes.setdefault(control, []).append((name, caller, callee))
+        # Dapr 1.17 does not sign histories.
+        for signed in (False,) if "1.17" in (control, caller, callee) else (False, True):
+            name = f"control plane {control}, caller {caller}, callee {callee}{', signed histories' if signed else ''}"
+            if wanted in name:
+                planes.setdefault(control, []).append((name, caller, callee, signed))
     for control, pairs in planes.items():
         with fleets.Fleet(builds[control]) as fleet:
             fleet.control_plane()
-            for name, caller, callee in pairs:
+            for name, caller, callee, signed in pairs:
                 with contextlib.ExitStack() as stack:
                     try:
-                        pair = Pair(fleet, builds, caller, callee)
+                        pair = Pair(fleet, builds, caller, callee, signed)
                         stack.callback(pair.close)
                     except Exception as error:  # the other combinations continue
                         failed += 1
                         print(f"FAILED  {name}: {type(error).__name__} {error}", flush=True)
                         fleet.keep_logs()
                         continue
-                    for check in CHECKS:
+                    for check in checks(caller, callee, signed):
                         try:
                             check(pair)
                         except Exception as error:  # the other checks continue
