@@ -61,7 +61,7 @@ impl HttpApi {
     async fn invoke_actor(&self, context: Context<'_>) -> HandlerResult {
         let (kind, id, method) = three(&context)?;
         let method = canonical(&method)
-            .map_err(|error| ApiError::bad_request(format!("invalid request: invalid method: {error}")))?
+            .map_err(|error| ApiError::bad_request(format!("invalid request: {error}")))?
             .into_owned();
         let Context { request, span, .. } = context;
         span.actor_method(&kind, &id, &method);

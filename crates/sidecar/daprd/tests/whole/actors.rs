@@ -175,6 +175,11 @@ async fn actor_failures_have_contract_codes() {
     let calls = app.calls();
     let message = node.ask(post("/v1.0/actors/T/a%2Fb/method/m", "")).await;
     assert!(message.error(400, "ERR_BAD_REQUEST").contains("actorId"));
+    let message = invoke(&node, "1", "m%3Fa=b").await.error(400, "ERR_BAD_REQUEST");
+    assert!(
+        message.starts_with("invalid request: method contains"),
+        "{message}"
+    );
     assert_eq!(app.calls(), calls);
     let internal = "/v1.0/actors/dapr.internal.default.far.workflow/1/method/PurgeWorkflowState";
     let message = node

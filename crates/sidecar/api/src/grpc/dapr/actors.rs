@@ -54,7 +54,7 @@ impl DaprService {
         let (metadata, _, message) = request.into_parts();
         let method = canonical(&message.method)
             .map_err(|error| {
-                let text = format!("invalid request: invalid method: {error}");
+                let text = format!("invalid actor method: {error}");
                 self.fail(&ApiError::bad_request(text))
             })?
             .into_owned();
