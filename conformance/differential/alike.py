@@ -3,7 +3,6 @@
 import base64
 import binascii
 import json
-import posixpath
 import re
 import urllib.parse
 
@@ -88,21 +87,6 @@ def unescaped(text):
     return urllib.parse.unquote_to_bytes(text.replace('\\"', '"').encode("latin-1", "replace"))
 
 
-def canonical(text):
-    """What an app received, with the path of its request, or of its message, in canonical form."""
-    def cleaned(path):
-        decoded = unescaped(path).decode("latin-1")
-        return posixpath.normpath(posixpath.join("/", decoded.lstrip("/"))).lstrip("/")
-    if found := re.match(r'method: "((?:[^"\\]|\\.)*)" |(?=data)', text):
-        return ("", cleaned(found[1] or ""), text[found.end():])
-    method, _, rest = text.partition(" ")
-    target, _, rest = rest.partition(" ")
-    path, mark, query = target.partition("?")
-    # The path of an HTTPEndpoint is configured.
-    base, path = ("/base", path.removeprefix("/base")) if path.startswith("/base") else ("", path)
-    return method + base, cleaned(path), mark + query, rest
-
-
 def in_utf8(text):
     """A body as text: HTTP observations have one character for each byte."""
     try:
@@ -165,5 +149,5 @@ def unformatted(text):
 
 
 def without_remedy(text):
-    """An actor error without our remedy."""
-    return re.sub(r": (the app answered 404; see that .*?|name it with --.*?)(?=\"|$)", "", text)
+    """An error of actors or jobs without our remedy."""
+    return re.sub(r": (the app answered 404; see that .*?|name it with --.*?|jobs, actor reminders and .*?)(?=\"|$)", "", text)

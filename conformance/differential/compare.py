@@ -75,6 +75,7 @@ NEUTRAL = (
     ("varies", re.compile(r"\b[0-9a-f]{16}-[0-9a-f]+\b"), "UUID"),  # an ETag of our in-memory store
     ("varies", re.compile(r'(untimeVersion": ?)"[^"]*"'), r'\1"VERSION"'),
     ("varies", re.compile(r"\bb=2,a=1\b"), "a=1,b=2"),  # re-encoded baggage
+    ("varies", re.compile(r'("enabledFeatures": ?\[)([^]]*)'), lambda found: found[1] + ",".join(sorted(re.split(", ?", found[2])))),
     ("varies", re.compile(r"\b127\.0\.0\.1:(?!200[0-3]\d)[1-9]\d{4}\b"), "127.0.0.1:PORT"),
 )
 

@@ -90,8 +90,9 @@ def scheduled_jobs():
         name = ({"name": "@key@"},)
         yield f"gRPC {sidecar}", (over_grpc(sidecar, dueTime="1h"), Grpc(sidecar, "GetJobAlpha1", name), over_grpc(sidecar, dueTime="1h"),
                                   Grpc(sidecar, "DeleteJobAlpha1", name), Grpc(sidecar, "GetJobAlpha1", name))
-        for fields in ({"schedule": "odd"}, {"dueTime": "odd"}, {}, {"dueTime": "1h", "ttl": "1m"}, {"name": "a||b", "dueTime": "1h"}):
+        for fields in ({"schedule": "odd"}, {"dueTime": "odd"}, {}, {"dueTime": "1h", "ttl": "1m"}):
             yield f"gRPC {sidecar} refused {fields}", (over_grpc(sidecar, **fields),)
+        yield f"gRPC {sidecar} with bars", (over_grpc(sidecar, name="a||b", dueTime="1h"), Grpc(sidecar, "DeleteJobAlpha1", ({"name": "a||b"},)))
     more = [Grpc("grpc-hub", "ScheduleJobAlpha1", ({"job": {"name": f"@key@-{number}", "dueTime": "1h"}},)) for number in range(3)]
     yield "gRPC lists", (*more, Grpc("grpc-hub", "ListJobsAlpha1", ({},)), Grpc("grpc-hub", "DeleteJobsByPrefixAlpha1", ({"namePrefix": "@key@-"},)),
                          Grpc("grpc-hub", "ListJobsAlpha1", ({},)), Grpc("grpc-hub", "DeleteJobsByPrefixAlpha1", ({"namePrefix": "none"},)))
