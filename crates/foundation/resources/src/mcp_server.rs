@@ -182,13 +182,22 @@ impl Endpoint {
 }
 
 impl McpServer {
-    /// `NAME (URL)`, or `NAME`.
+    /// `NAME (URL)`, or `NAME`. The parts of the URL that may be secret are left out.
     pub fn log_name(&self) -> String {
         match self.endpoint.http() {
-            Some(http) => format!("{} ({})", self.name, http.url),
+            Some(http) => format!("{} ({})", self.name, public(&http.url)),
             None => self.name.clone(),
         }
     }
+}
+
+/// A URL without account, query and fragment.
+fn public(url: &str) -> String {
+    let (scheme, rest) = url.split_at(url.find("://").map_or(0, |at| at + 3));
+    let part = |text: &str, ends: &[char]| text.find(ends).unwrap_or(text.len());
+    let (authority, path) = rest.split_at(part(rest, &['/', '?', '#']));
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    format!("{scheme}{host}{}", &path[..part(path, &['?', '#'])])
 }
 
 impl Read for McpServer {

@@ -155,3 +155,15 @@ fn command_stays_below_working_directory() {
         assert!(!is_ok(bad), "{bad}");
     }
 }
+
+#[test]
+fn log_name_has_no_secrets() {
+    for (url, shown) in [
+        ("https://me:pass@host:8080/mcp?key=1#f", "https://host:8080/mcp"),
+        ("https://host?key=a@b", "https://host"),
+        ("http://host/a@b", "http://host/a@b"),
+        ("me:pass@host/", "host/"),
+    ] {
+        assert_eq!(public(url), shown);
+    }
+}
