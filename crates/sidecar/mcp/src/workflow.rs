@@ -1,6 +1,6 @@
 //! The workflows of a server, as a function of the history: hooks run as child workflows around an activity.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,13 +19,20 @@ use crate::names::{self, Activity, Method};
 /// Error type of a failed workflow.
 const FAILED: &str = "MCPError";
 
+/// A scheduled task: its kind and name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheduled<'a> {
+    Activity(&'a str),
+    Hook(&'a str),
+}
+
 /// The history of an instance, as far as these workflows need it.
 #[derive(Debug, Default)]
 pub(crate) struct History<'a> {
     /// Name of the workflow.
     pub(crate) name: &'a str,
     input: &'a str,
-    scheduled: HashSet<i32>,
+    scheduled: HashMap<i32, Scheduled<'a>>,
     /// Outputs of tasks, or texts of their failures.
     results: HashMap<i32, Result<&'a str, &'a str>>,
     /// The output of a terminated instance.
@@ -56,8 +63,11 @@ impl<'a> History<'a> {
                 self.name = &started.name;
                 self.input = started.input.as_deref().unwrap_or_default();
             }
-            EventType::TaskScheduled(_) | EventType::ChildWorkflowInstanceCreated(_) => {
-                self.scheduled.insert(id);
+            EventType::TaskScheduled(task) => {
+                self.scheduled.insert(id, Scheduled::Activity(&task.name));
+            }
+            EventType::ChildWorkflowInstanceCreated(child) => {
+                self.scheduled.insert(id, Scheduled::Hook(&child.name));
             }
             EventType::TaskCompleted(task) => {
                 self.results.insert(task.task_scheduled_id, output(&task.result));
@@ -86,7 +96,7 @@ impl<'a> History<'a> {
     /// The next free number of an action.
     fn next(&self) -> i32 {
         self.scheduled
-            .iter()
+            .keys()
             .max()
             .map_or(0, |last| last.saturating_add(1))
     }
@@ -117,7 +127,10 @@ pub(crate) fn step(server: &McpServer, method: Method<'_>, history: &History<'_>
             run.actions.push(action(run.next, done));
         }
         Err(Stop::Waits) => {}
-        Err(Stop::Fails(why)) => run.actions.push(failed(run.next, why)),
+        Err(Stop::Fails(why)) => {
+            let id = run.next.max(history.next());
+            run.actions.push(failed(id, why));
+        }
     }
     run.actions
 }
@@ -289,14 +302,17 @@ impl Run<'_> {
             target_app_id: Some(app_id.clone()),
             ..TaskRouter::default()
         });
-        self.task(WorkflowActionType::CreateChildWorkflow(
-            CreateChildWorkflowAction {
-                name: hook.workflow.name.clone(),
-                input: Some(input.to_string()),
-                router,
-                ..CreateChildWorkflowAction::default()
-            },
-        ))
+        let name = &hook.workflow.name;
+        let create = CreateChildWorkflowAction {
+            name: name.clone(),
+            input: Some(input.to_string()),
+            router,
+            ..CreateChildWorkflowAction::default()
+        };
+        self.task(
+            Scheduled::Hook(name),
+            WorkflowActionType::CreateChildWorkflow(create),
+        )
     }
 
     fn activity(
@@ -304,22 +320,39 @@ impl Run<'_> {
         activity: Activity,
         input: Option<String>,
     ) -> Result<Result<String, String>, Stop> {
-        self.task(WorkflowActionType::ScheduleTask(ScheduleTaskAction {
-            name: activity.name(&self.server.name),
+        let name = activity.name(&self.server.name);
+        let schedule = ScheduleTaskAction {
+            name: name.clone(),
             input,
             ..ScheduleTaskAction::default()
-        }))
+        };
+        self.task(
+            Scheduled::Activity(&name),
+            WorkflowActionType::ScheduleTask(schedule),
+        )
     }
 
     /// The output of the next task, or the text of its failure.
-    fn task(&mut self, task: WorkflowActionType) -> Result<Result<String, String>, Stop> {
+    fn task(
+        &mut self,
+        expected: Scheduled<'_>,
+        task: WorkflowActionType,
+    ) -> Result<Result<String, String>, Stop> {
         let id = self.next;
         self.next += 1;
+        let scheduled = self.history.scheduled.get(&id);
+        // Under other middleware, its result is not that of this task.
+        if scheduled.is_some_and(|scheduled| *scheduled != expected) {
+            return Err(Stop::Fails(format!(
+                "the middleware of MCPServer {:?} changed during the call: call again",
+                self.server.name
+            )));
+        }
         match self.history.results.get(&id) {
             Some(Ok(output)) => Ok(Ok((*output).to_owned())),
             Some(Err(why)) => Ok(Err(format!("task failed with an error: {why}"))),
             None => {
-                if !self.history.scheduled.contains(&id) {
+                if scheduled.is_none() {
                     self.actions.push(action(id, task));
                 }
                 Err(Stop::Waits)

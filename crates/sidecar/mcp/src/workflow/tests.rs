@@ -1,8 +1,8 @@
 use outrigger_resources::load;
 use outrigger_wire::durabletask::{
-    ChildWorkflowInstanceCompletedEvent, ChildWorkflowInstanceFailedEvent, ExecutionResumedEvent,
-    ExecutionStartedEvent, ExecutionSuspendedEvent, ExecutionTerminatedEvent, HistoryEvent,
-    TaskCompletedEvent, TaskFailedEvent, TaskScheduledEvent,
+    ChildWorkflowInstanceCompletedEvent, ChildWorkflowInstanceCreatedEvent, ChildWorkflowInstanceFailedEvent,
+    ExecutionResumedEvent, ExecutionStartedEvent, ExecutionSuspendedEvent, ExecutionTerminatedEvent,
+    HistoryEvent, TaskCompletedEvent, TaskFailedEvent, TaskScheduledEvent,
 };
 
 use super::*;
@@ -81,6 +81,26 @@ fn called(id: i32, output: &str) -> HistoryEvent {
     )
 }
 
+fn scheduled(id: i32, name: &str) -> HistoryEvent {
+    event(
+        id,
+        EventType::TaskScheduled(TaskScheduledEvent {
+            name: name.to_owned(),
+            ..TaskScheduledEvent::default()
+        }),
+    )
+}
+
+fn hook_created(id: i32, name: &str) -> HistoryEvent {
+    event(
+        id,
+        EventType::ChildWorkflowInstanceCreated(ChildWorkflowInstanceCreatedEvent {
+            name: name.to_owned(),
+            ..ChildWorkflowInstanceCreatedEvent::default()
+        }),
+    )
+}
+
 fn actions(server: &McpServer, method: Method<'_>, events: Vec<HistoryEvent>) -> Vec<WorkflowAction> {
     let request = WorkflowRequest {
         new_events: events,
@@ -127,7 +147,7 @@ fn calls_tool_and_returns_result() {
         }
         other => panic!("{other:?}"),
     }
-    let scheduled = event(0, EventType::TaskScheduled(TaskScheduledEvent::default()));
+    let scheduled = scheduled(0, "dapr.internal.mcp.s.call-tool");
     assert!(actions(&server, CALL, vec![started(input), scheduled.clone()]).is_empty());
     let done = vec![started(input), scheduled, called(0, RESULT)];
     assert_eq!(end(&server, CALL, done), Ok(RESULT.to_owned()));
@@ -143,6 +163,25 @@ fn calls_tool_and_returns_result() {
         text_of(&result),
         (true, "task failed with an error: gone".to_owned())
     );
+}
+
+/// Regression: after a reload of the middleware, the result of a hook was that of the tool, or the tool was
+/// called twice.
+#[test]
+fn changed_middleware_fails_the_call() {
+    let text = "the middleware of MCPServer \"s\" changed during the call: call again";
+    let hooked = hooks("beforeCallTool", false);
+    let call = "dapr.internal.mcp.s.call-tool";
+    for (server, events) in [
+        (server("{}"), vec![hook_created(0, "h"), hook_done(0, "{}")]),
+        (hooked.clone(), vec![scheduled(0, call), called(0, RESULT)]),
+        (hooked.clone(), vec![hook_created(0, "other")]),
+    ] {
+        let events = [started("")].into_iter().chain(events).collect();
+        assert_eq!(end(&server, CALL, events), Err(text.to_owned()));
+    }
+    let same = vec![started(""), hook_created(0, "h"), hook_done(0, "{}")];
+    assert_eq!(actions(&hooked, CALL, same).len(), 1);
 }
 
 #[test]
