@@ -233,19 +233,20 @@ impl Engine {
             match timeout(TERMINATE_TIMEOUT, added).await.unwrap_or(Err(ActorError::Timeout)) {
                 // A child that does not exist has ended.
                 Err(error) if is_unknown(&error) => Ok(()),
-                Err(error) if is_stalled(&error) => {
-                    tracing::warn!(
-                        target: LOG,
-                        "workflow '{from}' ends without its stalled child '{}' of app '{app}': purge the child by force, or \
-                         terminate it when its code fits",
+                Err(error) => match survives(&error) {
+                    Some(why) => {
+                        tracing::warn!(
+                            target: LOG,
+                            "workflow '{from}' ends without its child '{}' of app '{app}': {why}",
+                            message.target
+                        );
+                        Ok(())
+                    }
+                    None => Err(retry_later(format!(
+                        "workflow '{from}' has ended, but its child '{}' of app '{app}' is not terminated: {error}",
                         message.target
-                    );
-                    Ok(())
-                }
-                Err(error) => Err(retry_later(format!(
-                    "workflow '{from}' has ended, but its child '{}' of app '{app}' is not terminated: {error}",
-                    message.target
-                ))),
+                    ))),
+                },
                 Ok(()) => Ok(()),
             }
         });
@@ -288,6 +289,17 @@ impl Engine {
         let set: Vec<_> = set.collect();
         let results: Vec<_> = stream::iter(set).buffer_unordered(MAX_CONCURRENT).collect().await;
         results.into_iter().collect()
+    }
+}
+
+/// Why a child is not terminated with its parent, and the remedy; `None` if a retry may terminate it.
+fn survives(error: &ActorError) -> Option<&'static str> {
+    const REFUSED: &str =
+        "an access policy of the app denies it; allow the operation terminate, or terminate the child there";
+    const STALLED: &str = "it is stalled; purge it by force, or terminate it when its code fits";
+    match error.status() {
+        Some((Code::PermissionDenied, _)) => Some(REFUSED),
+        _ => is_stalled(error).then_some(STALLED),
     }
 }
 
@@ -378,6 +390,19 @@ fn failure_text(what: &str, app: Option<&str>, error: &ActorError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: a termination that the child's app denies was repeated for ever.
+    #[test]
+    fn denied_termination_is_final() {
+        let internal = |status: Status| survives(&ActorError::Internal(status));
+        let denied = || Status::permission_denied("no");
+        assert!(internal(denied()).unwrap().contains("policy"));
+        assert!(survives(&ActorError::Peer(denied())).is_some());
+        let stalled = internal(crate::workflow::error::stalled_status());
+        assert!(stalled.unwrap().contains("stalled"));
+        assert_eq!(internal(Status::unavailable("later")), None);
+        assert_eq!(survives(&ActorError::Timeout), None);
+    }
 
     #[test]
     fn refused_tasks_fail() {
