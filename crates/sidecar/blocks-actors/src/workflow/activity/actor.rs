@@ -14,9 +14,10 @@ use super::executions::Executions;
 use super::failures::{self, ActivityFailures};
 use super::invocation;
 use super::work::Work;
-use crate::actors::{ActorCall, InternalActors};
+use crate::actors::{ActorCall, Caller, InternalActors};
 use crate::workflow::engine::Engine;
 use crate::workflow::error::retry_later;
+use crate::workflow::own::is_own;
 use crate::workflow::protocol::{DUE_TIME, LOG};
 use crate::workflow::worker::workers::Workers;
 
@@ -42,6 +43,11 @@ impl Activities {
     async fn execute(&self, call: &ActorCall) -> Result<(), Status> {
         // Only the reminder needs the event: here a call that it could not decode is refused.
         let read = invocation::admit(&self.engine, &call.body)?;
+        if let Some(name) = invocation::name(&read).filter(|name| bypasses_hooks(&call.caller, name)) {
+            return Err(Status::permission_denied(format!(
+                "activity '{name}' is reserved: call the workflow of the sidecar that runs it"
+            )));
+        }
         // A caller cannot set the loss count.
         if failures::saved_count(&call.body) > 0 {
             return Err(Status::invalid_argument(
@@ -58,6 +64,11 @@ impl Activities {
             .remind_limited(kind, &call.id, names::RUN_ACTIVITY, due, Some(data), key)
             .await
     }
+}
+
+/// Whether an activity of the sidecar is called by another app. Only the workflow around it runs its hooks.
+fn bypasses_hooks(caller: &Caller, name: &str) -> bool {
+    matches!(caller, Caller::App(_)) && is_own(name)
 }
 
 fn due(value: &http::HeaderValue) -> Result<Timestamp, Status> {
@@ -143,6 +154,16 @@ impl Drop for ReminderWait<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn other_apps_call_no_own_activity() {
+        let other = Caller::App("desk".to_owned());
+        let call = "dapr.internal.mcp.s.call-tool";
+        assert!(bypasses_hooks(&other, call) && !bypasses_hooks(&other, "pay"));
+        assert!(!bypasses_hooks(&Caller::Own, call));
+    }
+
     #[test]
     fn parses_due_time_milliseconds() {
         let due = |text: &str| super::due(&http::HeaderValue::from_str(text).unwrap()).ok();

@@ -20,6 +20,7 @@ use tonic::{Code, Status};
 use crate::actors::ActorError;
 use crate::workflow::engine::{Engine, MAX_CONCURRENT};
 use crate::workflow::error::{is_stalled, is_unknown, retry_later};
+use crate::workflow::own::is_own;
 use crate::workflow::protocol::{DUE_TIME, LOG, any, any_for, metadata, methods, now, random};
 
 /// Time limit for sending an event to another instance.
@@ -61,10 +62,10 @@ impl SendFailures {
 }
 
 impl Engine {
-    /// Starts activities of an execution. `due` is in the past.
+    /// Starts activities of an execution of `workflow`. `due` is in the past.
     pub(crate) async fn start(
         &self,
-        instance: &str,
+        (instance, workflow): (&str, &str),
         (generation, execution): (u64, &str),
         due: Option<Timestamp>,
         tasks: &[HistoryEvent],
@@ -76,6 +77,13 @@ impl Engine {
         let started = tasks.iter().map(|task| {
             let (due, origin) = (due.as_str(), &origin);
             async move {
+                if let Some(refused) = reserved(workflow, task) {
+                    let failed = task_failed(task, refused);
+                    let set = self.fail_later(instance, called_with(task), failed, origin).await;
+                    return set
+                        .err()
+                        .map(|error| (Some(task.event_id), false, error.to_string()));
+                }
                 let app = other_app(task.router.as_ref(), &self.app_id);
                 let kind = self.types_of(app).activity;
                 let id = names::activity_id(instance, task.event_id, generation);
@@ -323,6 +331,17 @@ const DENIED: &str = "WorkflowAccessPolicyDenied";
 /// The error type of a child whose instance id is in use.
 const IN_USE: &str = "WorkflowInstanceAlreadyExists";
 
+/// The failure of an activity that only the sidecar's own workflows may schedule: other workflows would pass by
+/// their hooks.
+fn reserved(workflow: &str, task: &HistoryEvent) -> Option<(&'static str, String)> {
+    let name = name(task);
+    let is_misused = is_own(name) && !is_own(workflow);
+    is_misused.then(|| {
+        let text = format!("activity '{name}' is reserved: call the workflow of the sidecar that runs it");
+        (DENIED, text)
+    })
+}
+
 /// Type and text of a failure that ends a task. Any other error repeats the step.
 fn refusal(error: &ActorError) -> Option<(&'static str, String)> {
     let (code, text) = error.status()?;
@@ -389,6 +408,8 @@ fn failure_text(what: &str, app: Option<&str>, error: &ActorError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_wire::durabletask::TaskScheduledEvent;
+
     use super::*;
 
     /// Regression: a termination that the child's app denies was repeated for ever.
@@ -402,6 +423,22 @@ mod tests {
         assert!(stalled.unwrap().contains("stalled"));
         assert_eq!(internal(Status::unavailable("later")), None);
         assert_eq!(survives(&ActorError::Timeout), None);
+    }
+
+    #[test]
+    fn only_own_workflows_schedule_own_activities() {
+        let refused = |workflow: &str, name: &str| {
+            let scheduled = TaskScheduledEvent {
+                name: name.to_owned(),
+                ..TaskScheduledEvent::default()
+            };
+            reserved(workflow, &event(0, now(), EventType::TaskScheduled(scheduled)))
+        };
+        let call = "dapr.internal.mcp.s.call-tool";
+        let (kind, text) = refused("order", call).unwrap();
+        assert!(kind == DENIED && text.contains(call));
+        assert!(refused("dapr.internal.mcp.s.CallTool.t", call).is_none());
+        assert!(refused("order", "pay").is_none());
     }
 
     #[test]

@@ -81,6 +81,7 @@ impl Held<'_> {
         let rerun = instance.rerun(made, &engine.app_id, now(), &mut new_id);
         let (generation, due) = (instance.generation, instance.first_at());
         let execution = (generation, instance.execution());
+        let workflow = instance.start_event().map_or("", |started| &started.name);
         let propagation = &instance.propagation(&engine.app_id, made.history);
         let Rerun {
             tasks,
@@ -90,7 +91,7 @@ impl Held<'_> {
         self.entry.awaited.extend(tasks.iter().map(|task| task.event_id));
         engine.set_timers(self.id, execution, &timers).await?;
         let (started, sent) = tokio::join!(
-            engine.start(self.id, execution, due, &tasks, propagation),
+            engine.start((self.id, workflow), execution, due, &tasks, propagation),
             engine.send(self.id, &children, propagation),
         );
         self.keep(loaded);

@@ -379,8 +379,10 @@ impl Held<'_> {
         let due = loaded.instance.first_at().or_else(|| outcome.facts().first_at);
         let execution = (outcome.generation, outcome.facts().execution());
         let propagation = &outcome.propagation(&engine.app_id, &loaded.instance);
+        let started = outcome.facts().started.clone();
+        let workflow = started.as_ref().map_or("", |started| &started.event.name);
         let (started, sent) = tokio::join!(
-            engine.start(self.id, execution, due, &outcome.tasks, propagation),
+            engine.start((self.id, workflow), execution, due, &outcome.tasks, propagation),
             engine.send(self.id, &outcome.messages, propagation),
         );
         let failed = started.and(sent);
