@@ -26,14 +26,14 @@ pub enum HistoryError {
     /// It is signed, and this sidecar does not sign. Its id.
     #[error(
         "workflow '{0}' has signed history but no signer is configured: signing cannot be disabled for workflows that \
-         were created with signing enabled; enable the feature WorkflowHistorySigning, or purge the workflow"
+         were created with signing enabled; enable the feature WorkflowHistorySigning, or purge the workflow by force"
     )]
     NoSigner(String),
     /// It is not signed, and this sidecar signs.
     #[error(
         "workflow '{id}' has {events} unsigned history events but signing is enabled: signing cannot be enabled for \
          workflows that were created without signing; disable the feature WorkflowHistorySigning until they have ended, \
-         or purge the workflow"
+         or purge the workflow by force"
     )]
     Unsigned {
         /// Id of the instance.
@@ -107,7 +107,16 @@ impl Instance {
         chain
             .verify(owner, trust.anchors)
             .map_err(|error| failed(&error))?;
-        Ok(())
+        // Signatures do not name the instance, its start does.
+        let started = self
+            .start_event()
+            .and_then(|started| started.workflow_instance.as_ref());
+        match started.map(|instance| instance.instance_id.as_str()) {
+            Some(id) if !id.is_empty() && id != self.id => {
+                Err(failed(&format!("it is the history of '{id}'")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Inbox entries are not signed; results have attestations, and other kinds of events prove nothing.

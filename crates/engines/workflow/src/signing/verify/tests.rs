@@ -167,6 +167,15 @@ fn each_save_is_signed() {
 }
 
 #[test]
+fn history_of_another_instance_is_detected() {
+    let world = World::new();
+    let counts = Counts::read("b", &world.rows[METADATA]).unwrap();
+    let moved = Instance::read("b", counts, |key| world.rows.get(key).cloned()).unwrap();
+    let cause = tampered(moved.verify(Some(world.trust()), &mut TrustedChains::default()));
+    assert!(cause.ends_with("it is the history of 'a'"), "{cause}");
+}
+
+#[test]
 fn missing_rows_are_detected() {
     for key in ["signature-000000", "signature-000001", "sigcert-000000"] {
         let mut world = World::new();
