@@ -12,6 +12,8 @@ const DRAIN: Duration = Duration::from_secs(2);
 const DEPTH: u32 = 32;
 /// Maximum actor types of one app.
 pub const MAX_TYPES: usize = 4096;
+/// Maximum length of the name of a type, bytes.
+pub const MAX_TYPE_NAME: usize = 512;
 
 /// The actor types that an app hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +91,9 @@ pub enum SettingsError {
     /// Too many types.
     #[error("the app names {0} actor types, more than {MAX_TYPES}")]
     TooMany(usize),
+    /// A type that placement would refuse. The length of its name.
+    #[error("the app names an actor type of {0} bytes, more than {MAX_TYPE_NAME}")]
+    Name(usize),
 }
 
 #[derive(Default)]
@@ -260,6 +265,9 @@ impl Settings {
         let names = given.entities;
         if names.len() > MAX_TYPES {
             return Err(SettingsError::TooMany(names.len()));
+        }
+        if let Some(name) = names.iter().find(|name| name.len() > MAX_TYPE_NAME) {
+            return Err(SettingsError::Name(name.len()));
         }
         let mut warnings = Vec::new();
         let drain = given.common.drain;
@@ -439,12 +447,17 @@ mod tests {
     }
 
     #[test]
-    fn rejects_too_many_types() {
+    fn rejects_unfit_types() {
         let names: Vec<_> = (0..=MAX_TYPES).map(|n| n.to_string()).collect();
         let json = serde_json::json!({ "entities": names }).to_string();
         assert!(matches!(
             Settings::parse(json.as_bytes(), LIMIT),
             Err(SettingsError::TooMany(4097))
+        ));
+        let json = serde_json::json!({ "entities": ["x".repeat(MAX_TYPE_NAME + 1)] }).to_string();
+        assert!(matches!(
+            Settings::parse(json.as_bytes(), LIMIT),
+            Err(SettingsError::Name(513))
         ));
     }
 }
