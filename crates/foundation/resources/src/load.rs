@@ -150,8 +150,11 @@ pub(crate) fn read(file: &Path) -> Result<String, Problem> {
         }
         read => read.map_err(unreadable)?,
     };
+    // UTF-16 of Latin text is UTF-8 with zero bytes.
     let text = String::from_utf8(bytes)
-        .map_err(|_| Problem::new(file, 0, "file is not UTF-8 text", "save the file as UTF-8"))?;
+        .ok()
+        .filter(|text| !text.contains('\0'))
+        .ok_or_else(|| Problem::new(file, 0, "file is not UTF-8 text", "save the file as UTF-8"))?;
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
@@ -218,7 +221,7 @@ impl<'a> Loading<'a> {
                 }
             };
             is_empty &= document.text("kind").is_none();
-            let read = self.document(&mut document);
+            let read = self.document(&mut document, &chunk.text);
             self.loaded.warnings.append(&mut document.warnings);
             if let Err(Broken) = read {
                 self.loaded.broken.push(file.to_owned());
@@ -230,9 +233,10 @@ impl<'a> Loading<'a> {
     }
 
     /// Reads a document of a requested kind; errors become warnings of the document.
-    fn document(&mut self, document: &mut Document<'_>) -> Result<(), Broken> {
+    fn document(&mut self, document: &mut Document<'_>, text: &str) -> Result<(), Broken> {
         let Some(named) = document.text("kind") else {
             document.warn_missing_kind();
+            self.unreadable(|kind| text.contains(kind.name()), &document.source());
             return Ok(());
         };
         let api = document.text("apiVersion").unwrap_or_default();

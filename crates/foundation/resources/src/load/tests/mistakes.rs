@@ -105,17 +105,6 @@ fn reports_misspelled_kind() {
 }
 
 #[test]
-fn reports_configuration_among_resources() {
-    let text = "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata: {name: c}\n";
-    let loaded = super::text(text, "app").unwrap();
-    let said: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
-    assert!(
-        said.len() == 1 && said[0].contains("Configuration c applies only"),
-        "{said:?}"
-    );
-}
-
-#[test]
 fn reports_missing_kind() {
     let kinds = "the kinds that are read are Component, HTTPEndpoint, MCPServer, Resiliency, Subscription, \
                  WorkflowAccessPolicy";
@@ -148,7 +137,19 @@ fn reports_missing_kind() {
         assert!(loaded.broken.is_empty(), "{text}");
     }
     for empty in ["", "# nothing\n", "---\n", "null\n", "---\n# one\n---\n~\n"] {
-        assert_eq!(super::text(empty, "app").unwrap(), Loaded::default(), "{empty:?}");
+        let mut loaded = super::text(empty, "app").unwrap();
+        assert_eq!(std::mem::take(&mut loaded.empty).len(), 1);
+        assert_eq!(loaded, Loaded::default(), "{empty:?}");
+    }
+}
+
+#[test]
+fn unreadable_policy_grants_nothing() {
+    let policy = "apiVersion: dapr.io/v1alpha1\nkind: WorkflowAccessPolicy\nmetadata: {name: p}\n";
+    let utf_16: String = policy.chars().flat_map(|letter| [letter, '\0']).collect();
+    for text in [policy.replace("kind:", "knd:"), format!("\t{policy}"), utf_16] {
+        let policies = Folder::with(&[("a.yaml", &text)]).load().workflow_access_policies;
+        assert_eq!(policies.len(), 1, "{text:?}");
     }
 }
 
