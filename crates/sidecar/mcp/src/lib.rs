@@ -54,6 +54,8 @@ pub struct Surroundings {
     pub identity: Option<Identity>,
     /// Whether the sidecar runs in a cluster.
     pub kubernetes: bool,
+    /// Maximum size of the output of an activity, in bytes: workflows stall near the maximum body size.
+    pub max_output: usize,
     /// Background tasks, which end soon after [`McpServers::end`].
     pub tasks: TaskTracker,
 }

@@ -22,12 +22,13 @@ pub(crate) struct Server {
     /// The JSON of `ListToolsResult`.
     listed: String,
     session: Session,
+    max_output: usize,
 }
 
 impl Server {
     /// Connects to a server and lists its tools.
     pub(crate) async fn register(spec: Arc<McpServer>, with: Arc<Surroundings>) -> Result<Self, String> {
-        let (name, limit) = (spec.name.clone(), time_limit(&spec));
+        let (name, limit, max_output) = (spec.name.clone(), time_limit(&spec), with.max_output);
         let registering = async {
             let failed = |what: &str, why| format!("MCPServer {name:?}: failed to {what}: {why}");
             let session = Session::open(Arc::clone(&spec), with).await;
@@ -47,6 +48,7 @@ impl Server {
             tools: required(&tools),
             listed: json!({ "tools": tools }).to_string(),
             session,
+            max_output,
         })
     }
 
@@ -57,13 +59,22 @@ impl Server {
 
     /// Runs an activity; returns its output.
     pub(crate) async fn run(&self, activity: Activity, input: &str) -> String {
-        match activity {
+        let output = match activity {
             Activity::ListTools => self.listed.clone(),
             Activity::CallTool => {
                 let called = self.call(input).await;
                 called.unwrap_or_else(|why| error_result(&why))
             }
+        };
+        if output.len() <= self.max_output {
+            return output;
         }
+        error_result(&format!(
+            "the answer of {:?} has {} bytes, more than {}: request less, or raise --max-body-size",
+            self.spec.name,
+            output.len(),
+            self.max_output
+        ))
     }
 
     async fn call(&self, input: &str) -> Result<String, String> {

@@ -99,7 +99,8 @@ impl Builder {
             secrets: Arc::clone(&blocks.secrets),
         });
         let kubernetes = config.mode == Mode::Kubernetes;
-        let (servers, failures) = resolver.mcp_servers(identity.clone(), kubernetes);
+        let (servers, failures) =
+            resolver.mcp_servers(identity.clone(), kubernetes, config.api.max_body_size);
         let mcp = Mcp { servers, failures };
         let running = running(&config, &self.env, &context, &blocks, findings, (&resolver, &mcp)).await;
         start_resources(&running, &loaded, &context).await?;

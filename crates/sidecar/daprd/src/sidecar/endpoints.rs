@@ -43,6 +43,7 @@ impl EndpointResolver {
         self: &Arc<Self>,
         identity: Option<Identity>,
         kubernetes: bool,
+        max_body: Option<usize>,
     ) -> (Arc<McpServers>, Receiver<String>) {
         let (resolver, secrets) = (Arc::clone(self), Arc::clone(&self.secrets));
         McpServers::new(Surroundings {
@@ -55,6 +56,7 @@ impl EndpointResolver {
             }),
             identity,
             kubernetes,
+            max_output: max_body.map_or(usize::MAX, |max_body| max_body / 4 * 3),
             tasks: TaskTracker::new(),
         })
     }

@@ -7,6 +7,8 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 
+/// Maximum size of an output, in bytes.
+const MAX_OUTPUT: usize = 10_000;
 /// The server in Python that the tests call.
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server.py");
 
@@ -28,6 +30,7 @@ async fn register_with(endpoint: &str, tasks: &TaskTracker) -> Result<Server, St
         secret: Arc::new(|store, _, _| Box::pin(async move { Ok(format!("{store}'s secret")) })),
         identity: None,
         kubernetes: false,
+        max_output: MAX_OUTPUT,
         tasks: tasks.clone(),
     };
     Server::register(spec(endpoint), Arc::new(with)).await
@@ -61,6 +64,11 @@ async fn answers(server: &Server) {
     assert_eq!(
         call(server, "echo", json!({"message": "x"})).await,
         (false, "x".to_owned())
+    );
+    let (is_error, text) = call(server, "echo", json!({"message": "x".repeat(MAX_OUTPUT)})).await;
+    assert!(
+        is_error && text.contains("more than 10000: request less, or raise --max-body-size"),
+        "{text}"
     );
     let text = "call-tool: missing required argument(s) for tool \"echo\": message";
     assert_eq!(call(server, "echo", json!({})).await, (true, text.to_owned()));
