@@ -21,10 +21,9 @@ PARTS = ("daprd", "sentry", "placement", "scheduler", "operator", "injector")
 
 
 def linked(program):
-    """A program and the libraries that it needs, at their own paths."""
-    path = pathlib.Path(program).resolve()
-    yield oci.program(str(path), path)
-    found = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
+    """A program of the machine, in /, and the libraries that it needs."""
+    yield oci.program(pathlib.Path(program).name, program)
+    found = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
     for library in re.findall(r"(/\S+) \(0x", found):
         yield oci.program(library, library)
 
@@ -45,7 +44,7 @@ def own(folder, programs):
     if (programs / "fortio").exists():
         add(f"{REGISTRY}/fortio:1", [oci.program("fortio", programs / "fortio")], "/fortio")
     if redis := shutil.which("redis-server"):
-        add(f"{REGISTRY}/redis:1", list(linked(redis)), str(pathlib.Path(redis).resolve()))
+        add(f"{REGISTRY}/redis:1", list(linked(redis)), "/redis-server")
     layout.write()
     return layout.folder
 
