@@ -79,6 +79,14 @@ class Client:
         except OSError as error:
             raise AssertionError(f"{error}; {self.explain(namespace)}") from None
 
+    def restart(self, namespace, what):
+        """Replaces the pods of a workload, and waits until the old ones are gone."""
+        self.kubectl("rollout", "restart", "-n", namespace, what)
+        self.rolled(namespace, what)
+        name = what.split("/")[1]
+        wait(f"old pods of {name} are gone", lambda: not [one for one in self.get("pods", "-n", namespace, "-l", f"app={name}")
+                                                         if one["metadata"].get("deletionTimestamp")])
+
     def explain(self, namespace):
         """Why pods of a namespace are not ready."""
         told = []

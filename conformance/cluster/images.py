@@ -55,9 +55,12 @@ def theirs(folder, binaries, version):
     user = {"User": f"{oci.USER}:{oci.USER}", "WorkingDir": "/"}
     for name in PARTS:
         if (binaries / name).exists():
-            files = [oci.program(name, binaries / name), oci.File("tmp", mode=0o1777),
+            # As Dapr builds its images.
+            shell("strip", "-o", folder / name, binaries / name)
+            files = [oci.program(name, folder / name), oci.File("tmp", mode=0o1777),
                      oci.File("etc/passwd", f"nonroot:x:{oci.USER}:{oci.USER}::/:/\n".encode())]
             layout.image(f"dapr/{name}:{version}", [layout.layer(files)], user)
+            (folder / name).unlink()
     layout.write()
     return layout.folder
 

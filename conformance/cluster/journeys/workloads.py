@@ -135,8 +135,7 @@ def actors(cluster):
     client = cluster.client
     client.apply(cluster.place("fleet", replicas=2, environment={"ACTORS": "ship"}))
     client.rolled("shop", "deployment/fleet")
-    client.kubectl("rollout", "restart", "-n", "shop", "deployment/caller")
-    client.rolled("shop", "deployment/caller")
+    client.restart("shop", "deployment/caller")
     caller = cluster.only("caller")
     hosts = set()
     for number in range(60):
