@@ -14,12 +14,12 @@ from node import Node
 CHART = images.ROOT / "charts" / "outrigger"
 SYSTEM = "dapr-system"
 RELEASE = "dapr"
-OURS = {"global": {"registry": "outrigger", "tag": "cluster", "imagePullPolicy": "Never"}}
+OURS = {"global": {"registry": "outrigger", "tag": "1.18.3", "imagePullPolicy": "Never"}}
 # Ready is what the kubelet says of them.
 WORKLOADS = {"deployment/dapr-sentry": 1, "deployment/dapr-operator": 1, "deployment/dapr-sidecar-injector": 1,
              "statefulset/dapr-placement-server": 1, "statefulset/dapr-scheduler-server": 3}
 # Volumes of schedulers and placement, of each node.
-VOLUMES = 6
+VOLUMES = 12
 
 
 def merged(one, other):
