@@ -100,6 +100,7 @@ mod tests {
         Arrival {
             event: event(-1, AT, ended),
             origin,
+            waited: false,
         }
     }
 

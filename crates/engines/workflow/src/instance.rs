@@ -72,8 +72,9 @@ pub struct Additions {
     pub rejected: Option<String>,
 }
 
-/// Verifies the result of a task of the instance.
-pub type VerifyResult<'a> = &'a mut dyn FnMut(&Instance, &HistoryEvent) -> Result<Attested, AttestationError>;
+/// Verifies the result of a task of the instance, and whether it waited in a reminder.
+pub type VerifyResult<'a> =
+    &'a mut dyn FnMut(&Instance, &HistoryEvent, bool) -> Result<Attested, AttestationError>;
 
 /// A run to ensure.
 #[derive(Clone, Debug, PartialEq)]
@@ -368,7 +369,11 @@ impl Instance {
         let mut waiting = Waiting::of(&self.inbox);
         let mut size = self.size();
         for arrival in events {
-            let Arrival { mut event, origin } = arrival.into();
+            let Arrival {
+                mut event,
+                origin,
+                waited,
+            } = arrival.into();
             let is_waiting = |event: &HistoryEvent| waiting.has(event, &self.inbox);
             let mut checked = self.check_against(&event, &origin, is_waiting);
             let grown = size + event.encoded_len();
@@ -382,7 +387,7 @@ impl Instance {
             if !is_idle
                 && checked == Ok(Added::New)
                 && let Some(verify) = verify.as_deref_mut()
-                && let Err(why) = self.admit(&mut event, verify)
+                && let Err(why) = self.admit(&mut event, waited, verify)
             {
                 additions.rejected = Some(why);
                 break;
@@ -406,11 +411,16 @@ impl Instance {
     }
 
     /// Verifies an event if it is a result, and keeps the certificates of its signer.
-    fn admit(&mut self, event: &mut HistoryEvent, verify: VerifyResult<'_>) -> Result<(), String> {
+    fn admit(
+        &mut self,
+        event: &mut HistoryEvent,
+        waited: bool,
+        verify: VerifyResult<'_>,
+    ) -> Result<(), String> {
         let (Some(kind), Some((_, task))) = (kind(event), ends(event)) else {
             return Ok(());
         };
-        let attested = verify(self, event).map_err(|error| {
+        let attested = verify(self, event, waited).map_err(|error| {
             let kind = match kind {
                 Kind::Activity => "activity",
                 Kind::Child => "child",

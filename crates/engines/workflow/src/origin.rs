@@ -51,12 +51,18 @@ pub struct Arrival {
     pub event: HistoryEvent,
     /// The execution it is meant for.
     pub origin: Origin,
+    /// Whether it waited in a reminder. The certificate of its attestation may have expired since.
+    pub waited: bool,
 }
 
 impl From<HistoryEvent> for Arrival {
     fn from(event: HistoryEvent) -> Self {
         let origin = Origin::default();
-        Self { event, origin }
+        Self {
+            event,
+            origin,
+            waited: false,
+        }
     }
 }
 

@@ -97,7 +97,11 @@ fn rejects_results_of_other_executions() {
             execution: execution.to_owned(),
             instance: instance.to_owned(),
         };
-        let arrival = Arrival { event, origin };
+        let arrival = Arrival {
+            event,
+            origin,
+            waited: false,
+        };
         let added = |own: &str| {
             waiting_in(own)
                 .add(vec![arrival.clone()], Limit::default())

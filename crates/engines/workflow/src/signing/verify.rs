@@ -141,8 +141,7 @@ impl Instance {
                 _ if attestation::kind(event).is_some() => {
                     let digest = attestation::signer_digest(event);
                     let chain = digest.and_then(|digest| self.signing.external(&digest));
-                    let second = event.timestamp.map_or(0, |at| at.seconds);
-                    self.attested(event, chain, trust, trusted, Moment::Near(second))
+                    self.attested(event, chain, trust, trusted, made(event))
                         .map_err(|error| unfit(&error))?;
                 }
                 _ => return Err(unfit(&"its kind of event is never delivered")),
@@ -163,7 +162,8 @@ impl Instance {
         })
     }
 
-    /// Verifies the attestation of a result that arrived in this second since 1970.
+    /// Verifies the attestation of a result that arrived in this second since 1970. `None`: it arrived in a
+    /// reminder, in which it waited since it was made.
     ///
     /// # Errors
     /// [`AttestationError`].
@@ -172,9 +172,10 @@ impl Instance {
         event: &HistoryEvent,
         trust: Trust<'_>,
         trusted: &mut TrustedChains,
-        second: i64,
+        second: Option<i64>,
     ) -> Result<Attested, AttestationError> {
-        self.attested(event, None, trust, trusted, Moment::At(second))
+        let moment = second.map_or_else(|| made(event), Moment::At);
+        self.attested(event, None, trust, trusted, moment)
     }
 
     fn attested(
@@ -251,6 +252,11 @@ impl Instance {
                 && completed.entry + 1 == self.history.len()
         })
     }
+}
+
+/// The time at which a result was made.
+fn made(result: &HistoryEvent) -> Moment {
+    Moment::Near(result.timestamp.map_or(0, |at| at.seconds))
 }
 
 #[cfg(test)]

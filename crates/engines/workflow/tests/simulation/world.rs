@@ -429,7 +429,14 @@ impl World {
                 self.create(&message.target, message.event.clone())?;
             } else {
                 let (event, origin) = (message.event.clone(), message.origin.clone());
-                self.add(&message.target, vec![Arrival { event, origin }])?;
+                self.add(
+                    &message.target,
+                    vec![Arrival {
+                        event,
+                        origin,
+                        waited: false,
+                    }],
+                )?;
             }
         }
         Ok(unsent)

@@ -105,7 +105,11 @@ pub(crate) fn any_for(name: &str, message: &impl prost::Message, origin: &Origin
 pub(crate) fn arrival(encoded: &[u8]) -> Result<Arrival, Status> {
     let event = decode("the event", encoded)?;
     let origin = Origin::read(encoded);
-    Ok(Arrival { event, origin })
+    Ok(Arrival {
+        event,
+        origin,
+        waited: false,
+    })
 }
 
 /// Decodes the body of a call.

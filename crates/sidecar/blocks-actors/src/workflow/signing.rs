@@ -54,9 +54,9 @@ impl Engine {
         let Loaded {
             instance, trusted, ..
         } = loaded;
-        instance.add_verified(events, self.limit, &mut |instance, event| {
+        instance.add_verified(events, self.limit, &mut |instance, event, waited| {
             let began = Instant::now();
-            let verified = instance.verify_result(event, trust, trusted, now().seconds);
+            let verified = instance.verify_result(event, trust, trusted, (!waited).then(|| now().seconds));
             if let Some(kind) = kind(event) {
                 let was_known = verified.as_ref().ok().map(|attested| attested.was_known);
                 self.metrics

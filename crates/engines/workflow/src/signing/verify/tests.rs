@@ -109,8 +109,8 @@ impl World {
             namespace: "shop",
             app_id: "cart",
         };
-        let additions = instance.add_verified([event], Limit(0), &mut |instance, event| {
-            instance.verify_result(event, trust, &mut trusted, seconds())
+        let additions = instance.add_verified([event], Limit(0), &mut |instance, event, _| {
+            instance.verify_result(event, trust, &mut trusted, Some(seconds()))
         });
         assert!(additions.rejected.is_none());
         self.save_change(&mut instance, additions.change);
@@ -304,14 +304,32 @@ fn rejected_result_is_reported() {
     }
     let mut trusted = TrustedChains::default();
     let events = [raised(1, seconds()), result];
-    let additions = instance.add_verified(events, Limit(0), &mut |instance, event| {
-        instance.verify_result(event, world.trust(), &mut trusted, seconds())
+    let additions = instance.add_verified(events, Limit(0), &mut |instance, event, _| {
+        instance.verify_result(event, world.trust(), &mut trusted, Some(seconds()))
     });
     let cause = additions.rejected.unwrap();
     assert!(
         cause.contains("activity completion") && cause.contains("task 0"),
         "{cause}"
     );
+}
+
+/// Regression: a result that a reminder kept for longer than its certificate was valid ended the workflow.
+#[test]
+fn result_may_outlast_its_certificate() {
+    let world = World::new();
+    let (instance, result) = (world.load(), world.result(0));
+    let verify = |second| {
+        let mut trusted = TrustedChains::default();
+        instance.verify_result(&result, world.trust(), &mut trusted, second)
+    };
+    let years = 20 * 365 * 24 * 60 * 60;
+    assert!(verify(Some(seconds() + years)).is_err());
+    assert!(verify(None).is_ok());
+    let mut old = result.clone();
+    old.timestamp = Some(at(seconds() + years));
+    let kept = instance.verify_result(&old, world.trust(), &mut TrustedChains::default(), None);
+    assert!(kept.is_ok(), "nearest to its time");
 }
 
 #[test]

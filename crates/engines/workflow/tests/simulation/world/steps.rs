@@ -55,7 +55,11 @@ impl World {
         };
         self.may_crash()?;
         let (event, origin) = (event(-1, self.at(), result), origin.clone());
-        Ok(Arrival { event, origin })
+        Ok(Arrival {
+            event,
+            origin,
+            waited: false,
+        })
     }
 
     /// Runs an instance while its steps are stored together with later events, for one reminder. `false`:

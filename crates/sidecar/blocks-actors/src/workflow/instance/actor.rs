@@ -18,7 +18,7 @@ use super::access::Access;
 use super::events::QueuedEvent;
 use super::run::RunOutcome;
 use super::state::Instances;
-use crate::actors::{ActorCall, InternalActors, QueuedCall, Watched};
+use crate::actors::{ActorCall, HANDED_BY, InternalActors, QueuedCall, Watched};
 use crate::workflow::error::{is_broken, repeat_on_change, retry_later};
 use crate::workflow::protocol::{
     CHECK_SUBTREE, FETCH_ONLY, FORCE, LOG, RETENTION_CALL, decode, is_marked, methods,
@@ -124,7 +124,8 @@ impl Instances {
         match call.method.as_str() {
             methods::ADD_EVENT => {
                 held.check_stalled()?;
-                held.add_event(&call.body).await?;
+                held.add_event(&call.body, call.metadata.contains_key(HANDED_BY))
+                    .await?;
             }
             methods::CREATE => held.create(&call.body).await?,
             methods::PURGE => {
@@ -157,7 +158,9 @@ impl Instances {
                 Some(timer)
             }
             Some(Purpose::Event) => {
-                let added = held.add_event(data.map_or(&[][..], |data| &data.value)).await;
+                let added = held
+                    .add_event(data.map_or(&[][..], |data| &data.value), true)
+                    .await;
                 return match added {
                     Err(error) if error.code() == Code::NotFound => {
                         tracing::warn!(target: LOG, "workflow '{id}' no longer exists: reminder '{name}' is dropped");

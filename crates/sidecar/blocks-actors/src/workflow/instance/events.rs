@@ -90,8 +90,13 @@ impl Held<'_> {
         }
     }
 
-    pub(crate) async fn add_event(&mut self, body: &[u8]) -> Result<(), Status> {
-        let answers = self.add_events(vec![arrival(body)?]).await?;
+    /// `waited`: a reminder carried it.
+    pub(crate) async fn add_event(&mut self, body: &[u8], waited: bool) -> Result<(), Status> {
+        let arrival = Arrival {
+            waited,
+            ..arrival(body)?
+        };
+        let answers = self.add_events(vec![arrival]).await?;
         answers.into_iter().collect()
     }
 }
