@@ -68,6 +68,13 @@ pub enum AttestationError {
     },
 }
 
+impl AttestationError {
+    /// Whether only a trust anchor is missing.
+    pub(crate) fn is_untrusted(&self) -> bool {
+        matches!(self, Self::Signature(SignatureError::Untrusted { .. }))
+    }
+}
+
 /// A verified attestation.
 #[derive(Debug)]
 pub struct Attested {

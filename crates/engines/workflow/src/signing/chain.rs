@@ -88,6 +88,13 @@ pub enum ChainError {
     },
 }
 
+impl ChainError {
+    /// Whether only a trust anchor is missing.
+    pub(crate) fn is_untrusted(&self) -> bool {
+        matches!(self, Self::Signature(_, SignatureError::Untrusted { .. }))
+    }
+}
+
 /// A signature of events from `start` on. `previous` is the encoded signature before it, `certificate` the
 /// position of the signer's chain.
 pub(crate) fn sign<E: AsRef<[u8]>>(

@@ -23,6 +23,13 @@ pub enum PropagatedError {
     Chain(usize, String, Box<ChainError>),
 }
 
+impl PropagatedError {
+    /// Whether only a trust anchor is missing.
+    pub(crate) fn is_untrusted(&self) -> bool {
+        matches!(self, Self::Chain(.., error) if error.is_untrusted())
+    }
+}
+
 fn context(chunk: &PropagatedHistoryChunk) -> Context<'_> {
     Context {
         instance: &chunk.instance_id,

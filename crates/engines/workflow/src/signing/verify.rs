@@ -41,9 +41,25 @@ pub enum HistoryError {
         /// Number of events.
         events: usize,
     },
+    /// No trust anchor vouches for a signer: its root was removed, or is not there yet.
+    #[error(
+        "{0}: the workflow is not continued until the trust anchors include the root of its signer; restore that root, \
+         or purge the workflow by force"
+    )]
+    Untrusted(String),
     /// Its state is not what was signed: the cause.
     #[error("{0}")]
     Tampered(String),
+}
+
+impl HistoryError {
+    /// A missing trust anchor is no tampering.
+    fn or_untrusted(self, is_untrusted: bool) -> Self {
+        match self {
+            Self::Tampered(cause) if is_untrusted => Self::Untrusted(cause),
+            error => error,
+        }
+    }
 }
 
 impl Instance {
@@ -106,7 +122,7 @@ impl Instance {
         };
         chain
             .verify(owner, trust.anchors)
-            .map_err(|error| failed(&error))?;
+            .map_err(|error| failed(&error).or_untrusted(error.is_untrusted()))?;
         // Signatures do not name the instance, its start does.
         let started = self
             .start_event()
@@ -142,7 +158,7 @@ impl Instance {
                     let digest = attestation::signer_digest(event);
                     let chain = digest.and_then(|digest| self.signing.external(&digest));
                     self.attested(event, chain, trust, trusted, made(event))
-                        .map_err(|error| unfit(&error))?;
+                        .map_err(|error| unfit(&error).or_untrusted(error.is_untrusted()))?;
                 }
                 _ => return Err(unfit(&"its kind of event is never delivered")),
             }
@@ -159,6 +175,7 @@ impl Instance {
             HistoryError::Tampered(format!(
                 "workflow actor '{id}': persisted propagated history failed verification (state store tampering): {error}"
             ))
+            .or_untrusted(error.is_untrusted())
         })
     }
 

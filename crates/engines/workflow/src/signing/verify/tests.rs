@@ -332,6 +332,24 @@ fn result_may_outlast_its_certificate() {
     assert!(kept.is_ok(), "nearest to its time");
 }
 
+/// Regression: a rotation of the root ended running workflows for ever.
+#[test]
+fn missing_anchor_is_no_tampering() {
+    let mut world = World::new();
+    let anchors = TrustAnchors::new(Authority::new("td", Algorithm::P256).bundle());
+    let anchors = std::mem::replace(&mut world.anchors, anchors);
+    let why = world.verify().unwrap_err();
+    assert!(matches!(&why, HistoryError::Untrusted(_)), "{why}");
+    assert!(why.to_string().contains("restore that root"), "{why}");
+    // Changed events are recognized without the root too.
+    let changed = raised(1, seconds()).encode_to_vec();
+    let event = world.rows.insert("history-000000".to_owned(), changed.into());
+    assert!(tampered(world.verify()).contains("digest mismatch"));
+    world.rows.insert("history-000000".to_owned(), event.unwrap());
+    world.anchors = anchors;
+    world.verify().unwrap();
+}
+
 #[test]
 fn tombstone_ends_verification() {
     let mut world = World::new();
