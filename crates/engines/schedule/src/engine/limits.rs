@@ -14,7 +14,7 @@ pub type Key = Arc<String>;
 pub struct LimitScope {
     /// The actor type.
     pub target: Arc<Target>,
-    /// The key; `None` means all jobs of the target that have a key.
+    /// The key; `None` means all jobs of the target.
     pub key: Option<Key>,
 }
 

@@ -9,20 +9,16 @@ use super::{Key, LimitCounts, LimitScope, Name, Target};
 /// Due jobs in order of age.
 type Queue = BTreeMap<Sequence, (Name, Option<Key>)>;
 
-/// Due jobs of an app or actor type. Jobs whose key has a limit have a separate queue, as do jobs without a key,
-/// which no limit counts: a full limit does not block other jobs.
+/// Due jobs of an app or actor type. Jobs whose key has a limit have a separate queue, so that a full
+/// limit does not block other jobs.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    /// Jobs without a key.
-    keyless: Queue,
     /// Jobs whose key has no limit.
     due: Queue,
     /// Its position among the waiting targets.
     pub(super) turn: Option<Sequence>,
     /// Triggers in flight.
     held: usize,
-    /// Those with a key.
-    held_with_key: usize,
     /// Triggers in flight by key.
     held_by: HashMap<Key, usize>,
     limits: Option<Box<Limits>>,
@@ -53,8 +49,7 @@ impl Line {
 
     /// Whether jobs wait.
     pub(super) fn waits(&self) -> bool {
-        !self.keyless.is_empty()
-            || !self.due.is_empty()
+        !self.due.is_empty()
             || self
                 .limits
                 .as_ref()
@@ -63,15 +58,15 @@ impl Line {
 
     /// Whether it can be forgotten.
     pub(super) fn is_idle(&self) -> bool {
-        self.held == 0 && self.limits.is_none() && self.keyless.is_empty() && self.due.is_empty()
+        self.held == 0 && self.limits.is_none() && self.due.is_empty()
     }
 
     /// Queues a job.
     pub(super) fn push(&mut self, place: Sequence, key: Option<&Key>, name: Name) {
-        let (held, waiting) = (self.held_with_key, self.waiting());
+        let (held, waiting) = (self.held, self.waiting());
         let held_of = key.map_or(0, |key| self.held_of(key));
-        if let (Some(limits), Some(key)) = (&mut self.limits, key) {
-            let of_key = limits.by_key.get_mut(key);
+        if let Some(limits) = &mut self.limits {
+            let of_key = key.and_then(|key| limits.by_key.get_mut(key));
             match (&mut limits.all, of_key) {
                 (Some(all), _) if held + waiting >= all.most => all.throttled += 1,
                 (_, Some((limit, due))) if held_of + due.len() >= limit.most => limit.throttled += 1,
@@ -88,18 +83,22 @@ impl Line {
         self.queue(key.as_ref()).remove(&place)
     }
 
-    /// The oldest job that no limit holds back: its place and key.
+    /// The oldest job that no limit holds back: its place, and its key if that has a limit.
     pub(super) fn open(&self) -> Option<(Sequence, Option<&Key>)> {
-        let limits = self.limits.as_deref();
-        let all = limits.and_then(|limits| limits.all.as_ref());
-        let has_room = all.is_none_or(|all| self.held_with_key < all.most);
-        let by_key = limits.into_iter().flat_map(|limits| &limits.by_key);
-        let with_room = by_key.filter(|(key, (limit, _))| self.held_of(key) < limit.most);
-        let with_key = with_room.map(|(_, (_, due))| due).chain([&self.due]);
-        let open = with_key.filter(|_| has_room).chain([&self.keyless]);
-        let oldest = open.filter_map(|due| due.first_key_value());
-        let oldest = oldest.map(|(place, (_, key))| (*place, key.as_ref()));
-        oldest.min_by_key(|(place, _)| *place)
+        let oldest = |due: &Queue| due.first_key_value().map(|(place, _)| *place);
+        let free = oldest(&self.due).map(|place| (place, None));
+        let Some(limits) = &self.limits else {
+            return free;
+        };
+        if limits.all.as_ref().is_some_and(|all| self.held >= all.most) {
+            return None;
+        }
+        let with_room = limits
+            .by_key
+            .iter()
+            .filter(|(key, (limit, _))| self.held_of(key) < limit.most);
+        let limited = with_room.filter_map(|(key, (_, due))| Some((oldest(due)?, Some(key))));
+        limited.chain(free).min_by_key(|(place, _)| *place)
     }
 
     /// Removes a job.
@@ -109,11 +108,8 @@ impl Line {
 
     /// The queue of the jobs with this key.
     fn queue(&mut self, key: Option<&Key>) -> &mut Queue {
-        let Some(key) = key else {
-            return &mut self.keyless;
-        };
-        let limits = self.limits.as_mut();
-        match limits.and_then(|limits| limits.by_key.get_mut(key)) {
+        let limited = self.limits.as_mut().zip(key);
+        match limited.and_then(|(limits, key)| limits.by_key.get_mut(key)) {
             Some((_, due)) => due,
             None => &mut self.due,
         }
@@ -123,7 +119,6 @@ impl Line {
     pub(super) fn sent(&mut self, key: Option<&Key>) {
         self.held += 1;
         if let Some(key) = key {
-            self.held_with_key += 1;
             *self.held_by.entry(Arc::clone(key)).or_default() += 1;
         }
     }
@@ -134,7 +129,6 @@ impl Line {
         if let Some(key) = key
             && let Some(held) = self.held_by.get_mut(key)
         {
-            self.held_with_key = self.held_with_key.saturating_sub(1);
             *held -= 1;
             if *held == 0 {
                 self.held_by.remove(key);
@@ -145,7 +139,6 @@ impl Line {
     /// Drops all waiting jobs, and adds the limits that this concerns.
     pub(super) fn forget_due(&mut self, target: &Arc<Target>, changed: &mut HashSet<LimitScope>) {
         self.turn = None;
-        self.keyless.clear();
         self.due.clear();
         self.note(target, None, changed);
         for (key, (_, due)) in self.limits.iter_mut().flat_map(|limits| &mut limits.by_key) {
@@ -186,7 +179,6 @@ impl Line {
         self.limits = (limits.all.is_some() || !limits.by_key.is_empty()).then_some(limits);
     }
 
-    /// Waiting jobs with a key.
     fn waiting(&self) -> usize {
         let limited = self.limits.iter().flat_map(|limits| limits.by_key.values());
         self.due.len() + limited.map(|(_, due)| due.len()).sum::<usize>()
@@ -197,7 +189,7 @@ impl Line {
         let limits = self.limits.as_ref()?;
         Some(match key {
             None => LimitCounts {
-                in_flight: self.held_with_key,
+                in_flight: self.held,
                 waiting: self.waiting(),
                 throttled: limits.all.as_ref()?.throttled,
             },
@@ -275,26 +267,6 @@ mod tests {
         line.ended(Some(&key("fast")));
         assert_eq!(send(&mut line), "");
         assert!(line.waits());
-    }
-
-    /// Regression: timers and results of activities waited for the limit of all workflows.
-    #[test]
-    fn jobs_without_key_have_no_limit() {
-        let mut line = line(&[("a", "x"), ("b", "x")]);
-        line.limit(None, Some(1));
-        for (place, name) in [(3, "c"), (4, "d")] {
-            line.push(place, None, name.into());
-        }
-        assert_eq!(send(&mut line), "acd");
-        let counts = line.counts(None).unwrap();
-        assert_eq!((counts.in_flight, counts.waiting, counts.throttled), (1, 1, 0));
-        line.ended(None);
-        assert_eq!(send(&mut line), "");
-        line.ended(Some(&key("x")));
-        assert_eq!(send(&mut line), "b");
-        line.push(5, None, "e".into());
-        line.remove(5, None);
-        assert!(!line.waits() && line.held() == 2);
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl World {
     fn in_flight(&self, scope: &LimitScope) -> usize {
         let counts = |&&(_, _, of, key): &&(HostId, TriggerId, usize, usize)| {
             let of = self::scope(of, key);
-            of.target == scope.target && of.key.is_some() && (scope.key.is_none() || scope.key == of.key)
+            of.target == scope.target && (scope.key.is_none() || scope.key == of.key)
         };
         self.under_way.iter().filter(counts).count()
     }
@@ -181,9 +181,7 @@ impl World {
                     host, trigger, name, ..
                 } => {
                     let (of, key) = self.jobs[&name];
-                    // Jobs without a key have no limit.
-                    let limited = KEYS[key].map(|_| [scope(of, 0), scope(of, key)]);
-                    for scope in limited.into_iter().flatten() {
+                    for scope in [scope(of, 0), scope(of, key)] {
                         if self.hosts.iter().any(|(_, scopes)| scopes.contains(&scope)) {
                             let most = self.shard.part_of(self.newest[&scope]);
                             assert!(self.in_flight(&scope) < most, "{scope:?} is full");
