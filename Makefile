@@ -9,7 +9,7 @@ TOOLS = "$(shell conformance/cache)/bin"
 PEER_BIN = $(TOOLS)/1.18
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test nightly check oracle conformance sdk pluggable cli mixed kubernetes cluster measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
+.PHONY: help build demo test nightly check oracle conformance sdk pluggable cli mixed kubernetes cluster cluster-bench measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -93,6 +93,14 @@ cluster: ## as root, a Kubernetes cluster of two nodes with containerd and kubel
 	scripts/build checks
 	conformance/build cluster cli reference
 	conformance/cluster/run $(RELEASE) workloads failures cli switch
+
+cluster-bench: ## as root, the published test between pods of two nodes, with Dapr's sidecars in alternating rounds (half an hour)
+	@scripts/need cargo cc make python3 venv cluster
+	scripts/build checks
+	cargo build --release --locked --bin outrigger-bench
+	conformance/build cluster reference
+	BENCH_REPORT=bench-report/cluster conformance/cluster/run $(RELEASE) bench
+	$(RELEASE)/outrigger-bench report --results bench-report/cluster/results.json
 
 measurekubernetes: ## the operator and the injector at scale, then Dapr's, each on a separate API server (half an hour)
 	@scripts/need cargo cc make python3 venv etcd
