@@ -18,8 +18,8 @@ OURS = {"global": {"registry": "outrigger", "tag": "1.18.3", "imagePullPolicy": 
 # Ready is what the kubelet says of them.
 WORKLOADS = {"deployment/dapr-sentry": 1, "deployment/dapr-operator": 1, "deployment/dapr-sidecar-injector": 1,
              "statefulset/dapr-placement-server": 1, "statefulset/dapr-scheduler-server": 3}
-# Volumes of schedulers and placement, of each node.
-VOLUMES = 12
+# Volumes of schedulers and placement; one that was released is not used again.
+VOLUMES = 24
 
 
 def merged(one, other):
@@ -98,16 +98,13 @@ class Cluster:
                    for node in self.client.get("nodes"))
 
     def volumes(self):
-        """Folders of nodes as volumes; nothing provisions others."""
-        for node in self.nodes:
-            for number in range(VOLUMES):
-                folder = node.folder / "volumes" / str(number)
-                folder.mkdir(parents=True, exist_ok=True)
-                folder.chmod(0o777)
-                yield {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"{node.name}-{number}"}, "spec": {
-                    "capacity": {"storage": "20Gi"}, "accessModes": ["ReadWriteOnce"], "local": {"path": str(folder)},
-                    "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
-                        {"key": "kubernetes.io/hostname", "operator": "In", "values": [node.name]}]}]}}}}
+        """Folders of this machine, which every node sees, as volumes; nothing provisions others."""
+        for number in range(VOLUMES):
+            folder = self.folder / "volumes" / str(number)
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o777)
+            yield {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"volume-{number}"}, "spec": {
+                "capacity": {"storage": "20Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": str(folder)}}}
 
     def load(self, layout, nodes=None):
         """Loads the images of a layout into nodes."""

@@ -77,7 +77,9 @@ class Node:
             "cgroupDriver": "cgroupfs", "cgroupRoot": self.cgroups, "failCgroupV1": False, "failSwapOn": False, "oomScoreAdj": 0,
             "clusterDNS": [DNS], "clusterDomain": DOMAIN, "resolvConf": str(self.folder / "resolv.conf"),
             "containerRuntimeEndpoint": f"unix://{SOCKET}", "volumePluginDir": str(self.folder / "plugins"),
-            "nodeStatusUpdateFrequency": "5s", "evictionHard": {"memory.available": "100Mi", "nodefs.available": "5%"},
+            # The roots that sentry writes reach mounted volumes at this interval, by default a minute.
+            "syncFrequency": "10s", "nodeStatusUpdateFrequency": "5s",
+            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "5%"},
             # Images that are loaded cannot be fetched again.
             "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99}))
         self.kubelet = [programs / "kubelet", f"--config={config}", f"--kubeconfig={control.config(f'system:node:{self.name}')}",
