@@ -16,8 +16,8 @@ VERSION = os.environ.get("DAPR_VERSION", "1.18.0")
 # Calls of services a second.
 RATE = int(os.environ.get("RATE", "200"))
 # As in failures.py: the sidecar accepts calls for longer than DNS caches its address, and the app outlives it.
-DELAY = {"STOP_DELAY": "20s"}
-STOPPING = {"block_shutdown_duration": "12s", "graceful_shutdown_seconds": "6"}
+DELAY = {"STOP_DELAY": "24s"}
+STOPPING = {"block_shutdown_duration": "16s", "graceful_shutdown_seconds": "4"}
 SETS = ("dapr-placement-server", "dapr-scheduler-server")
 APPS = ("goal", "fleet", "reader", "flows")
 FLOWS = 20
