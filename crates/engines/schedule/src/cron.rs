@@ -91,7 +91,7 @@ impl Cron {
             }
             let nanos = go_nanos(span).map_err(|error| CronError(format!("@every: {error}")))?;
             return match u64::try_from(nanos) {
-                Ok(nanos) if nanos > 0 || dialect == Dialect::Stored => {
+                Ok(nanos) if nanos > 0 || dialect != Dialect::Binding => {
                     Ok(Self::Every(Duration::from_nanos(nanos)))
                 }
                 _ => wrong("@every needs a duration above zero"),
@@ -298,10 +298,9 @@ mod tests {
         let every = |text: &str| Cron::parse(text, Dialect::Job);
         assert_eq!(every("@every 1h30m"), Ok(Cron::Every(Duration::from_secs(5400))));
         assert_eq!(every("@every 100ms"), Ok(Cron::Every(Duration::from_millis(100))));
-        let stored = Cron::parse("@every 0s", Dialect::Stored);
-        assert_eq!(stored, Ok(Cron::Every(Duration::ZERO)), "of an earlier version");
+        assert_eq!(every("@every 0s"), Ok(Cron::Every(Duration::ZERO)));
         assert!(Cron::parse("@every 0s", Dialect::Binding).is_err());
-        for text in ["@every 0s", "@every -1s", "@every soon", "@every"] {
+        for text in ["@every -1s", "@every soon", "@every"] {
             assert!(every(text).is_err(), "{text}");
         }
         for zone in ["TZ=Europe/Berlin", "CRON_TZ=UTC"] {
