@@ -221,7 +221,7 @@ impl<'a> Loading<'a> {
                 }
             };
             is_empty &= document.text("kind").is_none();
-            let read = self.document(&mut document, &chunk.text);
+            let read = self.document(&mut document, chunk.text);
             self.loaded.warnings.append(&mut document.warnings);
             if let Err(Broken) = read {
                 self.loaded.broken.push(file.to_owned());

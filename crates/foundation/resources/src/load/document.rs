@@ -149,7 +149,16 @@ impl<'a> Document<'a> {
     /// kind.
     pub(super) fn check_kind(&mut self, kind: &str, api_version: &str) -> Option<&'static str> {
         let is_ours = api_version.is_empty() || api_version.starts_with("dapr.io/");
-        if kind == configuration::KIND || !is_ours {
+        if !is_ours {
+            return None;
+        }
+        if kind == configuration::KIND {
+            let metadata = self.node.get("metadata");
+            let name = metadata
+                .and_then(|metadata| metadata.text("name"))
+                .unwrap_or_default();
+            let what = format!("Configuration {name} applies only as a file of --config");
+            self.warn(what, "name the file there, or leave it if it is named");
             return None;
         }
         let known = super::Kind::ALL.iter().map(|kind| kind.name());

@@ -105,6 +105,17 @@ fn reports_misspelled_kind() {
 }
 
 #[test]
+fn reports_configuration_among_resources() {
+    let text = "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata: {name: c}\n";
+    let loaded = super::text(text, "app").unwrap();
+    let said: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+    assert!(
+        said.len() == 1 && said[0].contains("Configuration c applies only"),
+        "{said:?}"
+    );
+}
+
+#[test]
 fn reports_missing_kind() {
     let kinds = "the kinds that are read are Component, HTTPEndpoint, MCPServer, Resiliency, Subscription, \
                  WorkflowAccessPolicy";
