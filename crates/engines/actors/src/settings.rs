@@ -46,7 +46,7 @@ pub struct Given {
     pub common: GivenType,
     /// Whether calls in flight may finish when actors move.
     pub drain_rebalanced: Option<bool>,
-    /// Types with settings of their own.
+    /// Types that override the common settings.
     pub entries: Vec<(Vec<String>, GivenType)>,
 }
 

@@ -361,7 +361,7 @@ fn tombstone_ends_verification() {
     instance.sign(&mut change, &world.svid).unwrap();
     assert!(change.deletes.is_empty());
     world.store(change);
-    // What was found stays, and nothing is signed.
+    // The tombstone deletes no row and signs nothing.
     assert_eq!(world.counts(), (1, 1, 1));
     let found = world.load();
     assert!(found.is_tombstone() && found.is_completed());
