@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 
+from expect import holds, same
 from machine import environment
 
 TIMEOUT = 120
@@ -25,16 +26,6 @@ def wait(what, condition, timeout=TIMEOUT, pause=0.3):
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {what}: {problem}")
         time.sleep(pause)
-
-
-def same(found, wanted, what):
-    if found != wanted:
-        raise AssertionError(f"{what}: {found!r}, want {wanted!r}")
-
-
-def holds(condition, what):
-    if not condition:
-        raise AssertionError(what)
 
 
 class Client:

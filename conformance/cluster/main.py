@@ -11,7 +11,7 @@ import time
 import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "journeys")]
+sys.path[:0] = [str(HERE), str(HERE / "journeys"), str(HERE.parent)]
 from cluster import Cluster  # noqa: E402
 
 

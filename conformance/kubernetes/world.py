@@ -17,6 +17,7 @@ import checks as chart  # conformance/chart: not this file, which is __main__
 import fleet as fleets
 import network
 from cluster import ADDRESS, Cluster, Refused, wait
+from expect import holds, same
 
 CHART = HERE.parent.parent / "charts" / "outrigger"
 SYSTEM = chart.NAMESPACE
@@ -28,16 +29,6 @@ RESOURCES = "/apis/dapr.io/v1alpha1/namespaces"
 SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/dapr-trust-bundle"
 # The operator's values when the chart is applied again.
 WATCHDOG = {"dapr_operator": {"watchInterval": "1s"}}
-
-
-def same(found, wanted, what):
-    if found != wanted:
-        raise AssertionError(f"{what}: {found!r}, want {wanted!r}")
-
-
-def holds(condition, what):
-    if not condition:
-        raise AssertionError(what)
 
 
 class App:
