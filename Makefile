@@ -94,12 +94,12 @@ cluster: ## as root, a Kubernetes cluster of two nodes with containerd and kubel
 	conformance/build cluster cli reference
 	conformance/cluster/run $(RELEASE) workloads failures cli switch
 
-cluster-bench: ## as root, the published test between pods of two nodes, with Dapr's sidecars in alternating rounds (half an hour)
+cluster-bench: ## as root, the published test between pods of two nodes, with Dapr's sidecars in alternating rounds; both control planes, idle and with 100 pods coming and going (50 minutes)
 	@scripts/need cargo cc make python3 venv cluster
 	scripts/build checks
 	cargo build --release --locked --bin outrigger-bench
 	conformance/build cluster reference
-	BENCH_REPORT=bench-report/cluster conformance/cluster/run $(RELEASE) bench
+	BENCH_REPORT=bench-report/cluster conformance/cluster/run $(RELEASE) bench plane
 	$(RELEASE)/outrigger-bench report --results bench-report/cluster/results.json
 
 measurekubernetes: ## the operator and the injector at scale, then Dapr's, each on a separate API server (half an hour)

@@ -127,15 +127,19 @@ class Bench:
         return "; ".join(f"{system} {told(found[system])}" for system in SYSTEMS)
 
     def write(self):
-        output = pathlib.Path(os.environ.get("BENCH_REPORT") or "bench-report/cluster")
-        output.mkdir(parents=True, exist_ok=True)
-        path = output / "results.json"
+        path = folder() / "results.json"
         path.write_text(json.dumps({
             "schema": 1, "started": self.started, "finished": now(), "machine": machine(), "plan": plan(), "skipped": [],
             "versions": {"outrigger": version(self.cluster), "reference": VERSION},
             "protocols": [{"protocol": protocol, "systems": [system_results(name, one) for name, one in systems.items()]}
                           for protocol, systems in self.found.items()]}, indent=1))
         return f"{path.resolve()}: outrigger-bench report --results draws it"
+
+
+def folder():
+    found = pathlib.Path(os.environ.get("BENCH_REPORT") or "bench-report/cluster")
+    found.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def now():
