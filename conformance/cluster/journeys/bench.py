@@ -199,7 +199,7 @@ def total(one):
 def system_results(name, one):
     resident = {when: {role: each.memory for role, each in one[when].items()} for when in ("idle", "loaded", "settled")}
     return {"system": name, "total": total(one), "rounds": one["rounds"], "first_call": [],
-            "histogram": [[(each["Start"] + each["End"]) / 2 * 1e6, each["Count"]] for each in one["data"]],
+            "histogram": sorted([(each["Start"] + each["End"]) / 2 * 1e6, each["Count"]] for each in one["data"]),
             "memory": {**resident, "saturated": {}, "per_connection": None},
             "saturation": None, "curve": [], "payloads": [], "connections": []}
 
