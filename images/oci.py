@@ -13,7 +13,9 @@ MEDIA = "application/vnd.oci.image."
 EMPTY = b"{}"
 # The user of the images, as in distroless images.
 USER = 65532
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+# Processors by the architecture's name in images.
+PROCESSORS = {"amd64": "x86_64", "arm64": "aarch64"}
+MACHINE = next((name for name, processor in PROCESSORS.items() if processor == platform.machine()), platform.machine())
 
 
 class File:
@@ -87,9 +89,8 @@ class Layout:
             return self.blob(data, MEDIA + "layer.v1.tar"), plain
         return self.blob(gzip.compress(data, 6, mtime=0), MEDIA + "layer.v1.tar+gzip"), plain
 
-    def image(self, name, layers, config=None, labels=None):
-        """Adds an image for this machine's architecture; returns the descriptor of its manifest."""
-        architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
+    def manifest(self, architecture, layers, config=None, labels=None):
+        """Stores an image; returns the descriptor of its manifest."""
         created = subprocess.run(["date", "-u", f"-d@{self.when}", "+%Y-%m-%dT%H:%M:%SZ"], check=True, capture_output=True,
                                  text=True).stdout.strip()
         held = {"created": created, "architecture": architecture, "os": "linux",
@@ -99,10 +100,21 @@ class Layout:
         manifest = {"schemaVersion": 2, "mediaType": MEDIA + "manifest.v1+json",
                     "config": self.blob(encoded(held), MEDIA + "config.v1+json"),
                     "layers": [descriptor for descriptor, _ in layers], "annotations": labels or {}}
-        found = self.blob(encoded(manifest), MEDIA + "manifest.v1+json")
-        self.index.append({**found, "annotations": {"org.opencontainers.image.ref.name": name, "io.containerd.image.name": name},
-                           "platform": {"architecture": architecture, "os": "linux"}})
+        return self.blob(encoded(manifest), MEDIA + "manifest.v1+json", platform={"architecture": architecture, "os": "linux"})
+
+    def tag(self, name, manifests):
+        """Names an image, or the images of several architectures as one; returns the descriptor."""
+        if len(manifests) == 1:
+            found = manifests[0]
+        else:
+            found = self.blob(encoded({"schemaVersion": 2, "mediaType": MEDIA + "index.v1+json", "manifests": manifests}),
+                              MEDIA + "index.v1+json")
+        self.index.append({**found, "annotations": {"org.opencontainers.image.ref.name": name, "io.containerd.image.name": name}})
         return found
+
+    def image(self, name, layers, config=None):
+        """Adds an image for this machine's architecture."""
+        self.tag(name, [self.manifest(MACHINE, layers, config)])
 
     def attach(self, subject, data, media):
         """Attaches a document to an image, as a referrer (OCI 1.1)."""
