@@ -60,8 +60,9 @@ class Client:
         return found["items"] if found["kind"] == "List" else found
 
     def pods(self, namespace, label):
-        """The running pods of a label, without those that end."""
-        return [one for one in self.get("pods", "-n", namespace, "-l", label) if not one["metadata"].get("deletionTimestamp")]
+        """The pods of a label, without those that end or have ended."""
+        return [one for one in self.get("pods", "-n", namespace, "-l", label)
+                if not one["metadata"].get("deletionTimestamp") and one["status"]["phase"] in ("Pending", "Running")]
 
     def rolled(self, namespace, what, timeout=TIMEOUT):
         """Waits until a workload has all its pods ready."""

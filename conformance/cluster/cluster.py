@@ -19,7 +19,7 @@ OURS = {"global": {"registry": "outrigger", "tag": "1.18.3", "imagePullPolicy": 
 WORKLOADS = {"deployment/dapr-sentry": 1, "deployment/dapr-operator": 1, "deployment/dapr-sidecar-injector": 1,
              "statefulset/dapr-placement-server": 1, "statefulset/dapr-scheduler-server": 3}
 # Volumes of schedulers and placement; one that was released is not used again.
-VOLUMES = 24
+VOLUMES = 48
 
 
 def merged(one, other):
@@ -58,8 +58,7 @@ class Cluster:
         """Brings the cluster up: Kubernetes, DNS, and the images of the checks."""
         self.nodes = [Node(self.machine, number) for number in range(1, self.count + 1)]
         for node in self.nodes:
-            node.route([other for other in self.nodes if other is not node])
-            node.start_containerd()
+            node.begin([other for other in self.nodes if other is not node])
         self.control = Control(self.nodes[0], self.programs)
         for node in self.nodes:
             self.control.token(f"system:node:{node.name}", "system:nodes")
@@ -69,16 +68,29 @@ class Cluster:
         made = images.own(self.folder, self.programs)
         for layout in (made, self.folder / "ours"):
             self.load(layout)
+        self.start_kubelets()
+        self.client.apply(*dns.objects(), *self.volumes())
+        self.client.rolled("kube-system", "deployment/coredns")
+        self.say(f"{self.count} nodes and DNS are ready")
+
+    def start_kubelets(self):
         self.ready("the API server", lambda: self.client.kubectl("get", "--raw", "/readyz") == "ok")
         self.say("the API server is ready")
         for node in self.nodes:
             node.start_kubelet(self.control, self.programs)
             node.start_proxy(self.control, self.programs)
-        # Its role is bound to this user, not to a group.
         self.ready("every node is ready", lambda: self.ready_nodes() == self.count)
-        self.client.apply(*dns.objects(), *self.volumes())
-        self.client.rolled("kube-system", "deployment/coredns")
-        self.say(f"{self.count} nodes and DNS are ready")
+
+    def reboot(self):
+        """Ends everything at once, as a power failure of all nodes does, and starts it again."""
+        for node in self.nodes:
+            node.space.end(node.cgroups)
+        for node in self.nodes:
+            node.space.begin()
+        for node in self.nodes:
+            node.begin([other for other in self.nodes if other is not node])
+        self.control.start()
+        self.start_kubelets()
 
     def ready(self, what, condition):
         """Waits for a condition, unless a process ends."""
@@ -121,6 +133,14 @@ class Cluster:
         if chart == CHART:
             self.client.kubectl("apply", "--server-side", "--force-conflicts", "-f", CHART / "crds")
         self.client.helm(verb, RELEASE, chart, "--namespace", SYSTEM, "--create-namespace", "--values", path)
+
+    def clean(self):
+        """Removes the release and the apps of a journey."""
+        if RELEASE in self.client.helm("list", "-q", "-n", SYSTEM).split():
+            self.client.helm("uninstall", RELEASE, "-n", SYSTEM, "--wait")
+        kept = ("kube", "default")
+        mine = [name for one in self.client.get("namespaces") if not (name := one["metadata"]["name"]).startswith(kept)]
+        self.client.kubectl("delete", "namespaces", "--ignore-not-found", *mine)
 
     def settled(self, timeout=240):
         """Waits until every part of the control plane is ready."""

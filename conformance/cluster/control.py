@@ -24,13 +24,15 @@ class Authority:
         shell("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30", "-subj",
               "/CN=cluster", "-addext", "keyUsage=critical,keyCertSign,digitalSignature", "-keyout", self.key, "-out", self.certificate)
 
-    def issue(self, name, subject, *names):
-        """A certificate for servers and clients; returns the paths of certificate and key."""
+    def issue(self, name, subject, *names, authority=False):
+        """A certificate for servers and clients, or of an intermediate CA; returns the paths of certificate and key."""
         certificate, key, request = (self.folder / f"{name}.{end}" for end in ("crt", "key", "csr"))
         shell("openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", subject, "-keyout", key,
               "-out", request)
         more = self.folder / f"{name}.ext"
-        more.write_text("extendedKeyUsage=serverAuth,clientAuth\n" + (f"subjectAltName={','.join(names)}\n" if names else ""))
+        signs = "basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign\n"
+        more.write_text((signs if authority else "extendedKeyUsage=serverAuth,clientAuth\n")
+                        + (f"subjectAltName={','.join(names)}\n" if names else ""))
         shell("openssl", "x509", "-req", "-days", "30", "-in", request, "-CA", self.certificate, "-CAkey", self.key, "-CAcreateserial",
               "-extfile", more, "-out", certificate)
         return certificate, key
@@ -72,7 +74,8 @@ class Control:
             f'{token},{user},{user}' + (f',"{",".join(groups)}"' if groups else "") + "\n"
             for user, (token, groups) in self.tokens.items()))
         key = self.folder / "accounts.key"
-        shell("openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key)
+        if not key.exists():
+            shell("openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key)
         clients, peers = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
         self.node.start("etcd", ["etcd", "--data-dir", self.folder / "etcd", "--listen-client-urls", clients,
                                  "--advertise-client-urls", clients, "--listen-peer-urls", peers,

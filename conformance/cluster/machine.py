@@ -4,6 +4,7 @@ Everything runs in the PID, mount and network namespace of this process, so that
 the script `run` removes those.
 """
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -13,6 +14,7 @@ import time
 # The network of the nodes; its bridge is in the namespace of this process.
 FABRIC = "10.88.0.{}"
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
+PROCESSES = pathlib.Path("/proc")
 # A kubelet sets these for the whole machine unless they have these values already. The nodes see files instead.
 KERNEL = {"vm/overcommit_memory": 1, "vm/panic_on_oom": 0, "kernel/panic": 10, "kernel/panic_on_oops": 1,
           "kernel/keys/root_maxkeys": 1000000, "kernel/keys/root_maxbytes": 25000000}
@@ -127,18 +129,24 @@ class Namespaces:
             (self.folder / part).mkdir(parents=True)
         for path, value in KERNEL.items():
             (self.folder / "kernel" / path.replace("/", ":")).write_text(f"{value}\n")
-        holder = machine.start(f"{name}-namespaces", ["unshare", "--net", "--mount", "--uts", "--propagation", "shared", "sh",
-                                                      "-c", BEGIN, "sh", self.folder])
+        self.begin()
+
+    def begin(self):
+        """Creates the namespaces, also again after `end`."""
+        begun = self.folder / "begun"
+        begun.unlink(missing_ok=True)
+        holder = self.start("namespaces", ["unshare", "--net", "--mount", "--uts", "--propagation", "shared", "sh", "-c", BEGIN, "sh",
+                                           self.folder], outside=True)
         self.pid = holder.pid
         deadline = time.monotonic() + 20
-        while not (self.folder / "begun").exists():
-            machine.check()
+        while not begun.exists():
+            self.machine.check()
             if time.monotonic() > deadline:
-                raise OSError(f"the namespaces of {name} did not begin")
+                raise OSError(f"the namespaces of {self.name} did not begin")
             time.sleep(0.02)
-        self.inside("hostname", name)
-        shell("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", self.pid)
-        shell("ip", "link", "set", name, "master", "fabric", "up")
+        self.inside("hostname", self.name)
+        shell("ip", "link", "add", self.name, "type", "veth", "peer", "name", "eth0", "netns", self.pid)
+        shell("ip", "link", "set", self.name, "master", "fabric", "up")
         self.inside("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
         self.inside("ip", "link", "set", "eth0", "up")
         # Without a default route the API server does not accept addresses of services.
@@ -152,11 +160,47 @@ class Namespaces:
     def inside(self, *command, **options):
         return shell(*self.enter(*command), **options)
 
-    def start(self, name, command, **options):
-        return self.machine.start(f"{self.name}-{name}", self.enter(*command), **options)
+    def end(self, cgroups):
+        """Kills everything in the namespaces and in the cgroups of the node's pods, as a power failure does."""
+        mounts = os.readlink(f"/proc/{self.pid}/ns/mnt")
+        for name in [one for one in self.machine.processes if one.startswith(f"{self.name}-")]:
+            self.machine.stop(name, number=signal.SIGKILL)
+        while left := [*within(mounts), *members(cgroups)]:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+        remove(cgroups)
+        # The namespace's end removes it too, but later.
+        with contextlib.suppress(OSError):
+            shell("ip", "link", "del", self.name)
+
+    def start(self, name, command, outside=False, **options):
+        return self.machine.start(f"{self.name}-{name}", command if outside else self.enter(*command), **options)
 
     def stop(self, name, **options):
         self.machine.stop(f"{self.name}-{name}", **options)
+
+
+def remove(path):
+    """Removes the cgroups below a cgroup, in each hierarchy."""
+    for root in hierarchies():
+        for folder in sorted((one for one in (root / path.strip("/")).rglob("*") if one.is_dir()), reverse=True):
+            folder.rmdir()
+
+
+def within(mounts):
+    """Processes of a mount namespace."""
+    for folder in PROCESSES.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended
+            if os.readlink(folder / "ns/mnt") == mounts and "Z" not in (folder / "stat").read_text().rpartition(")")[2][:3]:
+                yield int(folder.name)
+
+
+def members(path):
+    """Processes of a cgroup and of those below, in any hierarchy."""
+    return {int(pid) for root in hierarchies() for file in (root / path.strip("/")).rglob("cgroup.procs")
+            for pid in file.read_text().split()}
 
 
 def environment(*folders):

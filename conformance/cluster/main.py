@@ -40,7 +40,9 @@ def main():
         signal.signal(number, signal.default_int_handler)
     passed = failed = 0
     with Cluster(state, cgroups, programs, int(nodes)) as cluster:
-        for name in names:
+        for number, name in enumerate(names):
+            if number:
+                cluster.clean()
             one, other = perform(cluster, name)
             passed, failed = passed + one, failed + other
         if keep == "keep":

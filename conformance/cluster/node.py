@@ -1,6 +1,7 @@
 """A node: containerd with runc, a kubelet, kube-proxy and the network of its pods."""
 
 import json
+import pathlib
 import shutil
 
 from control import DNS, DOMAIN, PODS
@@ -8,6 +9,10 @@ from machine import Namespaces, cgroup, environment, shell
 
 SOCKET = "/run/containerd/containerd.sock"
 PAUSE = "cluster/pause:1"
+# MiB for volumes and for files of the kubelet.
+DISK = 400
+# Gives a process another clock.
+FAKETIME = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 CONTAINERD = """version = 2
 root = "{folder}/containerd"
 state = "/run/containerd"
@@ -39,13 +44,14 @@ class Node:
         cgroup(self.cgroups)
         shell("ip", "route", "add", self.pods, "via", self.address)
 
-    def start(self, *words, **options):
-        return self.space.start(*words, **options)
-
-    def route(self, others):
-        """The ways to the pods of other nodes."""
+    def begin(self, others):
+        """Starts containerd, when the namespaces exist."""
         for other in others:
             self.space.inside("ip", "route", "add", other.pods, "via", other.address)
+        self.start_containerd()
+
+    def start(self, *words, **options):
+        return self.space.start(*words, **options)
 
     def start_containerd(self):
         (self.folder / "cni").mkdir(exist_ok=True)
@@ -67,6 +73,10 @@ class Node:
     def start_kubelet(self, control, programs):
         certificate, key = control.authority.issue(self.name, f"/CN={self.name}", f"IP:{self.address}", f"DNS:{self.name}")
         (self.folder / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+        # A disk that a check can fill without filling that of the machine.
+        self.disk = self.folder / "kubelet"
+        self.disk.mkdir(exist_ok=True)
+        self.space.inside("mount", "-t", "tmpfs", "-o", f"size={DISK}m,mode=755", "tmpfs", self.disk)
         config = self.folder / "kubelet.json"
         config.write_text(json.dumps({
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -79,12 +89,12 @@ class Node:
             "containerRuntimeEndpoint": f"unix://{SOCKET}", "volumePluginDir": str(self.folder / "plugins"),
             # The roots that sentry writes reach mounted volumes at this interval, by default a minute.
             "syncFrequency": "10s", "nodeStatusUpdateFrequency": "5s",
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "5%"},
+            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "5%"}, "evictionPressureTransitionPeriod": "10s",
             # Images that are loaded cannot be fetched again.
             "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99}))
         self.kubelet = [programs / "kubelet", f"--config={config}", f"--kubeconfig={control.config(f'system:node:{self.name}')}",
-                        f"--hostname-override={self.name}", f"--node-ip={self.address}", f"--root-dir={self.folder / 'kubelet'}",
-                        f"--cert-dir={self.folder / 'kubelet'}"]
+                        f"--hostname-override={self.name}", f"--node-ip={self.address}", f"--root-dir={self.disk}",
+                        f"--cert-dir={self.disk}"]
         self.environment = environment()
         self.start("kubelet", self.kubelet, env=self.environment)
 
@@ -105,3 +115,5 @@ def missing():
                              "openssl": "openssl", "/usr/lib/cni/ptp": "containernetworking-plugins"}.items():
         if not shutil.which(program, path=environment()["PATH"]):
             yield f"{program} is not installed: apt-get install {package}"
+    if not FAKETIME:
+        yield "libfaketime is not installed: apt-get install libfaketime"

@@ -1,16 +1,21 @@
 """Restarts and failures, with calls at a fixed rate between pods: of apps, nodes, kubelets and the control plane."""
 
 import os
+import re
 import signal
+import time
 
-from client import ask, same, wait
-from cluster import RELEASE, SYSTEM, WORKLOADS, namespace
+from client import ask, holds, same, wait
+from cluster import SYSTEM, WORKLOADS, merged, namespace, template, workload
 from load import Load, invocation
+from node import FAKETIME
 from short import succeeded
 from workloads import processes
 
 # Callers may use an address for as long as DNS caches it, twice 5 s. The sidecar accepts calls for longer, and the app outlives it.
 DELAY = {"STOP_DELAY": "20s"}
+# Seconds. Sentry dates certificates back by 15 minutes.
+CLOCKS = {"early": -600, "late": 600}
 
 
 def run(cluster):
@@ -23,18 +28,15 @@ def run(cluster):
     yield "the control plane restarts under load, with the same roots", lambda: renew(cluster)
     yield "a node is drained under load", lambda: drain(cluster)
     yield "a kubelet is killed under load and starts again", lambda: kubelet(cluster)
+    yield "sidecars with clocks 20 minutes apart call each other", lambda: skew(cluster)
 
 
 # A drained node takes along the only injector otherwise, and pods that are created then get no sidecar.
 AVAILABLE = {"global": {"ha": {"enabled": True, "topologyKey": "kubernetes.io/hostname"}}}
 
 
-def available(cluster):
-    # Placement has volumes then, which an upgrade cannot add to a StatefulSet.
-    if RELEASE in cluster.client.helm("list", "-q", "-n", SYSTEM).split():
-        cluster.client.helm("uninstall", RELEASE, "-n", SYSTEM, "--wait")
-        cluster.client.kubectl("delete", "persistentvolumeclaims", "--all", "-n", SYSTEM)
-    cluster.install(AVAILABLE)
+def available(cluster, more=None, verb="install"):
+    cluster.install(merged(AVAILABLE, more or {}), verb=verb)
     cluster.settled()
 
 
@@ -44,7 +46,13 @@ def begin(cluster):
                  cluster.place("goal", replicas=3, environment=DELAY, block_shutdown_duration="12s"), cluster.place("lone", node=last))
     for name in ("source", "goal", "lone"):
         client.rolled("shop", f"deployment/{name}")
-    wait("calls succeed", lambda: succeeded(ask(cluster.only("source"), "/sidecar/v1.0/invoke/goal/method/echo", {})) == {})
+    wait("calls succeed", lambda: called(cluster, "source", "goal"))
+
+
+def called(cluster, caller, callee):
+    """Whether a call between two apps succeeds."""
+    answer = ask(cluster.only(caller), f"/sidecar/v1.0/invoke/{callee}/method/echo", {"from": caller}, timeout=5)
+    return succeeded(answer) == {"from": caller}
 
 
 def load(cluster):
@@ -109,8 +117,7 @@ def renew(cluster):
             client.kubectl("rollout", "restart", "-n", SYSTEM, name)
         cluster.settled()
         client.restart("shop", "deployment/lone")
-        path = "/sidecar/v1.0/invoke/goal/method/echo"
-        wait("a pod with new certificates calls", lambda: succeeded(ask(cluster.only("lone"), path, {})) == {})
+        wait("a pod with new certificates calls", lambda: called(cluster, "lone", "goal"))
     same(roots(cluster), before, "the roots")
     return calls.told()
 
@@ -141,3 +148,23 @@ def kubelet(cluster):
         wait("the node is ready", lambda: cluster.ready_nodes() == cluster.count)
     cluster.client.rolled("shop", "deployment/goal")
     return calls.told()
+
+
+def skew(cluster):
+    client = cluster.client
+    for name, seconds in CLOCKS.items():
+        pods = template(name, env=f"LD_PRELOAD=/faketime/{FAKETIME.name},FAKETIME={seconds:+},FAKETIME_DONT_FAKE_MONOTONIC=1",
+                        volume_mounts="faketime:/faketime")
+        pods["spec"]["volumes"] = [{"name": "faketime", "hostPath": {"path": str(FAKETIME.parent)}}]
+        client.apply(workload("Deployment", name, pods))
+    for name in CLOCKS:
+        client.rolled("shop", f"deployment/{name}")
+    for name, seconds in CLOCKS.items():
+        said = re.search(r'time="([^".]+)', client.logs("shop", cluster.only(name)["metadata"]["name"], "daprd"))[1]
+        age = time.time() + seconds - time.mktime(time.strptime(said, "%Y-%m-%dT%H:%M:%S")) + time.timezone
+        holds(-5 < age < 300, f"the clock of {name} is not skewed: {said}")
+    pairs = [("early", "late"), ("late", "early"), ("source", "early"), ("source", "late"), ("early", "goal"), ("late", "goal")]
+    for caller, callee in pairs:
+        wait(f"{caller} calls {callee}", lambda caller=caller, callee=callee: called(cluster, caller, callee), 30)
+    for name in CLOCKS:
+        client.kubectl("delete", "-n", "shop", "deployment", name)

@@ -55,8 +55,6 @@ def theirs_loaded(cluster):
 
 def theirs(cluster):
     theirs_loaded(cluster)
-    if RELEASE in cluster.client.helm("list", "-q", "-n", SYSTEM).split():
-        cluster.client.helm("uninstall", RELEASE, "-n", SYSTEM, "--wait")
     cluster.install({"global": {"registry": "dapr", "tag": VERSION, "imagePullPolicy": "Never"}}, chart(cluster))
     cluster.settled()
 

@@ -13,10 +13,26 @@ ANNOTATIONS = {
     "app_protocol=http": lambda one: pair(one, "--app-protocol", "http"),
     "app_max_concurrency=7": lambda one: pair(one, "--app-max-concurrency", "7"),
     "metrics_port=9099": lambda one: pair(one, "--metrics-port", "9099"),
+    "grpc_port=50011": lambda one: pair(one, "--dapr-grpc-port", "50011"),
+    "internal_grpc_port=50012": lambda one: pair(one, "--dapr-internal-grpc-port", "50012"),
+    "enable_app_health_check=true": lambda one: "--enable-app-health-check" in one["args"],
+    "app_health_check_path=/healthz": lambda one: pair(one, "--app-health-check-path", "/healthz"),
+    "app_health_probe_interval=2": lambda one: pair(one, "--app-health-probe-interval", "2"),
+    "app_health_threshold=4": lambda one: pair(one, "--app-health-threshold", "4"),
+    "enable_api_logging=true": lambda one: pair(one, "--enable-api-logging", "true"),
+    "disable_builtin_k8s_secret_store=true": lambda one: "--disable-builtin-k8s-secret-store" in one["args"],
+    "read_buffer_size=8Ki": lambda one: pair(one, "--read-buffer-size", "8Ki"),
     "log_as_json=true": lambda one: "--log-as-json" in one["args"],
     "max_body_size=1Mi": lambda one: pair(one, "--max-body-size", "1Mi"),
     "graceful_shutdown_seconds=3": lambda one: pair(one, "--dapr-graceful-shutdown-seconds", "3"),
     "sidecar_memory_limit=96Mi": lambda one: one["resources"]["limits"]["memory"] == "96Mi",
+    "sidecar_memory_request=48Mi": lambda one: one["resources"]["requests"]["memory"] == "48Mi",
+    "sidecar_cpu_limit=700m": lambda one: one["resources"]["limits"]["cpu"] == "700m",
+    "sidecar_liveness_probe_threshold=9": lambda one: one["livenessProbe"]["failureThreshold"] == 9,
+    "sidecar_liveness_probe_delay_seconds=5": lambda one: one["livenessProbe"]["initialDelaySeconds"] == 5,
+    "sidecar_readiness_probe_timeout_seconds=4": lambda one: one["readinessProbe"]["timeoutSeconds"] == 4,
+    "api_token_secret=word": lambda one: any(each["name"] == "DAPR_API_TOKEN" and each["valueFrom"]["secretKeyRef"]["name"] == "word"
+                                             for each in one["env"]),
     "sidecar_cpu_request=30m": lambda one: one["resources"]["requests"]["cpu"] == "30m",
     "env=SHIP=anchor": lambda one: {"name": "SHIP", "value": "anchor"} in one["env"],
     "sidecar_readiness_probe_period_seconds=2": lambda one: one["readinessProbe"]["periodSeconds"] == 2,
@@ -40,10 +56,17 @@ def component(name, kind, **metadata):
         "type": kind, "version": "v1", "metadata": [{"name": key, "value": value} for key, value in metadata.items()]}}
 
 
-def redis():
-    """Redis, and the components of the apps on it."""
-    server = {"metadata": {"labels": {"app": "redis"}}, "spec": {"containers": [
-        {"name": "redis", "image": "cluster/redis:1", "imagePullPolicy": "Never", "args": ["--save", "", "--protected-mode", "no"]}]}}
+def redis(folder=None):
+    """Redis, and the components of the apps on it; with a folder of this machine it keeps its data there."""
+    words = ["--save", "", "--protected-mode", "no"]
+    held = {"name": "redis", "image": "cluster/redis:1", "imagePullPolicy": "Never", "args": words}
+    pod = {"containers": [held]}
+    if folder:
+        folder.mkdir()
+        held["args"] = [*words, "--appendonly", "yes", "--dir", "/data"]
+        held["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+        pod["volumes"] = [{"name": "data", "hostPath": {"path": str(folder)}}]
+    server = {"metadata": {"labels": {"app": "redis"}}, "spec": pod}
     yield workload("Deployment", "redis", server)
     yield {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "redis", "namespace": "shop"},
            "spec": {"selector": {"app": "redis"}, "ports": [{"port": 6379}]}}
@@ -171,11 +194,14 @@ def finished(pod, instance):
 
 def annotations(cluster):
     given = {key: value for key, _, value in (one.partition("=") for one in ANNOTATIONS)}
-    cluster.client.apply(cluster.place("noted", **given))
+    cluster.client.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "word", "namespace": "shop"},
+                          "stringData": {"token": "sesame"}}, cluster.place("noted", **given))
     cluster.client.rolled("shop", "deployment/noted")
-    container = sidecar(cluster.only("noted"))
+    pod = cluster.only("noted")
+    container = sidecar(pod)
     wrong = [one for one, check in ANNOTATIONS.items() if not check(container)]
     same(wrong, [], f"annotations without effect, of {json.dumps(container)}")
+    same(ask(pod, "/sidecar/v1.0/invoke/server/method/echo", {})[0], 401, "a call without the API token")
 
 
 def processes(word):
