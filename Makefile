@@ -88,11 +88,12 @@ kubernetes: ## the chart, control plane and sidecars against a real kube-apiserv
 	conformance/kubernetes/run $(RELEASE)
 	conformance/kubernetes/switch
 
-cluster: ## as root, a Kubernetes cluster of two nodes with containerd and kubelets: our chart and images, workloads, drains and failures, the switch from Dapr's chart (builds Kubernetes once: half an hour, 4 GB)
+cluster: ## as root, Kubernetes clusters with containerd and kubelets: our chart and images, workloads, failures, the switch from Dapr's charts (an hour; builds Kubernetes once: half an hour, 4 GB)
 	@scripts/need cargo cc make python3 venv cluster redis
 	scripts/build checks
-	conformance/build cluster cli reference
-	conformance/cluster/run $(RELEASE) workloads failures cli switch
+	conformance/build cluster cli reference reference-1.17
+	conformance/cluster/run $(RELEASE) workloads failures recovery cli switch
+	DAPR_VERSION=1.17.0 conformance/cluster/run $(RELEASE) switch
 
 cluster-bench: ## as root, the published test between pods of two nodes, with Dapr's sidecars in alternating rounds; both control planes, idle and with 100 pods coming and going (50 minutes)
 	@scripts/need cargo cc make python3 venv cluster
