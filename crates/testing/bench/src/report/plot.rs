@@ -71,18 +71,24 @@ impl Plot<Option<f64>> {
     /// Draws grouped bars, up or down from `base`, or from the bottom. Returns `None` if there are no
     /// values.
     pub(super) fn grouped(mut self, categories: &[String], base: Option<f64>) -> Option<Figure> {
-        // A series without values would only widen the groups.
+        // A series or category without values would only take space.
         self.series
             .retain(|series| series.values.iter().any(Option::is_some));
         if self.series.is_empty() {
             return None;
         }
+        let measured = |at: &usize| self.series.iter().any(|series| series.values[*at].is_some());
+        let kept: Vec<usize> = (0..categories.len()).filter(measured).collect();
+        let categories: Vec<String> = kept.iter().map(|at| categories[*at].clone()).collect();
+        for series in &mut self.series {
+            series.values = kept.iter().map(|at| series.values[*at]).collect();
+        }
         let values = self.series.iter().flat_map(|series| &series.values);
         let axis = Axis::over(self.kind, values.copied().chain([base]).flatten());
-        let (mut figure, middles) = self.columns(&axis, categories);
+        let (mut figure, middles) = self.columns(&axis, &categories);
         let bottom = base.map_or(BOTTOM, |value| axis.y(value));
         let bars = self.series.len() as f64;
-        let bar = (slot(categories) * 0.78 / bars).min(70.0);
+        let bar = (slot(&categories) * 0.78 / bars).min(70.0);
         let size = if bar < 34.0 { 10.5 } else { 12.0 };
         for (at, middle) in middles.into_iter().enumerate() {
             let mut x = middle - bar * bars / 2.0;

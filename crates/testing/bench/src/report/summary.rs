@@ -13,12 +13,12 @@ use crate::plan::{Driver, Store, System};
 
 const READING: &str = "
 * **Latency** counts from the time a call was due by the schedule, not from sending: a stall affects every call that it
-  delayed. Percentiles are those of all rounds in one histogram with three significant digits.
+  delayed; with Fortio it counts from sending. Percentiles are those of all rounds in one histogram.
 * **Left late** is the time calls waited before sending, for CPU time of the load generator or for an idle connection.
   It is part of the latency. If it is most of it, the machine was too busy for a valid measurement.
 * **Added** is a system's figure minus that of the direct call in the same run.
-* A **hop** is one sidecar or proxy. CPU time is user and system time of the process and its children, from `/proc`,
-  over the whole measurement.
+* A **hop** is one sidecar or proxy. CPU time is user and system time of the process and its children over the whole
+  measurement.
 * **Saturated** means at full load: each connection sends the next call after a response. All processes share the cores
   of one machine, so CPU time saved by a hop is used by the others. Calls per second therefore depend on all processes;
   calls per second and core of the hops only on the hops.
@@ -65,6 +65,7 @@ fn head(page: &mut String, results: &Results) {
     let (machine, plan) = (&results.machine, &results.plan);
     let driver = match plan.driver {
         Driver::Own => "outrigger-bench",
+        Driver::Fortio(_) if plan.saturation == 0.0 => "Fortio",
         Driver::Fortio(_) => "Fortio (rounds), outrigger-bench (the rest)",
     };
     let size = bytes(plan.payload);
