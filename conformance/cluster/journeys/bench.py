@@ -28,6 +28,8 @@ HTTP, GRPC = 8080, 8079
 # The app's port and protocol, by protocol of the report.
 PROTOCOLS = {"http": (HTTP, "http"), "proxy": (GRPC, "grpc")}
 PERCENTILES = {"p50": 50, "p75": 75, "p90": 90, "p95": 95, "p99": 99, "p999": 99.9}
+SKIPPED = ["full load, sweeps and first calls: the published test has none",
+           "memory of mapped files, such as programs: the kubelet counts it for one process of all that map them"]
 # Callers that an app accepts.
 POLICIES = [{"appId": f"load-{protocol}-{system}", "defaultAction": "allow", "trustDomain": "public", "namespace": "bench"}
             for protocol in PROTOCOLS for system in SIDECARS]
@@ -129,7 +131,7 @@ class Bench:
     def write(self):
         path = folder() / "results.json"
         path.write_text(json.dumps({
-            "schema": 1, "started": self.started, "finished": now(), "machine": machine(), "plan": plan(), "skipped": [],
+            "schema": 1, "started": self.started, "finished": now(), "machine": machine(), "plan": plan(), "skipped": SKIPPED,
             "versions": {"outrigger": version(self.cluster), "reference": VERSION},
             "protocols": [{"protocol": protocol, "systems": [system_results(name, one) for name, one in systems.items()]}
                           for protocol, systems in self.found.items()]}, indent=1))
@@ -167,6 +169,14 @@ def latency(buckets):
     return found
 
 
+def spread(buckets, parts=20):
+    """Microseconds and calls. The buckets are wider than bins of the report's charts, so the calls of each are spread over it."""
+    for one in buckets:
+        for part in range(parts):
+            if count := one["Count"] * (part + 1) // parts - one["Count"] * part // parts:
+                yield [(one["Start"] + (one["End"] - one["Start"]) * (part + 0.5) / parts) * 1e6, count]
+
+
 NOTHING = {"mean": 0, "min": 0, "p50": 0, "p75": 0, "p90": 0, "p95": 0, "p99": 0, "p999": 0, "max": 0}
 
 
@@ -178,9 +188,13 @@ def measurement(report, before, after):
             "seconds": report["ActualDuration"] / 1e9, "latency": latency(histogram["Data"]), "lag": NOTHING,
             "breakdown": {"waited": 0, "head": 0, "body": 0}, "connect": {"count": 0, "min": 0, "mean": 0, "max": 0},
             "sent": 0, "received": 0, "payload_sent": PAYLOAD * histogram["Count"], "payload_received": PAYLOAD * histogram["Count"],
-            # The kubelet does not separate times of user and system.
-            "cpu": {role: {"user": after[role].cpu - before[role].cpu, "system": 0} for role in after},
+            "cpu": {role: times(before[role], after[role]) for role in after},
             "resident": {role: one.memory for role, one in after.items()}}
+
+
+def times(before, after):
+    user = after.user - before.user
+    return {"user": user, "system": max(after.cpu - before.cpu - user, 0)}
 
 
 def total(one):
@@ -191,7 +205,8 @@ def total(one):
         summed[key] = sum(each[key] for each in rounds)
     summed["errors"] = {"failed": count} if (count := sum(sum(each["errors"].values()) for each in rounds)) else {}
     summed["latency"] = latency(one["data"])
-    summed["cpu"] = {role: {"user": sum(each["cpu"][role]["user"] for each in rounds), "system": 0} for role in first["cpu"]}
+    summed["cpu"] = {role: {kind: sum(each["cpu"][role][kind] for each in rounds) for kind in ("user", "system")}
+                     for role in first["cpu"]}
     summed["resident"] = {role: max(each["resident"][role] for each in rounds) for role in first["resident"]}
     return summed
 
@@ -199,14 +214,14 @@ def total(one):
 def system_results(name, one):
     resident = {when: {role: each.memory for role, each in one[when].items()} for when in ("idle", "loaded", "settled")}
     return {"system": name, "total": total(one), "rounds": one["rounds"], "first_call": [],
-            "histogram": sorted([(each["Start"] + each["End"]) / 2 * 1e6, each["Count"]] for each in one["data"]),
+            "histogram": sorted(spread(one["data"])),
             "memory": {**resident, "saturated": {}, "per_connection": None},
             "saturation": None, "curve": [], "payloads": [], "connections": []}
 
 
 def told(one):
     summed = total(one)
-    hops = [summed["cpu"][role]["user"] for role in ("caller", "callee") if role in summed["cpu"]]
+    hops = [sum(summed["cpu"][role].values()) for role in ("caller", "callee") if role in summed["cpu"]]
     memory = [summed["resident"][role] / 1e6 for role in ("caller", "callee") if role in summed["resident"]]
     return (f"p50 {summed['latency']['p50'] / 1000:.2f} ms, p99 {summed['latency']['p99'] / 1000:.2f} ms, "
             f"{sum(hops) / summed['requests'] * 1e6:.0f} us of CPU per call in sidecars, "
