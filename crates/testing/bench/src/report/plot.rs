@@ -84,7 +84,10 @@ impl Plot<Option<f64>> {
             series.values = kept.iter().map(|at| series.values[*at]).collect();
         }
         let values = self.series.iter().flat_map(|series| &series.values);
-        let axis = Axis::over(self.kind, values.copied().chain([base]).flatten());
+        // Bars that point down have their labels below.
+        let room = if base.is_some() { 0.94 } else { 1.0 };
+        let lowest = values.clone().map(|value| value.map(|value| value * room));
+        let axis = Axis::over(self.kind, values.copied().chain(lowest).chain([base]).flatten());
         let (mut figure, middles) = self.columns(&axis, &categories);
         let bottom = base.map_or(BOTTOM, |value| axis.y(value));
         let bars = self.series.len() as f64;
