@@ -100,7 +100,7 @@ cluster-bench: ## as root, the published test between pods of two nodes, with Da
 	scripts/build checks
 	cargo build --release --locked --bin outrigger-bench
 	conformance/build cluster reference
-	BENCH_REPORT=bench-report/cluster conformance/cluster/run $(RELEASE) bench plane
+	BENCH_REPORT=bench-report/cluster conformance/cluster/run $(RELEASE) --nodes 2 bench plane
 	$(RELEASE)/outrigger-bench report --results bench-report/cluster/results.json
 
 measurekubernetes: ## the operator and the injector at scale, then Dapr's, each on a separate API server (half an hour)
