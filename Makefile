@@ -89,6 +89,7 @@ kubernetes: ## the chart, control plane and sidecars against a real kube-apiserv
 	conformance/kubernetes/switch
 
 cluster: ## as root, Kubernetes clusters with containerd and kubelets: our chart and images, workloads, failures, the switch from Dapr's charts (an hour; builds Kubernetes once: half an hour, 4 GB)
+	@[ "$$(id -u)" = 0 ] || { echo "make $@ needs root, for namespaces, mounts and cgroups"; exit 1; }
 	@scripts/need cargo cc make python3 venv cluster redis
 	scripts/build checks
 	conformance/build cluster cli reference reference-1.17
@@ -96,6 +97,7 @@ cluster: ## as root, Kubernetes clusters with containerd and kubelets: our chart
 	DAPR_VERSION=1.17.0 conformance/cluster/run $(RELEASE) switch
 
 cluster-bench: ## as root, the published test between pods of two nodes, with Dapr's sidecars in alternating rounds; both control planes, idle and with 100 pods coming and going (50 minutes)
+	@[ "$$(id -u)" = 0 ] || { echo "make $@ needs root, for namespaces, mounts and cgroups"; exit 1; }
 	@scripts/need cargo cc make python3 venv cluster
 	scripts/build checks
 	cargo build --release --locked --bin outrigger-bench

@@ -140,7 +140,8 @@ class Cluster:
             self.client.helm("uninstall", RELEASE, "-n", SYSTEM, "--wait")
         kept = ("kube", "default")
         mine = [name for one in self.client.get("namespaces") if not (name := one["metadata"]["name"]).startswith(kept)]
-        self.client.kubectl("delete", "namespaces", "--ignore-not-found", *mine)
+        if mine:
+            self.client.kubectl("delete", "namespaces", *mine)
 
     def settled(self, timeout=240):
         """Waits until every part of the control plane is ready."""

@@ -51,13 +51,14 @@ class Control:
         self.admin = self.token("admin", "system:masters")
 
     def token(self, user, *groups):
-        """A token of a user; the API server reads them at its start."""
-        self.tokens[user] = (secrets.token_hex(16), groups)
-        return self.tokens[user][0]
+        """A token of a user, always the same; the API server reads them at its start."""
+        return self.tokens.setdefault(user, (secrets.token_hex(16), groups))[0]
 
     def config(self, user):
         """A kubeconfig for a user of `token`."""
         path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
+        if path.exists():
+            return path  # a running program may read it
         path.write_text(json.dumps({
             "apiVersion": "v1", "kind": "Config", "current-context": "cluster",
             "clusters": [{"name": "cluster", "cluster": {"server": self.server,

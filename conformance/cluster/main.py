@@ -3,8 +3,11 @@
 usage: main.py STATE CGROUPS PROGRAMS NODES KEEP JOURNEY...
 """
 
+import contextlib
 import importlib
+import os
 import pathlib
+import shlex
 import signal
 import sys
 import time
@@ -46,8 +49,10 @@ def main():
             one, other = perform(cluster, name)
             passed, failed = passed + one, failed + other
         if keep == "keep":
-            print(f"kubeconfig: {cluster.client.config}; press Ctrl-C to end", flush=True)
-            signal.pause()
+            client = f"KUBECONFIG={shlex.quote(str(cluster.client.config))} {shlex.quote(programs + '/kubectl')}"
+            print(f"use it: nsenter --net=/proc/{os.environ['OUTSIDE']}/ns/net env {client} get pods -A; Ctrl-C ends it", flush=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.pause()
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

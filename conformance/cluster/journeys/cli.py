@@ -16,7 +16,7 @@ def run(cluster):
     yield "dapr mtls -k, expiry and export", lambda: mtls(cluster)
     yield "dapr logs -k", lambda: logs(cluster)
     yield "dapr annotate -k", lambda: annotate(cluster)
-    yield "dapr upgrade -k refuses without Dapr's chart, and changes nothing", lambda: upgrade(cluster)
+    yield "dapr upgrade -k without access to Dapr's charts changes nothing", lambda: upgrade(cluster)
     yield "dapr uninstall -k", lambda: uninstall(cluster)
 
 

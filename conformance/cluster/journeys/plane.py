@@ -13,7 +13,7 @@ import time
 import usage
 from bench import QUICK, folder, machine, now, version
 from client import holds, same, wait
-from cluster import RELEASE, SYSTEM, namespace, template, workload
+from cluster import SYSTEM, namespace, template, workload
 from switch import VERSION, theirs
 
 # A node runs at most 110 pods, and two cores start 20 within a minute.
@@ -41,14 +41,8 @@ class Plane:
         self.cluster, self.client = cluster, cluster.client
         self.started, self.found = now(), {}
 
-    def remove(self):
-        """Removes the release, its volumes, and pods of other journeys, which would load the control plane."""
-        if RELEASE in self.client.helm("list", "-q", "-n", SYSTEM).split():
-            self.client.helm("uninstall", RELEASE, "-n", SYSTEM, "--wait")
-        self.client.kubectl("delete", "namespace", SYSTEM, "bench", "shop", "plane", "--ignore-not-found")
-
     def install(self, product):
-        self.remove()
+        self.cluster.clean()
         if product == "outrigger":
             self.cluster.install()
             self.cluster.settled()

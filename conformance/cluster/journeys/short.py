@@ -3,8 +3,6 @@
 from client import ask, same, wait
 from cluster import namespace
 
-NODES = 1
-
 
 def run(cluster):
     """Yields the name of each check and its function."""

@@ -41,7 +41,7 @@ def run(cluster):
 def chart(cluster):
     """Dapr's chart, from the modules of Go."""
     found = cluster.programs.parent / "mod/github.com/dapr" / f"dapr@v{VERSION}" / "charts/dapr"
-    holds(found.exists(), f"{found} does not exist: conformance/build fetch")
+    holds(found.exists(), f"{found} does not exist: conformance/build reference reference-1.17")
     return found
 
 

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import time
 
 from client import ask, holds, same, wait
 from cluster import namespace, template, workload
@@ -48,7 +49,9 @@ def pair(container, flag, value):
 
 def sidecar(pod):
     every = pod["spec"]["containers"] + pod["spec"].get("initContainers", [])
-    return next(one for one in every if one["name"] == "daprd")
+    found = next((one for one in every if one["name"] == "daprd"), None)
+    holds(found, f"{pod['metadata']['name']} has no sidecar")
+    return found
 
 
 def component(name, kind, **metadata):
@@ -151,6 +154,7 @@ def publish(cluster):
     def arrived():
         return [ask(pod, "/counts")[1].get("/event/orders", 0) for pod in client.pods("shop", "app=reader")]
     wait("all events arrive", lambda: sum(arrived()) >= 100)
+    time.sleep(3)  # for copies
     same(sum(arrived()), 100, "events that arrived")
 
 
