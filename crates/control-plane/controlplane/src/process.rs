@@ -146,6 +146,14 @@ impl Binary {
         outrigger_accept::raise_descriptors();
         (self.info)(&format!("Starting {} -- version {}", self.title, VERSION));
         (self.info)(&format!("Log level set to: {}", level.as_str()));
+        match outrigger_identity::fips() {
+            Ok(true) => (self.info)("FIPS mode: TLS uses only the FIPS module of aws-lc"),
+            Ok(false) => {}
+            Err(error) => {
+                log::fatal(self.scope, &error.to_string());
+                return ExitCode::FAILURE;
+            }
+        }
         match self.serve(config, serve) {
             Ok(()) => {
                 (self.info)(&format!("{} shut down gracefully", self.title));

@@ -37,6 +37,7 @@ pub use id::{
 pub use identity::{Identity, anonymous_client_config, server_name};
 pub use jwt::{JwtError, JwtSvid};
 pub use leaf::{LeafError, peer_id};
+pub use provider::{NotFips, fips};
 pub use renewal::{Clock, EventSink, IdentityEvent, Renewal, renew_at};
 pub use security::{AnchorsSource, SecurityConfig, StartError, TRUST_ANCHORS_VARIABLE, refuse_root, start};
 pub use signing::{SignatureError, SignerChain};

@@ -96,6 +96,11 @@ fn run(mut config: Config, env: Env) -> ExitCode {
         option_env!("OUTRIGGER_COMMIT").unwrap_or("unknown")
     );
     tracing::info!(target: LOG, "Log level set to: {}", config.log.level.as_str());
+    match outrigger_identity::fips() {
+        Ok(true) => tracing::info!(target: LOG, "FIPS mode: TLS uses only the FIPS module of aws-lc"),
+        Ok(false) => {}
+        Err(error) => return fatal(&error.to_string()),
+    }
     let result = serve(&config, &env);
     match result {
         Ok(()) => {
