@@ -18,7 +18,7 @@ from switch import VERSION, theirs_loaded
 from workloads import installed
 
 QUICK = os.environ.get("BENCH_QUICK") == "1"
-REQUESTS, ROUNDS, CONNECTIONS, QPS, PAYLOAD = (2000 if QUICK else 60_000), (1 if QUICK else 3), 16, 1000, 1024
+REQUESTS, ROUNDS, CONNECTIONS, QPS, PAYLOAD = (2000 if QUICK else 60_000), (1 if QUICK else 2), 16, 1000, 1024
 WARMUP = 1000 if QUICK else 10_000
 SETTLE = 5 if QUICK else 60
 SIDECARS = {"outrigger": f"docker.io/{OURS['global']['registry']}/daprd:{OURS['global']['tag']}",
