@@ -109,7 +109,6 @@ class Plane:
         sample()
 
     def write(self):
-        self.remove()
         complete = [product for product, found in self.found.items() if "churn" in found]
         same(complete, list(PRODUCTS), "measured products")
         output = folder()
