@@ -60,6 +60,10 @@ impl AttemptError {
     pub(crate) fn remedy(&self) -> &'static str {
         match self {
             Self::Status(status) => match status.code() {
+                // Sentry's text, also Dapr's. It reads the trust domain of an app from its Configuration.
+                Code::PermissionDenied if status.message().contains("failed to get configuration") => {
+                    "check that the Configuration of the annotation dapr.io/config exists in the pod's namespace"
+                }
                 Code::PermissionDenied => {
                     "check the token sent (DAPR_SENTRY_TOKEN_FILE, or what Kubernetes mounts), and that it was \
                      issued to this app id and namespace"

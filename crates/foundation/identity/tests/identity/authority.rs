@@ -217,6 +217,17 @@ async fn rejection_is_final() {
 }
 
 #[tokio::test]
+async fn rejection_names_missing_configuration() {
+    let cause = "failed to get configuration";
+    let (error, _) = fetch_error(vec![Answer::Refuse(Status::permission_denied(cause))]).await;
+    let text = error.to_string();
+    assert!(
+        text.contains("dapr.io/config") && !text.contains("DAPR_SENTRY_TOKEN_FILE"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
 async fn retries_hanging_authority() {
     let stub = StubCa::start(SENTRY, vec![Answer::Hang, Answer::Sign]).await;
     let security = SecurityConfig {
