@@ -14,7 +14,6 @@ import time
 # The network of the nodes; its bridge is in the namespace of this process.
 FABRIC = "10.88.0.{}"
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
-PROCESSES = pathlib.Path("/proc")
 # A kubelet sets these for the whole machine unless they have these values already. The nodes see files instead.
 KERNEL = {"vm/overcommit_memory": 1, "vm/panic_on_oom": 0, "kernel/panic": 10, "kernel/panic_on_oops": 1,
           "kernel/keys/root_maxkeys": 1000000, "kernel/keys/root_maxbytes": 25000000}
@@ -135,8 +134,8 @@ class Namespaces:
         """Creates the namespaces, also again after `end`."""
         begun = self.folder / "begun"
         begun.unlink(missing_ok=True)
-        holder = self.start("namespaces", ["unshare", "--net", "--mount", "--uts", "--propagation", "shared", "sh", "-c", BEGIN, "sh",
-                                           self.folder], outside=True)
+        holder = self.machine.start(f"{self.name}-namespaces", [
+            "unshare", "--net", "--mount", "--uts", "--propagation", "shared", "sh", "-c", BEGIN, "sh", self.folder])
         self.pid = holder.pid
         deadline = time.monotonic() + 20
         while not begun.exists():
@@ -175,8 +174,8 @@ class Namespaces:
         with contextlib.suppress(OSError):
             shell("ip", "link", "del", self.name)
 
-    def start(self, name, command, outside=False, **options):
-        return self.machine.start(f"{self.name}-{name}", command if outside else self.enter(*command), **options)
+    def start(self, name, command, **options):
+        return self.machine.start(f"{self.name}-{name}", self.enter(*command), **options)
 
     def stop(self, name, **options):
         self.machine.stop(f"{self.name}-{name}", **options)
@@ -190,10 +189,10 @@ def remove(path):
 
 
 def within(mounts):
-    """Processes of a mount namespace."""
-    for folder in PROCESSES.glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended
-            if os.readlink(folder / "ns/mnt") == mounts and "Z" not in (folder / "stat").read_text().rpartition(")")[2][:3]:
+    """Processes of a mount namespace. One that ended has none."""
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(folder / "ns/mnt") == mounts:
                 yield int(folder.name)
 
 

@@ -60,7 +60,7 @@ impl AttemptError {
     pub(crate) fn remedy(&self) -> &'static str {
         match self {
             Self::Status(status) => match status.code() {
-                // Sentry's text, also Dapr's. It reads the trust domain of an app from its Configuration.
+                // Dapr's sentry sends the same text. A sentry reads the trust domain of an app from its Configuration.
                 Code::PermissionDenied if status.message().contains("failed to get configuration") => {
                     "check that the Configuration of the annotation dapr.io/config exists in the pod's namespace"
                 }
